@@ -1,0 +1,32 @@
+"""From events to watermark records: who promises what, when, and how it gets into Kafka beside the data.
+
+`strategies` and `emitter` decide and are pure; `producer` is the shell a user writes with, `observer` the one a user
+reads with.  `embedded_kafka` is a real broker for first steps and tests.
+"""
+
+from floodmark.producers.embedded_kafka import EmbeddedKafka
+from floodmark.producers.kafka import create_topics
+from floodmark.producers.observer import Data, Mark, Observer, Unreadable
+from floodmark.producers.producer import WatermarkedProducer
+from floodmark.producers.strategies import (
+    Generator,
+    Strategy,
+    ascending,
+    bounded_out_of_orderness,
+    explicit,
+)
+
+__all__ = [
+    "Data",
+    "EmbeddedKafka",
+    "Generator",
+    "Mark",
+    "Observer",
+    "Strategy",
+    "Unreadable",
+    "WatermarkedProducer",
+    "ascending",
+    "bounded_out_of_orderness",
+    "create_topics",
+    "explicit",
+]

@@ -1,0 +1,201 @@
+"""When and what a source promises in each partition.  Pure: the time is an argument, nothing is sent here.
+
+The invariant: *a mark never promises more than what is safely in the log allows*.  A record that is still under way, or
+that failed, may yet be sent (again), so every mark of the source is held at or below the event time of each of them.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from floodmark.producers.strategies import Generator
+from floodmark.schemas.errors import EndedError
+from floodmark.schemas.records import Membership, Status, WatermarkRecord
+
+
+FLIGHT_SIZE: Final = 256
+"""Records per `Flight`: few enough that a mark is held no further back than the records really under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes: what every mark of a source says alike."""
+
+    source: str
+    epoch: int
+    membership: Membership = Membership()
+    lease: int | None = None
+
+
+class Flight:
+    """Records sent together, not all of them acknowledged: one counter and the earliest event time.
+
+    One object serves many records, so that a delivery report costs one call and no memory of its own.
+    """
+
+    __slots__ = ("_on_landed", "earliest", "failed", "pending", "sent")
+
+    def __init__(self, on_landed: Callable[["Flight"], None]) -> None:
+        """Begin empty; ``on_landed`` is told when the last of its records is acknowledged or has failed."""
+        self.sent = 0
+        self.pending = 0
+        self.failed = 0
+        self.earliest: int | None = None
+        self._on_landed = on_landed
+
+    def send(self, event_time: int) -> None:
+        """Count a record as under way."""
+        self.sent += 1
+        self.pending += 1
+        if self.earliest is None or event_time < self.earliest:
+            self.earliest = event_time
+
+    def land(self, *, failed: bool = False) -> None:
+        """Count a record as acknowledged, or as failed: then its event time is held for good."""
+        self.pending -= 1
+        self.failed += failed
+        if not self.pending:
+            self._on_landed(self)
+
+
+class Emitter:
+    """The promises of one source over all partitions of its topic.
+
+    >>> from floodmark.producers.strategies import ascending
+    >>> emitter = Emitter(Identity("JFK", epoch=1), ascending().build(), partitions=1)
+    >>> flight = emitter.send(0, event_time=12)
+    >>> emitter.marks(now=100)[0][1].watermark  # the record may still fail; 12 is as far as can be promised
+    12
+    >>> flight.land()
+    >>> _ = emitter.send(0, event_time=30)
+    >>> mark = emitter.marks(now=200)[0][1]
+    >>> mark.watermark, mark.sequence, mark.records
+    (30, 1, 2)
+    """
+
+    def __init__(self, identity: Identity, generator: Generator, partitions: int) -> None:
+        """Begin with nothing sent."""
+        self.identity = identity
+        self.generator = generator
+        self.partitions = partitions
+        self.status = Status.ACTIVE
+        self.late = 0
+        self._records: Counter[int] = Counter()
+        self._sequences: Counter[int] = Counter()
+        self._promised: int | None = None
+        self._flights: dict[int, Flight] = {}  # by identity, oldest first
+        self._boarding = self._new_flight()
+
+    def _new_flight(self) -> Flight:
+        flight = Flight(self._landed)
+        self._flights[id(flight)] = flight
+        return flight
+
+    def _close_boarding(self) -> None:
+        closed, self._boarding = self._boarding, self._new_flight()
+        if not closed.pending:
+            self._landed(closed)
+
+    def _landed(self, flight: Flight) -> None:
+        # The one still boarding stays until the next mark closes it; failed ones stay, and hold, for good.
+        if flight is not self._boarding and not flight.failed:
+            del self._flights[id(flight)]
+
+    def send(self, partition: int, event_time: int) -> Flight:
+        """Note that a record is about to be sent.
+
+        Returns:
+            The flight to ``land`` when the record is acknowledged or has failed.
+        """
+        if self.status is Status.ENDED:
+            raise EndedError(source=self.identity.source, action="send a record")
+        if self._promised is not None and event_time < self._promised:
+            self.late += 1
+        self.status = Status.ACTIVE
+        self.generator.on_event(event_time)
+        self._records[partition] += 1
+        if self._boarding.sent >= FLIGHT_SIZE:
+            self._close_boarding()
+        self._boarding.send(event_time)
+        return self._boarding
+
+    def unsend(self, partition: int) -> None:
+        """Take back a `send` whose record was never handed to Kafka (a full queue, an invalid argument)."""
+        self._records[partition] -= 1
+        self._boarding.land()
+
+    def held_at(self) -> int | None:
+        """Return the earliest event time under way or failed; ``None``: nothing is."""
+        held = [
+            flight.earliest
+            for flight in self._flights.values()
+            if flight.earliest is not None and (flight.pending or flight.failed)
+        ]
+        return min(held, default=None)
+
+    @property
+    def watermark(self) -> int | None:
+        """What the source can promise now."""
+        watermark, held = self.generator.watermark(), self.held_at()
+        if watermark is not None and held is not None:
+            watermark = min(watermark, held)
+        if self._promised is not None and (watermark is None or watermark < self._promised):
+            return self._promised
+        return watermark
+
+    @property
+    def promised(self) -> int | None:
+        """What the last marks promised."""
+        return self._promised
+
+    def marks(self, now: int) -> list[tuple[int, WatermarkRecord]]:
+        """Return one watermark record for every partition, to be sent at once and in this order.
+
+        Args:
+            now: wall clock, epoch milliseconds; informative only.
+        """
+        watermark = self.watermark
+        self._promised = watermark
+        self._close_boarding()
+        common = WatermarkRecord(
+            source=self.identity.source,
+            epoch=self.identity.epoch,
+            sequence=0,
+            watermark=watermark,
+            partitions=self.partitions,
+            emitted_at=now,
+            status=self.status,
+            membership=self.identity.membership,
+            lease=self.identity.lease,
+        )
+        marks = []
+        for partition in range(self.partitions):
+            sequence = self._sequences[partition]
+            self._sequences[partition] = sequence + 1
+            marks.append((partition, replace(common, sequence=sequence, records=self._records[partition])))
+        return marks
+
+    def mark_idle(self) -> None:
+        """Ask readers not to wait for this source until its next record."""
+        self._check_not_ended("go idle")
+        self.status = Status.IDLE
+
+    def end(self) -> None:
+        """Say that nothing more will come in this epoch.  Safe only when every record is acknowledged."""
+        self._check_not_ended("end again")
+        self.status = Status.ENDED
+
+    def grow(self, partitions: int) -> bool:
+        """Learn the topic's partition count; tells whether it grew.  Kafka never shrinks a topic."""
+        grew = partitions > self.partitions
+        self.partitions = max(self.partitions, partitions)
+        return grew
+
+    def change_membership(self, membership: Membership) -> None:
+        """Speak under a newer membership from the next marks on."""
+        self.identity = replace(self.identity, membership=membership)
+
+    def _check_not_ended(self, action: str) -> None:
+        if self.status is Status.ENDED:
+            raise EndedError(source=self.identity.source, action=action)

@@ -1,0 +1,76 @@
+"""Fetch Java libraries once, and keep them: with the Ivy that ships inside pyspark, so nothing but Java is needed."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
+
+JAVA: Final = 17
+_TIMEOUT: Final = 900
+
+
+def java() -> str:
+    """Return the path of a Java that is new enough.
+
+    Raises:
+        JavaError: where there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    advice = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+    if found is None or not Path(found).exists():
+        raise JavaError(expected=f"{JAVA} or newer", found=f"none at {found}" if found else "none", advice=advice)
+    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version.group(1)) < JAVA:
+        first = said.strip().splitlines()[0] if said.strip() else "one that does not answer"
+        raise JavaError(expected=f"{JAVA} or newer", found=first, advice=advice)
+    return found
+
+
+def cache() -> Path:
+    """Return where fetched jars are kept: ``$FLOODMARK_CACHE``, else ``$XDG_CACHE_HOME/floodmark``."""
+    home = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    return Path(os.environ.get("FLOODMARK_CACHE", str(Path(home, "floodmark"))))
+
+
+def fetch(organisation: str, module: str, version: str) -> list[Path]:
+    """Return a module's jars with all they depend on; the first call downloads them, later ones need no network.
+
+    Raises:
+        JavaError: where there is no Java.
+        EmbeddedKafkaError: where the download fails; its log is named.
+    """
+    target = cache() / f"{module}-{version}"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Into a folder of its own first: a fetch that was broken off leaves nothing that looks whole.
+        with tempfile.TemporaryDirectory(dir=target.parent) as partial:
+            _retrieve(organisation, module, version, Path(partial))
+            if not target.exists():  # another process may have been faster
+                shutil.copytree(partial, f"{partial}.whole")
+                Path(f"{partial}.whole").rename(target)
+    return sorted(target.glob("*.jar"))
+
+
+def _retrieve(organisation: str, module: str, version: str, target: Path) -> None:
+    spark = find_spec("pyspark")
+    ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")) if spark and spark.origin else []
+    if not ivy:
+        raise EmbeddedKafkaError(reason="pyspark, whose Ivy fetches the jars, is not installed", log="pip list")
+    log = cache() / f"{module}-{version}.log"
+    command = [
+        *(java(), "-jar", str(ivy[-1])),
+        *("-dependency", organisation, module, version, "-confs", "default"),
+        *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)  # noqa: S603
+    log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode or not list(target.glob("*.jar")):
+        raise EmbeddedKafkaError(reason=f"{organisation}:{module}:{version} could not be fetched", log=log)

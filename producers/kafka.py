@@ -1,0 +1,108 @@
+"""The few questions asked of a Kafka cluster, with clear errors.  A thin shell around confluent-kafka's AdminClient."""
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
+
+TIMEOUT: Final = 15.0
+"""Seconds to wait for a broker's answer before saying that there is none."""
+
+_SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
+QUIET: Final = logging.getLogger("floodmark.kafka")
+QUIET.addHandler(logging.NullHandler())
+
+Config = Mapping[str, Any]
+"""confluent-kafka settings; every one of them passes through."""
+
+
+def redacted(config: Config) -> dict[str, Any]:
+    """Return settings that may be shown: secrets are stars.
+
+    >>> redacted({"sasl.password": "hunter2", "acks": "all"})
+    {'sasl.password': '****', 'acks': 'all'}
+    """
+    return {
+        name: "****" if any(part in name.lower() for part in _SECRET) else value for name, value in config.items()
+    }
+
+
+def partition_count(client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object) -> int:
+    """Return how many partitions a topic has.
+
+    Raises:
+        UnknownTopicError: where it does not exist.
+        BrokerUnavailableError: where nobody answers.
+    """
+    # The first answer after creation can still lack the topic's leaders, so ask until the deadline.
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            found = client.list_topics(topic, timeout=TIMEOUT).topics[topic]
+        except KafkaException as error:
+            raise BrokerUnavailableError(
+                bootstrap_servers=bootstrap_servers, seconds=TIMEOUT, reason=error.args[0].str()
+            ) from error
+        if found.error is None and found.partitions:
+            return len(found.partitions)
+        code = None if found.error is None else found.error.code()
+        retriable = code in {None, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+        if not retriable or time.monotonic() > deadline:
+            raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers)
+
+
+def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
+    """Return the partition count of each topic, or say which one is missing."""
+    client = AdminClient(dict(config), logger=QUIET)
+    return {topic: partition_count(client, topic, config.get("bootstrap.servers")) for topic in topics}
+
+
+def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:
+    """Create topics that are not there yet, each with its number of partitions; waits until they can be used.
+
+    Raises:
+        BrokerUnavailableError: where nobody answers.
+    """
+    client = AdminClient(dict(config), logger=QUIET)
+    servers = config.get("bootstrap.servers")
+    new = [
+        NewTopic(name, num_partitions=count, replication_factor=-1, config=dict(settings or {}))
+        for name, count in topics.items()
+    ]
+    for future in client.create_topics(new, request_timeout=TIMEOUT).values():
+        try:
+            future.result(timeout=TIMEOUT + 5)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerUnavailableError(
+                    bootstrap_servers=servers, seconds=TIMEOUT, reason=error.args[0].str()
+                ) from error
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        with suppress(UnknownTopicError):
+            for name in topics:
+                partition_count(client, name, servers)
+            return
+        if time.monotonic() > deadline:
+            raise UnknownTopicError(topic=", ".join(topics), bootstrap_servers=servers)
+
+
+def end_offsets(config: Config, topic: str) -> dict[int, int]:
+    """Return the offset after the last readable record of each partition (`read_committed`)."""
+    consumer = Consumer(
+        {**config, "group.id": "floodmark-offsets", "enable.auto.commit": False}, logger=QUIET
+    )
+    try:
+        count = partition_count(consumer, topic, config.get("bootstrap.servers"))
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT)[1]
+            for number in range(count)
+        }
+    finally:
+        consumer.close()

@@ -1,0 +1,74 @@
+"""Which partition a key goes to: librdkafka's choices, made here so that each partition's records can be counted.  Pure.
+
+Floodmark must know a record's partition *before* it is sent: a mark states how many records stand before it.
+"""
+
+import random
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from floodmark.schemas.errors import UnsupportedPartitionerError
+
+Partitioner = Callable[[bytes | None, int], int]
+"""From a key and the number of partitions to a partition."""
+
+
+def murmur2(data: bytes) -> int:
+    """Return Kafka's 32-bit MurmurHash2, as the Java client computes it.
+
+    >>> murmur2(b"21") % 2**32 == -973932308 % 2**32
+    True
+    """
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    length = len(data)
+    h = 0x9747B28C ^ length
+    whole = length & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = (h * m & mask) ^ k
+    if whole != length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def _consistent(key: bytes | None, partitions: int) -> int:
+    return zlib.crc32(key or b"") % partitions
+
+
+def _murmur2(key: bytes | None, partitions: int) -> int:
+    return (murmur2(key or b"") & 0x7FFFFFFF) % partitions
+
+
+def _random(_key: bytes | None, partitions: int) -> int:
+    return random.randrange(partitions)  # noqa: S311  # spreading load, no secret
+
+
+def _or_random(partitioner: Partitioner) -> Partitioner:
+    return lambda key, partitions: (partitioner if key else _random)(key, partitions)
+
+
+_PARTITIONERS: Final[dict[str, Partitioner]] = {
+    "consistent": _consistent,
+    "consistent_random": _or_random(_consistent),
+    "murmur2": _murmur2,
+    "murmur2_random": lambda key, partitions: (_random if key is None else _murmur2)(key, partitions),
+    "random": _random,
+}
+
+
+def partitioner(name: str) -> Partitioner:
+    """Return the partitioner of librdkafka's ``partitioner`` setting.
+
+    Raises:
+        UnsupportedPartitionerError: for one that is not known here.
+
+    >>> partitioner("consistent_random")(b"N14228", 4)
+    2
+    """
+    found = _PARTITIONERS.get(name)
+    if found is None:
+        raise UnsupportedPartitionerError(partitioner=name, supported=", ".join(sorted(_PARTITIONERS)))
+    return found

@@ -1,0 +1,279 @@
+"""A Kafka producer that interleaves its data with watermark records.  The thin shell around `emitter`."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from floodmark.producers.emitter import Emitter, Flight, Identity
+from floodmark.producers.kafka import Config, partition_count
+from floodmark.producers.partitioners import partitioner
+from floodmark.producers.strategies import Explicit, Strategy
+from floodmark.schemas.codec import encode_watermark
+from floodmark.schemas.errors import DeliveryError, LateRecordError, ReservedKeyError, UsageError
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, KEY_PREFIX, Membership, Status, is_control_key
+from floodmark.schemas.records import control_key
+from floodmark.schemas.timestamps import event_time_of, milliseconds
+
+_log = logging.getLogger(__name__)
+_METADATA_INTERVAL: Final = 10.0
+_QUEUE_TIMEOUT: Final = 60.0
+
+
+class WatermarkedProducer:
+    """One source of one topic: produces records and, on an interval, its watermark to every partition.
+
+    Marks travel through the same client and partitions as the data, so they keep its order.  They are never ahead of a
+    record that is not yet acknowledged (see `emitter`).  Marks are due inside ``produce``, ``poll``, ``flush`` and
+    ``emit``: like any confluent-kafka producer, a quiet one must be polled.  Not thread-safe.
+
+    Args:
+        config: confluent-kafka settings; all pass through.  Idempotence is on and must stay on.
+        topic: the topic; it must exist.
+        source: this writer's id, unique among the topic's sources.
+        strategy: how the source knows its watermark, see `strategies`.
+        membership: how many sources write to the topic.  Raise the version when that changes.
+        epoch: generation of this writer, larger than that of any run before; default: wall clock, milliseconds.
+        interval: time between marks.
+        lease: if readers may take this source for idle after so much silence (in log time); default: never.
+        on_late: what to do with a record behind the source's own promise: ``send`` it and count it, or ``raise``.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: at once, not at the first record.
+        UsageError: where idempotence is switched off.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        topic: str,
+        source: str,
+        strategy: Strategy,
+        membership: Membership = Membership(),  # noqa: B008  # frozen
+        epoch: int | None = None,
+        interval: timedelta = timedelta(seconds=1),
+        lease: timedelta | None = None,
+        on_late: Literal["send", "raise"] = "send",
+    ) -> None:
+        """Connect, and learn the topic's partitions."""
+        if str(config.get("enable.idempotence", "true")).lower() != "true":
+            raise UsageError(
+                reason=f"source {source!r}: enable.idempotence is off; without it a retried record can come behind a mark"
+            )
+        if interval <= timedelta(0):
+            raise UsageError(reason=f"source {source!r}: the interval of marks is {interval}, expected more than 0")
+        self.topic = topic
+        self._servers = config.get("bootstrap.servers")
+        self._partitioner = partitioner(str(config.get("partitioner", "consistent_random")))
+        self._producer = Producer({**config, "enable.idempotence": True}, logger=_log)
+        generator = strategy.build()
+        identity = Identity(
+            source=source,
+            epoch=time.time_ns() // 1_000_000 if epoch is None else epoch,
+            membership=membership,
+            lease=None if lease is None else milliseconds(lease),
+        )
+        self._emitter = Emitter(identity, generator, partition_count(self._producer, topic, self._servers))
+        self._explicit = generator if isinstance(generator, Explicit) else None
+        self._key = control_key(source)
+        self._headers: list[tuple[str, str | bytes | None]] = [(HEADER, FORMAT_VERSION)]
+        self._interval = interval.total_seconds()
+        self._raise_late = on_late == "raise"
+        self._next_mark = time.monotonic() + self._interval
+        self._next_metadata = time.monotonic() + _METADATA_INTERVAL
+        self._failure: KafkaError | None = None
+        self._failed = 0
+        self._flight: Flight | None = None
+        self._on_delivery: Callable[[KafkaError | None, Message], None] = partial(self._delivered, Flight(lambda _: None))
+
+    def __repr__(self) -> str:
+        """Show who writes where; never a setting, which may be a secret."""
+        identity = self._emitter.identity
+        return f"WatermarkedProducer(topic={self.topic!r}, source={identity.source!r}, epoch={identity.epoch})"
+
+    def produce(
+        self,
+        value: bytes | None,
+        *,
+        event_time: int | datetime,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, str | bytes | None]] | None = None,
+    ) -> None:
+        """Send one record; returns at once, as confluent-kafka does.
+
+        Args:
+            value: as it is to stand in Kafka; not touched.
+            event_time: epoch milliseconds or an aware datetime.
+            key: as it is to stand in Kafka; decides the partition.
+            partition: overrules the key.
+            headers: as it is to stand in Kafka.
+
+        Raises:
+            InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError: nothing was sent, nothing changed.
+            BufferError: the queue stayed full for a minute.
+        """
+        event_time = event_time_of(event_time)
+        raw_key = key.encode() if isinstance(key, str) else key
+        if is_control_key(raw_key):
+            raise ReservedKeyError(key=raw_key, prefix=KEY_PREFIX)
+        emitter = self._emitter
+        promised = emitter.promised
+        if self._raise_late and promised is not None and event_time < promised:
+            raise LateRecordError(source=emitter.identity.source, event_time=event_time, watermark=promised)
+        if partition is None:
+            partition = self._partitioner(raw_key, emitter.partitions)
+        flight = emitter.send(partition, event_time)
+        if flight is not self._flight:
+            self._flight = flight
+            self._on_delivery = partial(self._delivered, flight)
+        try:
+            self._enqueue(value, raw_key, partition, self._on_delivery, headers)
+        except BaseException:
+            emitter.unsend(partition)
+            raise
+        self.poll(0)
+
+    def advance(self, watermark: int | datetime) -> None:
+        """Promise that no later record of this source has an event time below ``watermark`` (strategy `explicit`).
+
+        Raises:
+            UsageError: where the strategy is another one.
+            WatermarkRegressionError: where it is below the last promise.
+        """
+        if self._explicit is None:
+            raise UsageError(reason=f"{self!r}: advance() needs the explicit strategy")
+        self._explicit.advance(event_time_of(watermark))
+
+    def poll(self, timeout: float = 0) -> None:
+        """Serve delivery reports, and send the marks that are due."""
+        self._producer.poll(timeout)
+        if time.monotonic() >= self._next_mark:
+            self.emit()
+
+    def emit(self) -> None:
+        """Send the current watermark to every partition now."""
+        now = time.monotonic()
+        self._next_mark = now + self._interval
+        if now >= self._next_metadata:
+            self._next_metadata = now + _METADATA_INTERVAL
+            self._emitter.grow(partition_count(self._producer, self.topic, self._servers))
+        self._producer.poll(0)
+        for partition, mark in self._emitter.marks(time.time_ns() // 1_000_000):
+            self._enqueue(encode_watermark(mark), self._key, partition, self._mark_delivered, self._headers)
+
+    def mark_idle(self) -> None:
+        """Ask readers not to wait for this source until its next record, and send that at once."""
+        self._emitter.mark_idle()
+        self.emit()
+
+    def change_membership(self, membership: Membership) -> None:
+        """Speak under a newer membership from now on (the number of sources of the topic has changed)."""
+        self._emitter.change_membership(membership)
+        self.emit()
+
+    def flush(self, timeout: float = 60) -> None:
+        """Wait until all is acknowledged, then send marks that promise it, and wait for those.
+
+        Raises:
+            DeliveryError: where Kafka did not take a record; the watermark stays held below it.
+        """
+        self._wait(timeout)
+        self.emit()
+        self._wait(timeout)
+
+    def end(self, timeout: float = 60) -> None:
+        """Flush, then say in every partition that this source has ended.
+
+        Raises:
+            DeliveryError: where Kafka did not take a record; then nothing is said to have ended.
+        """
+        self._wait(timeout)
+        self._emitter.end()
+        self.emit()
+        self._wait(timeout)
+
+    def __enter__(self) -> Self:
+        """Use as a context manager: flushes at the end of a block without error."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Flush; after an error only what is under way is waited for, and no promise is made."""
+        if kind is not None or self._emitter.status is Status.ENDED:
+            self._producer.flush(10)
+        else:
+            self.flush()
+
+    @property
+    def watermark(self) -> int | None:
+        """What the source can promise now, epoch milliseconds."""
+        return self._emitter.watermark
+
+    @property
+    def late(self) -> int:
+        """How many records were sent behind the source's own promise."""
+        return self._emitter.late
+
+    def _enqueue(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: Callable[[KafkaError | None, Message], None],
+        headers: Sequence[tuple[str, str | bytes | None]] | None,
+    ) -> None:
+        deadline: float | None = None
+        while True:
+            try:
+                self._producer.produce(
+                    self.topic,
+                    value=value,
+                    key=key,
+                    partition=partition,
+                    on_delivery=on_delivery,
+                    headers=None if headers is None else list(headers),
+                )
+            except BufferError:
+                now = time.monotonic()
+                deadline = deadline or now + _QUEUE_TIMEOUT
+                if now > deadline:
+                    raise
+                self._producer.poll(0.05)
+            else:
+                return
+
+    def _wait(self, timeout: float) -> None:
+        left = self._producer.flush(timeout)
+        if left or self._failed:
+            reason = str(self._failure) if self._failure else f"no acknowledgement within {timeout} s"
+            raise DeliveryError(
+                source=self._emitter.identity.source,
+                topic=self.topic,
+                failed=self._failed or left,
+                reason=reason,
+                held_at=self._emitter.held_at(),
+            )
+
+    def _delivered(self, flight: Flight, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            flight.land()
+            return
+        flight.land(failed=True)
+        self._fail(error)
+
+    def _mark_delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: KafkaError) -> None:
+        self._failed += 1
+        self._failure = self._failure or error
+        _log.error("%r: a record was not delivered: %s", self, error)

@@ -1,0 +1,48 @@
+"""The contract: what a watermark record is, on the wire and in meaning, and how records combine.  Pure Python.
+
+`records` says what exists, `codec` turns it to bytes and back, `tracker` combines it, `errors` names what can go wrong.
+``SPEC.md`` in this folder says the same without a programming language.
+"""
+
+from floodmark.schemas.codec import AvroCodec, codec_of, decode_watermark, encode_watermark, load_schema
+from floodmark.schemas.errors import FloodmarkError
+from floodmark.schemas.records import (
+    FORMAT_VERSION,
+    HEADER,
+    KEY_PREFIX,
+    Holder,
+    Membership,
+    Status,
+    WatermarkRecord,
+    control_key,
+    is_control_key,
+)
+from floodmark.schemas.timestamps import END_OF_TIME, event_time_of, from_datetime, is_late, milliseconds, to_datetime
+from floodmark.schemas.tracker import Hold, Tracker, Verdict
+
+__all__ = [
+    "END_OF_TIME",
+    "FORMAT_VERSION",
+    "HEADER",
+    "KEY_PREFIX",
+    "AvroCodec",
+    "FloodmarkError",
+    "Hold",
+    "Holder",
+    "Membership",
+    "Status",
+    "Tracker",
+    "Verdict",
+    "WatermarkRecord",
+    "codec_of",
+    "control_key",
+    "decode_watermark",
+    "encode_watermark",
+    "event_time_of",
+    "from_datetime",
+    "is_control_key",
+    "is_late",
+    "load_schema",
+    "milliseconds",
+    "to_datetime",
+]

@@ -1,0 +1,191 @@
+"""Records to bytes and back: Avro single-object encoding.  Pure; the only module that imports fastavro.
+
+Single-object encoding (Avro 1.11 specification, "Single-object encoding") is ``C3 01``, the 8 little-endian bytes of
+the schema's CRC-64-AVRO fingerprint, then the body: a value says which schema wrote it, with no registry at hand.
+"""
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+from floodmark.schemas.errors import (
+    InvalidRecordError,
+    SchemaError,
+    UnreadableControlRecordError,
+    UnreadableValueError,
+)
+from floodmark.schemas.records import KEY_PREFIX, Holder, Membership, Status, WatermarkRecord
+
+MAGIC: Final = b"\xc3\x01"
+HEADER_SIZE: Final = 10
+MAX_CONTROL_BYTES: Final = 1024
+"""No watermark record is larger; checked before anything is decoded."""
+
+
+class AvroCodec:
+    """Encode and decode dicts of one Avro schema, in single-object encoding.
+
+    Args:
+        schema: the schema as a dict or as JSON text.
+
+    Raises:
+        SchemaError: where it is no Avro schema.
+
+    >>> codec = AvroCodec({"type": "record", "name": "Score", "fields": [{"name": "points", "type": "int"}]})
+    >>> codec.decode(codec.encode({"points": 7}))
+    {'points': 7}
+    """
+
+    def __init__(self, schema: Mapping[str, Any] | str) -> None:
+        """Parse the schema once."""
+        try:
+            raw = json.loads(schema) if isinstance(schema, str) else dict(schema)
+            self.schema_json: Final[str] = json.dumps(raw)
+            canonical = to_parsing_canonical_form(raw)
+            self._parsed = fastavro.parse_schema(raw)
+        except (ValueError, TypeError, KeyError, fastavro.schema.SchemaParseException) as error:
+            raise SchemaError(schema=str(schema)[:80], reason=f"{type(error).__name__}: {error}") from error
+        self.name: Final[str] = str(raw.get("name", raw.get("type")))
+        # fastavro prints the little-endian bytes of the fingerprint, which is what goes on the wire.
+        self.prefix: Final[bytes] = MAGIC + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
+
+    def encode(self, value: Mapping[str, Any]) -> bytes:
+        """Return the bytes of one value.
+
+        Raises:
+            UnreadableValueError: where the value does not fit the schema.
+        """
+        body = BytesIO()
+        body.write(self.prefix)
+        try:
+            fastavro.schemaless_writer(body, self._parsed, value)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise UnreadableValueError(size=0, schema=self.name, reason=f"{type(error).__name__}: {error}") from error
+        return body.getvalue()
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """Return the value of some bytes.
+
+        Raises:
+            UnreadableValueError: for any bytes that this schema did not write, whatever they are.
+        """
+        if data[:HEADER_SIZE] != self.prefix:
+            reason = f"it begins with {data[:HEADER_SIZE].hex()}, expected {self.prefix.hex()}"
+            raise UnreadableValueError(size=len(data), schema=self.name, reason=reason)
+        body = BytesIO(data)
+        body.seek(HEADER_SIZE)
+        try:
+            value = fastavro.schemaless_reader(body, self._parsed, None)
+        except Exception as error:  # a hostile body can fail anywhere in the decoder; it must only ever be an error
+            raise UnreadableValueError(
+                size=len(data), schema=self.name, reason=f"{type(error).__name__}: {error}"
+            ) from error
+        if body.tell() != len(data):
+            reason = f"{len(data) - body.tell()} bytes are left over"
+            raise UnreadableValueError(size=len(data), schema=self.name, reason=reason)
+        return value  # type: ignore[return-value]  # a record schema decodes to a dict
+
+
+def _plain_times(schema: Any) -> Any:  # noqa: ANN401  # JSON
+    """Drop the logical types: inside, a time is an int.  Canonical form, and so the fingerprint, ignores them."""
+    if isinstance(schema, dict):
+        return {key: _plain_times(part) for key, part in schema.items() if key != "logicalType"}
+    if isinstance(schema, list):
+        return [_plain_times(part) for part in schema]
+    return schema
+
+
+def load_schema(name: str) -> dict[str, Any]:
+    """Read one of the schemas that come with Floodmark.
+
+    >>> load_schema("flight")["name"]
+    'Flight'
+    """
+    return dict(json.loads(files("floodmark.schemas").joinpath(f"{name}.avsc").read_text(encoding="utf-8")))
+
+
+def codec_of(name: str) -> AvroCodec:
+    """Return the codec of one of Floodmark's schemas; times are epoch milliseconds.
+
+    >>> codec_of("session_mean").name
+    'SessionMean'
+    """
+    return AvroCodec(_plain_times(load_schema(name)))
+
+
+_WATERMARK: Final = codec_of("watermark")
+
+
+def encode_watermark(record: WatermarkRecord) -> bytes:
+    """Return the Kafka value of a watermark record.
+
+    Raises:
+        InvalidRecordError: where it would be larger than `MAX_CONTROL_BYTES`.
+
+    >>> record = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=4, emitted_at=15)
+    >>> decode_watermark(b"__floodmark__/JFK", encode_watermark(record)) == record
+    True
+    """
+    holder = record.holder
+    data = _WATERMARK.encode(
+        {
+            "source": record.source,
+            "epoch": record.epoch,
+            "sequence": record.sequence,
+            "watermark": record.watermark,
+            "status": record.status.value,
+            "membership": {"version": record.membership.version, "size": record.membership.size},
+            "partitions": record.partitions,
+            "records": record.records,
+            "emitted_at": record.emitted_at,
+            "processing_time_watermark": record.processing_time_watermark,
+            "lease": record.lease,
+            "percentiles": None
+            if record.percentiles is None
+            else {str(percent): watermark for percent, watermark in record.percentiles.items()},
+            "holder": None
+            if holder is None
+            else {
+                "topic": holder.topic,
+                "partition": holder.partition,
+                "source": holder.source,
+                "stage": holder.stage,
+            },
+        }
+    )
+    if len(data) > MAX_CONTROL_BYTES:
+        raise InvalidRecordError(
+            source=record.source, field="its size", value=len(data), expected=f"at most {MAX_CONTROL_BYTES} bytes"
+        )
+    return data
+
+
+def decode_watermark(key: bytes, value: bytes | None) -> WatermarkRecord:
+    """Return the watermark record under a control key.
+
+    Raises:
+        UnreadableControlRecordError: for anything else, whatever the bytes are.
+    """
+    if value is None or len(value) > MAX_CONTROL_BYTES:
+        size = "no value" if value is None else f"{len(value)} bytes"
+        reason = f"it has {size}, expected at most {MAX_CONTROL_BYTES} bytes"
+        raise UnreadableControlRecordError(key=key, reason=reason)
+    try:
+        fields = _WATERMARK.decode(value)
+        membership, holder, percentiles = fields.pop("membership"), fields.pop("holder"), fields.pop("percentiles")
+        record = WatermarkRecord(
+            **{**fields, "status": Status(fields["status"])},
+            membership=Membership(**membership),
+            holder=None if holder is None else Holder(**holder),
+            percentiles=None if percentiles is None else {int(percent): time for percent, time in percentiles.items()},
+        )
+    except (UnreadableValueError, InvalidRecordError, ValueError) as error:
+        raise UnreadableControlRecordError(key=key, reason=str(error)) from error
+    if key != KEY_PREFIX + record.source.encode():
+        raise UnreadableControlRecordError(key=key, reason=f"its value is of another source, {record.source!r}")
+    return record

@@ -1,0 +1,126 @@
+"""What exists on the wire: the watermark record and its parts.  Pure values, valid by construction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from floodmark.schemas.errors import InvalidRecordError
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
+
+KEY_PREFIX: Final = b"__floodmark__/"
+"""The key of every watermark record begins so, whatever the version of its value."""
+
+HEADER: Final = "floodmark"
+"""The header that marks a watermark record for plain consumers and Connect's ``HasHeaderKey`` predicate."""
+
+FORMAT_VERSION: Final = b"1"
+"""The value of `HEADER`."""
+
+_MAX_SOURCE_BYTES: Final = 200
+_MAX_SIZE: Final = 2**31 - 1
+_PERCENT: Final = range(1, 101)
+
+
+class Status(Enum):
+    """What a source says of itself.
+
+    ACTIVE: its watermark counts.  IDLE: do not wait for me until I am ACTIVE again.  ENDED: nothing more in this epoch.
+    """
+
+    ACTIVE = "ACTIVE"
+    IDLE = "IDLE"
+    ENDED = "ENDED"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """How many sources write to the topic, versioned: a higher version replaces every lower one."""
+
+    version: int = 1
+    size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a minimum: the place a stuck chain is traced to.  ``None``: not known or not of that kind."""
+
+    topic: str
+    partition: int | None = None
+    source: str | None = None
+    stage: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkRecord:
+    """A promise: no later record of ``source`` in this partition has an event time below ``watermark``.
+
+    Times are epoch milliseconds, ``lease`` is a duration in milliseconds.  The fields are explained one by one in
+    ``watermark.avsc`` and ``SPEC.md``.
+
+    Raises:
+        InvalidRecordError: where a field is out of its range.
+
+    >>> WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=4, emitted_at=15).status
+    <Status.ACTIVE: 'ACTIVE'>
+    """
+
+    source: str
+    epoch: int
+    sequence: int
+    watermark: int | None
+    partitions: int
+    emitted_at: int
+    status: Status = Status.ACTIVE
+    membership: Membership = Membership()
+    records: int | None = None
+    processing_time_watermark: int | None = None
+    lease: int | None = None
+    percentiles: Mapping[int, int] | None = None
+    holder: Holder | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no reader could use."""
+        size = len(self.source.encode(errors="surrogatepass"))
+        self._expect("source", self.source, "1 to 200 bytes of UTF-8", holds=0 < size <= _MAX_SOURCE_BYTES)
+        for field in ("epoch", "sequence"):
+            value = getattr(self, field)
+            self._expect(field, value, "0 or more", holds=value >= 0)
+        for field in ("watermark", "emitted_at", "processing_time_watermark"):
+            value = getattr(self, field)
+            self._expect(field, value, "a time in the years 1 to 9999", holds=_is_time(value))
+        self._expect("partitions", self.partitions, "1 or more", holds=1 <= self.partitions <= _MAX_SIZE)
+        for field in ("version", "size"):
+            value = getattr(self.membership, field)
+            self._expect(f"membership.{field}", value, "1 or more", holds=1 <= value <= _MAX_SIZE)
+        self._expect("records", self.records, "0 or more, or null", holds=self.records is None or self.records >= 0)
+        self._expect("lease", self.lease, "more than 0, or null", holds=self.lease is None or self.lease > 0)
+        for percent, watermark in (self.percentiles or {}).items():
+            self._expect("percentiles", percent, "percents from 1 to 100", holds=percent in _PERCENT)
+            self._expect("percentiles", watermark, "times in the years 1 to 9999", holds=_is_time(watermark))
+
+    def _expect(self, field: str, value: object, expected: str, *, holds: bool) -> None:
+        if not holds:
+            raise InvalidRecordError(source=self.source, field=field, value=value, expected=expected)
+
+
+def _is_time(value: int | None) -> bool:
+    return value is None or EARLIEST <= value <= END_OF_TIME
+
+
+def is_control_key(key: bytes | None) -> bool:
+    """Tell a watermark record from data by its Kafka key alone.
+
+    >>> is_control_key(b"__floodmark__/JFK"), is_control_key(b"N14228"), is_control_key(None)
+    (True, False, False)
+    """
+    return key is not None and key.startswith(KEY_PREFIX)
+
+
+def control_key(source: str) -> bytes:
+    """Return the Kafka key of a source's watermark records.
+
+    >>> control_key("JFK")
+    b'__floodmark__/JFK'
+    """
+    return KEY_PREFIX + source.encode()
