@@ -11,7 +11,7 @@ from typing import Final
 
 from floodmark.producers.strategies import Generator
 from floodmark.schemas.errors import EndedError
-from floodmark.schemas.records import Membership, Status, WatermarkRecord
+from floodmark.schemas.records import Holder, Membership, Status, WatermarkRecord
 
 
 FLIGHT_SIZE: Final = 256
@@ -120,6 +120,10 @@ class Emitter:
         self._boarding.send(event_time)
         return self._boarding
 
+    def count(self, partition: int, records: int) -> None:
+        """Note records that are written together with the next marks, all or none (a transaction)."""
+        self._records[partition] += records
+
     def unsend(self, partition: int) -> None:
         """Take back a `send` whose record was never handed to Kafka (a full queue, an invalid argument)."""
         self._records[partition] -= 1
@@ -149,11 +153,12 @@ class Emitter:
         """What the last marks promised."""
         return self._promised
 
-    def marks(self, now: int) -> list[tuple[int, WatermarkRecord]]:
+    def marks(self, now: int, holder: Holder | None = None) -> list[tuple[int, WatermarkRecord]]:
         """Return one watermark record for every partition, to be sent at once and in this order.
 
         Args:
             now: wall clock, epoch milliseconds; informative only.
+            holder: what holds the watermark, where the source itself is a stage behind others.
         """
         watermark = self.watermark
         self._promised = watermark
@@ -168,6 +173,7 @@ class Emitter:
             status=self.status,
             membership=self.identity.membership,
             lease=self.identity.lease,
+            holder=holder,
         )
         marks = []
         for partition in range(self.partitions):
@@ -185,6 +191,11 @@ class Emitter:
         """Say that nothing more will come in this epoch.  Safe only when every record is acknowledged."""
         self._check_not_ended("end again")
         self.status = Status.ENDED
+
+    @property
+    def ended(self) -> bool:
+        """Whether the source has said that it ended."""
+        return self.status is Status.ENDED
 
     def grow(self, partitions: int) -> bool:
         """Learn the topic's partition count; tells whether it grew.  Kafka never shrinks a topic."""

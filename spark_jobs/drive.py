@@ -1,0 +1,308 @@
+"""The drive: what happens around each micro-batch so that in-band watermarks move Spark's own operators.
+
+Theory of operation
+-------------------
+Spark calls the drive with each batch, on the query's own thread.  Then, in this order and no other:
+
+1. the batch runs (``sink.consume``), with the watermark that the batch before has set;
+2. the watermark records that this very batch read are taken from its observation and applied to the tracker;
+3. the snapshot of batch n is stored;
+4. the rows are made durable, and behind them the output's watermark records (``sink.commit``);
+5. Spark's watermark is set for the next batch; Spark then commits batch n.
+
+A crash between any two steps runs batch n again from the snapshot of batch n - 1, with the same offsets and the same
+watermark: the records are the same, the snapshot is replaced by its equal, and the sink sees that the batch is there
+already (exactly once) or writes it again (at least once).
+"""
+
+import base64
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from floodmark.producers.emitter import Emitter, Identity
+from floodmark.producers.strategies import Explicit
+from floodmark.schemas.codec import decode_watermark
+from floodmark.schemas.errors import (
+    BatchNotConsumedError,
+    InvalidOutputError,
+    PromiseBrokenError,
+    UnreadableControlRecordError,
+)
+from floodmark.schemas.records import Membership
+from floodmark.schemas.timestamps import is_late, milliseconds
+from floodmark.schemas.tracker import Hold, Tracker
+from floodmark.spark_jobs.engine import Engine
+from floodmark.spark_jobs.progress import Progress, WindowsClose, spark_watermark
+from floodmark.spark_jobs.read import Reading, count_late
+from floodmark.spark_jobs.sinks import Sink
+from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
+
+_log = logging.getLogger(__name__)
+_START_TIMEOUT: Final = 120
+OUTPUT: Final = "floodmark-output"
+"""The name of the observation of a job's output rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch did; the counts are of this batch alone.
+
+    ``watermark`` is the input watermark that the next batch runs with, ``output`` the one handed on.  ``late``: rows
+    behind the watermark that the batch ran with.  ``unreadable``: values that could not be decoded; ``timeless``: rows
+    without event time; both were skipped.  ``unreadable_marks``: control keys without a readable watermark record.
+    """
+
+    job: str
+    batch_id: int
+    watermark: int | None
+    output: int | None
+    ended: bool
+    records: int
+    marks: int
+    late: int
+    unreadable: int
+    timeless: int
+    unreadable_marks: int
+    tombstones: int
+    rows: int
+    seconds: float
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a job hands its progress on."""
+
+    hold: timedelta = timedelta(0)
+    windows_close: WindowsClose = "after"
+    membership: Membership = Membership()
+
+
+class Drive:
+    """The function that Spark calls with each batch."""
+
+    def __init__(
+        self,
+        identity: JobIdentity,
+        readings: list[Reading],
+        sink: Sink,
+        snapshots: Snapshots,
+        settings: Settings,
+        on_batch: Callable[[Batch], None] | None = None,
+    ) -> None:
+        """Nothing is opened yet: a restart learns on its first batch where it stands."""
+        self.identity = identity
+        self.failure: BaseException | None = None
+        self.lock: Final = threading.Lock()
+        """Held while a batch is in work: a query must not be stopped then."""
+        self._readings = readings
+        self._sink = sink
+        self._snapshots = snapshots
+        self._settings = settings
+        self._hold = milliseconds(settings.hold)
+        self._on_batch = on_batch
+        self._query: StreamingQuery | None = None
+        self._started = threading.Event()
+        self._progress: Progress | None = None
+        self._emitter: Emitter | None = None
+        self._generator = Explicit(identity.job)
+
+    def attach(self, query: StreamingQuery) -> None:
+        """Learn which query it drives."""
+        self._query = query
+        self._started.set()
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Run one batch; any error fails the query, and is kept for `Job` to raise as it is."""
+        with self.lock:
+            try:
+                batch = self._run(frame, batch_id)
+            except BaseException as error:
+                self.failure = error
+                raise
+        if self._on_batch is not None:
+            self._on_batch(batch)
+
+    def _run(self, frame: DataFrame, batch_id: int) -> Batch:
+        began = time.monotonic()
+        if not self._started.wait(_START_TIMEOUT) or self._query is None:
+            raise AssertionError  # write() attaches right after it starts the query
+        engine = Engine(self._query)
+        progress = self._progress or self._resume(batch_id)
+        ran_with = progress.applied
+        self._sink.consume(frame, batch_id)
+        observed = engine.observed()
+        self._check_consumed(engine, observed, batch_id)
+        seen = self._take_marks(progress.tracker, observed)
+        seen["late"] = self._count_late(frame, engine, observed, ran_with)
+        self._check_output(progress, observed.get(OUTPUT, {}), batch_id, late=seen["late"])
+        # Spark must really have run with what the snapshot says; if not, nothing new is complete.
+        in_force = ran_with is None or engine.watermark >= spark_watermark(ran_with, self._settings.windows_close)
+        if not in_force:
+            progress.applied = None
+        output = progress.finish_batch(stateful=engine.is_stateful(), hold=self._hold)
+        progress.counts.update(seen)
+        self._snapshots.store(batch_id, progress.snapshot())
+        self._commit(batch_id, progress, output)
+        if progress.applied is not None:
+            engine.set_watermark(spark_watermark(progress.applied, self._settings.windows_close))
+        counts = {name: seen[name] for name in _COUNTED}
+        return Batch(
+            job=self.identity.job,
+            batch_id=batch_id,
+            watermark=progress.applied,
+            output=output,
+            ended=progress.ended,
+            rows=int(observed.get(OUTPUT, {}).get("rows") or 0),
+            seconds=round(time.monotonic() - began, 3),
+            **counts,
+        )
+
+    def _resume(self, batch_id: int) -> Progress:
+        """Take up the progress of the last committed batch, and a new epoch."""
+        if batch_id == 0:
+            topics = {topic for reading in self._readings for topic in reading.topics}
+            progress = Progress(Tracker(topics))
+        else:
+            progress = self._snapshots.load(batch_id - 1)
+        progress.epoch = max(progress.epoch + 1, time.time_ns() // 1_000_000)
+        self._sink.open()
+        partitions = self._sink.partitions()
+        if partitions is not None:
+            identity = Identity(self.identity.job, progress.epoch, self._settings.membership)
+            self._emitter = Emitter(identity, self._generator, partitions)
+        self._progress = progress
+        return progress
+
+    def _take_marks(self, tracker: Tracker, observed: dict[str, dict[str, Any]]) -> dict[str, int]:
+        seen = dict.fromkeys(_COUNTED, 0)
+        marks: list[dict[str, Any]] = []
+        for reading in self._readings:
+            metrics = observed.get(reading.name, {})
+            marks += json.loads(metrics.get("marks") or "[]")
+            for name in ("records", "unreadable", "timeless", "tombstones"):
+                seen[name] += int(metrics.get(name) or 0)
+            for name in ("unreadable", "timeless"):
+                if metrics.get(name):
+                    place = metrics[f"{name}_at"]
+                    _log.warning("job %s: %d %s row(s), the first at %s", self.identity.job, metrics[name], name, place)
+        # The order within each partition is the log's; between partitions it does not matter.
+        for mark in sorted(marks, key=lambda mark: (mark["topic"], mark["partition"], mark["offset"])):
+            seen["marks"] += 1
+            value = mark.get("value")
+            try:
+                record = decode_watermark(
+                    base64.b64decode(mark["key"]), None if value is None else base64.b64decode(value)
+                )
+            except UnreadableControlRecordError as error:
+                seen["unreadable_marks"] += 1
+                place = f"{mark['topic']}/{mark['partition']}@{mark['offset']}"
+                _log.warning("job %s: %s: %s", self.identity.job, place, error)
+                continue
+            tracker.apply(record, topic=mark["topic"], partition=mark["partition"], log_time=mark["log_time"])
+        return seen
+
+    def _check_consumed(self, engine: Engine, observed: dict[str, dict[str, Any]], batch_id: int) -> None:
+        if any(observed.get(reading.name, {}).get("records") for reading in self._readings):
+            return
+        start, end = engine.offsets()
+        if start and start != end:
+            raise BatchNotConsumedError(job=self.identity.job, batch_id=batch_id)
+
+    def _count_late(
+        self, frame: DataFrame, engine: Engine, observed: dict[str, dict[str, Any]], watermark: int | None
+    ) -> int:
+        late = 0
+        for reading in self._readings:
+            earliest = observed.get(reading.name, {}).get("earliest")
+            if watermark is not None and earliest is not None and is_late(int(earliest), watermark):
+                start, end = ({topic: ends.get(topic) for topic in reading.topics} for ends in engine.offsets())
+                whole = {
+                    topic: {part: (start[topic] or {}).get(part, _EARLIEST) for part in parts or {}}
+                    for topic, parts in end.items()
+                }
+                late += count_late(frame.sparkSession, reading, json.dumps(whole), json.dumps(end), watermark)
+        if late:
+            _log.warning("job %s: %d row(s) behind the watermark %s", self.identity.job, late, watermark)
+        return late
+
+    def _check_output(self, progress: Progress, output: dict[str, Any], batch_id: int, *, late: int) -> None:
+        """Refuse rows that would break what was promised, before anything of the batch is durable."""
+        if not output:
+            return
+        job = self.identity.job
+        if output["timeless"]:
+            advice = "give event_time= a column that is never null"
+            raise InvalidOutputError(
+                job=job, count=output["timeless"], batch_id=batch_id, reason="no event time", advice=advice
+            )
+        if output["valueless"]:
+            advice = "check that the value's columns fit its schema"
+            raise InvalidOutputError(
+                job=job, count=output["valueless"], batch_id=batch_id, reason="no value", advice=advice
+            )
+        earliest = output["earliest"]
+        # Late input may pass a job without state; that promise was broken before it came here, and is counted.
+        if earliest is not None and not late and is_late(int(earliest), progress.output):
+            raise PromiseBrokenError(
+                job=job, event_time=earliest, watermark=progress.output, topic=self.identity.output
+            )
+
+    def _commit(self, batch_id: int, progress: Progress, output: int | None) -> None:
+        marks = []
+        emitter = self._emitter
+        if emitter is not None:
+            emitter.grow(self._sink.partitions() or 1)
+            for partition, rows in self._sink.rows().items():
+                emitter.count(partition, rows)
+            if output is not None and not progress.ended:
+                self._generator.advance(output)
+            if progress.ended and not emitter.ended:
+                emitter.end()
+            holds = progress.tracker.holds()
+            holder = None if not holds else holds[0].holder
+            marks = emitter.marks(time.time_ns() // 1_000_000, holder)
+        self._sink.commit(batch_id, marks)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all input has ended and every result is out."""
+        return self._progress is not None and self._progress.ended
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Totals of what `Batch` counts, since the checkpoint began, and what became of the watermark records."""
+        progress = self._progress
+        if progress is None:
+            return dict.fromkeys(_COUNTED, 0)
+        return {**dict.fromkeys(_COUNTED, 0), **progress.counts, **progress.tracker.counts}
+
+    @property
+    def watermark(self) -> int | None:
+        """The input watermark."""
+        return None if self._progress is None else self._progress.tracker.watermark
+
+    def holds(self) -> list[Hold]:
+        """Name what holds the input watermark."""
+        return [] if self._progress is None else self._progress.tracker.holds()
+
+    def close(self) -> None:
+        """Let go of the sink's clients."""
+        if self._progress is not None:
+            self._sink.close()
+
+
+_COUNTED: Final = ("records", "marks", "late", "unreadable", "timeless", "unreadable_marks", "tombstones")
+_EARLIEST: Final = -2  # Spark's word for the beginning of a partition

@@ -1,0 +1,172 @@
+"""The internals of Spark that the drive needs: the one module that touches them, and checks that they are there.
+
+They are plain JVM objects reached through py4j, so only classic sessions (not Connect) have them:
+
+- the analysed plan, to find which Floodmark reads stand in it;
+- the last execution of a query: the metrics its batch observed, and whether operators keep state;
+- the watermark tracker of a query, whose ``setWatermark`` moves the watermark of the next batch.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyspark
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from floodmark.schemas.errors import CorruptSnapshotError, UnsupportedSparkError
+
+_STATEFUL: Final = ("StateStoreReader", "StateStoreWriter", "StatefulOperator")
+
+
+def _unsupported(missing: str, error: object) -> UnsupportedSparkError:
+    return UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=str(error).splitlines()[0][:200])
+
+
+def _nodes(plan: Any) -> Iterator[Any]:  # noqa: ANN401  # a JVM plan
+    yield plan
+    children = plan.children()
+    for index in range(children.size()):
+        yield from _nodes(children.apply(index))
+
+
+def observations(frame: DataFrame) -> list[str]:
+    """Return the names of all observations in a frame's plan.
+
+    Raises:
+        UnsupportedSparkError: where the plan cannot be reached.
+    """
+    try:
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        return [node.name() for node in _nodes(plan) if node.getClass().getSimpleName() == "CollectMetrics"]
+    except (AttributeError, TypeError, Py4JError) as error:
+        raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
+
+
+class Engine:
+    """The execution engine of one running query; valid on the query's own thread, that is inside ``foreachBatch``.
+
+    Raises:
+        UnsupportedSparkError: where this Spark lacks what is needed; before any watermark has moved.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        """Reach through the Python wrapper, and look whether all is there."""
+        try:
+            self._engine = query._jsq.streamingQuery()  # noqa: SLF001
+            self._tracker = self._engine.watermarkTracker()
+            self._tracker.currentWatermark()
+        except (AttributeError, TypeError, Py4JError) as error:
+            raise _unsupported("StreamExecution.watermarkTracker()", error) from error
+
+    @property
+    def watermark(self) -> int:
+        """The watermark that Spark runs this batch with, epoch milliseconds; 0 before any is set."""
+        return int(self._tracker.currentWatermark())
+
+    def set_watermark(self, watermark: int) -> None:
+        """Set the watermark that the next batch runs with, epoch milliseconds; a lower one than now is not taken."""
+        if watermark > self.watermark:
+            self._tracker.setWatermark(watermark)
+
+    def observed(self) -> dict[str, dict[str, Any]]:
+        """Return what the observations of this batch saw, by name; one without a row may be missing."""
+        try:
+            metrics = self._engine.lastExecution().observedMetrics()
+            found = {}
+            keys = metrics.keysIterator()
+            while keys.hasNext():
+                name = keys.next()
+                row = metrics.apply(name)
+                fields = row.schema().fieldNames()
+                found[str(name)] = {fields[index]: row.get(index) for index in range(len(fields))}
+        except (AttributeError, TypeError, Py4JError) as error:
+            raise _unsupported("IncrementalExecution.observedMetrics()", error) from error
+        return found
+
+    def offsets(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return where this batch begins and ends: topic to partition (as text) to offset, over all its sources."""
+        try:
+            return _merged(self._engine.committedOffsets()), _merged(self._engine.availableOffsets())
+        except (AttributeError, TypeError, Py4JError) as error:
+            raise _unsupported("StreamExecution.availableOffsets()", error) from error
+
+    def is_stateful(self) -> bool:
+        """Tell whether this batch's plan has an operator that keeps state from batch to batch."""
+        try:
+            for node in _nodes(self._engine.lastExecution().executedPlan()):
+                kind = node.getClass()
+                while kind is not None:
+                    if any(face.getSimpleName() in _STATEFUL for face in kind.getInterfaces()):
+                        return True
+                    kind = kind.getSuperclass()
+        except (AttributeError, TypeError, Py4JError) as error:
+            raise _unsupported("IncrementalExecution.executedPlan()", error) from error
+        return False
+
+
+def _merged(progress: Any) -> dict[str, Any]:  # noqa: ANN401  # a JVM map of source to offset
+    merged: dict[str, Any] = {}
+    pairs = progress.iterator()
+    while pairs.hasNext():
+        merged.update(json.loads(pairs.next()._2().json()))
+    return merged
+
+
+class Files:
+    """Small text files below one folder, on whatever file system Hadoop finds for its address."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        """Reach the file system."""
+        try:
+            jvm: Any = spark._jvm  # noqa: SLF001
+            self._fs_package = jvm.org.apache.hadoop.fs
+            self._folder = self._fs_package.Path(folder)
+            configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+            self._fs = self._folder.getFileSystem(configuration)
+            self._context = self._fs_package.FileContext.getFileContext(self._fs.getUri(), configuration)
+            self._io = jvm.org.apache.commons.io.IOUtils
+            gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+            self._overwrite = gateway.new_array(self._fs_package.Options.Rename, 1)
+            self._overwrite[0] = self._fs_package.Options.Rename.OVERWRITE
+        except (AttributeError, TypeError, Py4JError) as error:
+            raise _unsupported("the Hadoop file system", error) from error
+
+    def _path(self, name: str) -> Any:  # noqa: ANN401  # a JVM path
+        return self._fs_package.Path(self._folder, name)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is such a file or folder."""
+        return bool(self._fs.exists(self._path(name)))
+
+    def read(self, name: str) -> str | None:
+        """Return a file's text, or ``None`` where it is not there."""
+        path = self._path(name)
+        if not self._fs.exists(path):
+            return None
+        try:
+            stream = self._fs.open(path)
+            try:
+                return str(self._io.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:  # a checksum that does not fit, for one
+            reason = str(error.java_exception).splitlines()[0]
+            raise CorruptSnapshotError(where=str(path), reason=reason, advice="restore an intact copy") from error
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file whole or not at all."""
+        path = self._path(name)
+        draft = self._path(f"{name}.draft")
+        stream = self._fs.create(draft, True)  # noqa: FBT003  # overwrite
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self._context.rename(draft, path, self._overwrite)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        self._fs.delete(self._path(name), False)  # noqa: FBT003  # not recursive

@@ -1,0 +1,108 @@
+"""What a job knows of its progress between two batches, and how that is a value.  Pure: no Spark, Kafka or clock.
+
+The invariant: *the output watermark of a batch is complete up to what the batch ran with*.  Spark applies the watermark
+that the records of batch n give from batch n + 1 on, so the rows of batch n + 1 are the last ones below it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.tracker import Tracker
+
+WindowsClose = Literal["after", "at"]
+"""When Spark closes a window that ends at E, as the watermark T passes: ``after``: T > E.  ``at``: T >= E."""
+
+FORMAT: Final = 1
+
+
+def spark_watermark(watermark: int, windows_close: WindowsClose) -> int:
+    """Translate a watermark (no later event below T) to Spark's, whose late filter is ``event_time <= watermark``.
+
+    ``after`` gives T - 1 ms: no operator drops a row at exactly T.  ``at`` gives T, so that a window is out one mark
+    earlier, but operators on raw event times (session windows, joins, dropDuplicates, timers) drop a row at exactly T.
+
+    >>> spark_watermark(12, "after"), spark_watermark(12, "at"), spark_watermark(END_OF_TIME, "after") == END_OF_TIME
+    (11, 12, True)
+    """
+    return watermark - 1 if windows_close == "after" and watermark != END_OF_TIME else watermark
+
+
+@dataclass(slots=True)
+class Progress:
+    """The state of one job, as of the last finished batch.
+
+    Args:
+        tracker: all that the input has promised.
+        applied: the watermark that the next batch runs with.
+        output: the watermark handed on; ``None``: nothing yet.
+        epoch: the generation of the job as a source of its output topic.
+        counts: totals since the checkpoint began.
+    """
+
+    tracker: Tracker
+    applied: int | None = None
+    output: int | None = None
+    epoch: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def finish_batch(self, *, stateful: bool, hold: int) -> int | None:
+        """Take what the tracker has learnt into the next batch, and say what is complete after this one.
+
+        Args:
+            stateful: whether the batch's operators keep state, and so emit by what the batch ran with.
+            hold: how much earlier than its completion a result may be stamped, milliseconds.
+
+        Returns:
+            The output watermark: never back, `END_OF_TIME` when all input has ended and is worked off.
+        """
+        ran_with = self.applied
+        self.tracker.advance()
+        self.applied = self.tracker.watermark
+        complete = ran_with if stateful else self.applied
+        if complete is not None:
+            output = complete if complete == END_OF_TIME else complete - hold
+            self.output = output if self.output is None else max(self.output, output)
+        return self.output
+
+    @property
+    def ended(self) -> bool:
+        """Whether all input has ended and every result of it is out."""
+        return self.output == END_OF_TIME
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all of it as a value that JSON can carry."""
+        return {
+            "format": FORMAT,
+            "tracker": self.tracker.snapshot(),
+            "applied": self.applied,
+            "output": self.output,
+            "epoch": self.epoch,
+            "counts": dict(self.counts),
+        }
+
+    @classmethod
+    def restore(cls, snapshot: Mapping[str, Any], where: str) -> "Progress":
+        """Build it from what `snapshot` returned.
+
+        Raises:
+            CorruptSnapshotError: where it is of another format or damaged.
+        """
+        try:
+            if snapshot["format"] != FORMAT:
+                reason = f"its format is {snapshot['format']}, expected {FORMAT}"
+                raise CorruptSnapshotError(where=where, reason=reason, advice="use the Floodmark version that wrote it")
+            return cls(
+                Tracker.restore(snapshot["tracker"]),
+                snapshot["applied"],
+                snapshot["output"],
+                snapshot["epoch"],
+                Counter(snapshot["counts"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptSnapshotError(
+                where=where, reason=f"{type(error).__name__}: {error}", advice="restore an intact copy"
+            ) from error

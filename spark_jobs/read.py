@@ -1,0 +1,155 @@
+"""Kafka topics with watermark records, as a streaming DataFrame: each Kafka record is read once.
+
+The watermark records leave the data path by Spark's own ``observe``, which carries them to the driver at the end of the
+batch, where `drive` takes them.  What remains are decoded data rows with an event-time column.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+from floodmark.producers.kafka import require_topics
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.records import KEY_PREFIX
+from floodmark.spark_jobs.values import Format
+
+# Data must never move Spark's watermark, only the drive does: no event time lies further from 1970 than this.
+_NEVER: Final = "9000 years"
+_TUNED: Final = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "8388608"}
+MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
+
+Decoder = Callable[[Column], Column]
+"""From a column of binary values to a column of structs; null where a value cannot be read."""
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One call of `read`: what the drive must know of it."""
+
+    name: str
+    topics: tuple[str, ...]
+    event_time: str
+    bootstrap_servers: str
+    decode: Decoder
+    options: Mapping[str, str] = field(repr=False)  # may hold secrets
+
+
+_readings: Final[dict[str, Reading]] = {}
+
+
+def reading_of(name: str) -> Reading | None:
+    """Return the reading behind an observation's name, or ``None`` for somebody else's observation."""
+    return _readings.get(name)
+
+
+def read(
+    spark: SparkSession,
+    *,
+    topics: str | Sequence[str],
+    value: Format | Decoder,
+    event_time: str,
+    bootstrap_servers: str,
+    client: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+    max_offsets_per_trigger: int | None = MAX_OFFSETS_PER_TRIGGER,
+) -> DataFrame:
+    """Read topics whose producers interleave watermark records with their data.
+
+    Use any of Spark's event-time operators on the result, then `floodmark.spark_jobs.write`.  Rows whose value cannot
+    be decoded, or that have no event time, are skipped and counted (`Batch.unreadable`, `Batch.timeless`).
+
+    Args:
+        spark: a classic session with the Kafka connector.
+        topics: one or several; each must exist.
+        value: what the bytes mean, see `values`.
+        event_time: the timestamp field of the decoded values; it becomes Spark's event-time column.
+        bootstrap_servers: Kafka's address.
+        client: confluent-kafka settings (security and so on) for the check that the topics exist.
+        options: options of Spark's Kafka source, for example ``kafka.security.protocol``; they overrule ours.
+        max_offsets_per_trigger: the most records of one batch, so that a backfill cannot exhaust the driver.
+
+    Returns:
+        A streaming DataFrame of the decoded fields.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: at once.
+        UsageError: where the event-time field is missing or is no timestamp.
+    """
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise UsageError(reason="read() was given no topic")
+    require_topics({"bootstrap.servers": bootstrap_servers, **(client or {})}, list(names))
+    source = {
+        **_TUNED,
+        "kafka.bootstrap.servers": bootstrap_servers,
+        "kafka.isolation.level": "read_committed",
+        "subscribe": ",".join(names),
+        "startingOffsets": "earliest",
+        **(options or {}),
+    }
+    if max_offsets_per_trigger is not None:
+        source.setdefault("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
+    decode = value.decode if isinstance(value, Format) else value
+    reading = Reading(
+        f"floodmark-read-{next(_numbers)}", names, event_time, bootstrap_servers, decode, options=source
+    )
+    raw = _decoded(spark.readStream.format("kafka").options(**source).load(), reading)
+    observed = raw.observe(reading.name, *_metrics())
+    rows = observed.where("not control and value is not null and event_time is not null").select("value.*")
+    kind = dict(rows.dtypes).get(event_time)
+    if kind != "timestamp":
+        found = "is missing" if kind is None else f"is a {kind}"
+        raise UsageError(reason=f"field {event_time!r} of the values {found}, expected a timestamp to be the event time")
+    _readings[reading.name] = reading
+    return rows.withWatermark(event_time, _NEVER)
+
+
+def _decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
+    control = F.coalesce(F.startswith(F.col("key"), F.lit(KEY_PREFIX)), F.lit(False))  # noqa: FBT003  # a SQL literal
+    return kafka.select(
+        *("topic", "partition", "offset", "timestamp", "key", F.col("value").alias("raw")),
+        control.alias("control"),
+        F.when(~control, reading.decode(F.col("value"))).alias("value"),
+    ).withColumn("event_time", F.col("value").getField(reading.event_time))
+
+
+def _metrics() -> list[Column]:
+    """What the driver learns of each batch, in one row."""
+    place = F.struct("topic", "partition", "offset")
+    log_time = F.unix_millis("timestamp").alias("log_time")
+    mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
+    unreadable = F.expr("not control and raw is not null and value is null")
+    timeless = F.expr("not control and value is not null and event_time is null")
+    return [
+        F.to_json(F.collect_list(F.when(F.col("control"), mark))).alias("marks"),
+        F.count(F.lit(1)).alias("records"),
+        F.count_if(F.expr("not control and raw is null")).alias("tombstones"),
+        F.count_if(unreadable).alias("unreadable"),
+        F.to_json(F.min(F.when(unreadable, place))).alias("unreadable_at"),
+        F.count_if(timeless).alias("timeless"),
+        F.to_json(F.min(F.when(timeless, place))).alias("timeless_at"),
+        F.unix_millis(F.min("event_time")).alias("earliest"),
+    ]
+
+
+def count_late(spark: SparkSession, reading: Reading, start: str, end: str, watermark: int) -> int:
+    """Count the rows of one batch behind a watermark, by reading that batch again; done only when there are some.
+
+    Args:
+        spark: the session.
+        reading: whose topics.
+        start: offsets of the batch's begin, as Spark's Kafka source writes them (JSON).
+        end: offsets of its end.
+        watermark: epoch milliseconds.
+    """
+    dropped = {"startingOffsets", "endingOffsets", "maxOffsetsPerTrigger"}
+    options = {name: value for name, value in reading.options.items() if name not in dropped}
+    kafka = spark.read.format("kafka").options(**options, startingOffsets=start, endingOffsets=end).load()
+    event_time = F.unix_millis("event_time")
+    return _decoded(kafka, reading).where(~F.col("control") & (event_time < F.lit(watermark))).count()

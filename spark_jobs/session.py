@@ -1,0 +1,64 @@
+"""A Spark session that can read Kafka: the connector of the very Spark version that is installed."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from floodmark.producers.jars import fetch, java
+
+_log = logging.getLogger(__name__)
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def packages() -> str:
+    """Return the coordinates for ``spark.jars.packages``: the Kafka connector and Avro, of this Spark's version."""
+    version = pyspark.__version__
+    return (
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version},org.apache.spark:spark-avro_2.13:{version}"
+    )
+
+
+def local_jars() -> str:
+    """Return the same as files for ``spark.jars``: fetched once, then no network is needed."""
+    version = pyspark.__version__
+    kafka = fetch("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
+    avro = fetch("org.apache.spark", "spark-avro_2.13", version)
+    shipped = {jar.name for jar in Path(pyspark.__file__).parent.joinpath("jars").glob("*.jar")}
+    unique = {jar.name: str(jar) for jar in [*avro, *kafka] if jar.name not in shipped}
+    return ",".join(path for _, path in sorted(unique.items()))
+
+
+def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None = None) -> SparkSession:
+    """Start a small Spark on this machine, as the demo and the tests use it.
+
+    On a cluster, build your own session instead, with `packages` in ``spark.jars.packages``.
+
+    Raises:
+        JavaError: where there is no Java 17.
+    """
+    java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
+    defaults = {
+        **_QUIET,
+        "spark.jars": local_jars(),
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    }
+    for name, value in {**defaults, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

@@ -1,0 +1,200 @@
+"""Where a batch goes: a Kafka topic, exactly once or at least once, or any writer given as a function.
+
+A sink works in two steps.  ``consume`` runs the batch; ``commit`` makes it durable together with the watermark records
+that follow it.  Between the two the drive stores its snapshot.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from pyspark.sql import DataFrame
+
+from floodmark.producers.kafka import Config, partition_count
+from floodmark.producers.partitioners import partitioner
+from floodmark.schemas.codec import encode_watermark
+from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, FencedError
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, control_key
+
+_log = logging.getLogger(__name__)
+_TIMEOUT: Final = 60.0
+_ATTEMPTS: Final = 3
+
+BatchWriter = Callable[[DataFrame, int], None]
+"""A user's writer: is given the batch and its id, and must write the whole of it."""
+
+Marks = Sequence[tuple[int, WatermarkRecord]]
+"""Watermark records and the partition each goes to."""
+
+
+class Sink(ABC):
+    """What the drive asks of a sink."""
+
+    def open(self) -> None:  # noqa: B027  # not every sink has to
+        """Get ready, on the first batch after a start; take over from any instance before."""
+
+    @abstractmethod
+    def consume(self, frame: DataFrame, batch_id: int) -> None:
+        """Run the batch."""
+
+    def rows(self) -> Mapping[int, int]:
+        """Return how many rows ``commit`` will write to which output partition, where that is known."""
+        return {}
+
+    def partitions(self) -> int | None:
+        """Return the partition count of the output topic; ``None``: the sink has no place for watermark records."""
+        return None
+
+    def commit(self, batch_id: int, marks: Marks) -> None:  # noqa: B027  # a function has nothing left to do
+        """Make the batch durable, and its marks after it."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of clients."""
+
+
+class FunctionSink(Sink):
+    """Hand the batch to a user's function; at least once, unless the function makes it more with the batch id."""
+
+    def __init__(self, writer: BatchWriter) -> None:
+        """Keep the function."""
+        self._writer = writer
+
+    def consume(self, frame: DataFrame, batch_id: int) -> None:
+        self._writer(frame, batch_id)
+
+
+class _KafkaSink(Sink):
+    """What both Kafka sinks share: the topic, its partitions, and how a mark is written."""
+
+    def __init__(self, config: Config, topic: str, job: str) -> None:
+        self._config = config
+        self._topic = topic
+        self._job = job
+        self._producer: Producer
+
+    def partitions(self) -> int | None:
+        return partition_count(self._producer, self._topic, self._config.get("bootstrap.servers"))
+
+    def _produce_marks(self, marks: Marks) -> None:
+        key = control_key(self._job)
+        for partition, mark in marks:
+            self._produce(encode_watermark(mark), key, partition, [(HEADER, FORMAT_VERSION)])
+
+    def _produce(
+        self, value: bytes, key: bytes | None, partition: int, headers: list[tuple[str, str | bytes | None]] | None
+    ) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, value=value, key=key, partition=partition, headers=headers)
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
+    def close(self) -> None:
+        self._producer.flush(_TIMEOUT)
+
+
+class AtLeastOnceSink(_KafkaSink):
+    """Spark's own Kafka writer, from the executors: as fast as Spark writes, duplicates after a crash."""
+
+    def __init__(self, config: Config, topic: str, job: str, options: Mapping[str, str]) -> None:
+        """Keep the options of Spark's writer."""
+        super().__init__(config, topic, job)
+        self._options = options
+
+    def open(self) -> None:
+        self._producer = Producer({**self._config, "enable.idempotence": True}, logger=_log)
+
+    def consume(self, frame: DataFrame, batch_id: int) -> None:
+        frame.select("key", "value").write.format("kafka").options(**self._options, topic=self._topic).save()
+
+    def commit(self, batch_id: int, marks: Marks) -> None:
+        self._produce_marks(marks)
+        left = self._producer.flush(_TIMEOUT)
+        if left:
+            reason = f"no acknowledgement within {_TIMEOUT} s"
+            raise DeliveryError(source=self._job, topic=self._topic, failed=left, reason=reason, held_at=None)
+
+
+class ExactlyOnceSink(_KafkaSink):
+    """One Kafka transaction a batch: its rows, its marks and its number, all or none, through the driver.
+
+    The number of the last batch stands in Kafka as the committed offset of a consumer group that nobody joins, so a
+    batch that Spark runs again after a crash is seen to be there, and skipped.  The group carries the id of the
+    checkpoint: another checkpoint begins anew.  The transactional id is the job's: a second instance fences the first.
+    """
+
+    def __init__(self, config: Config, topic: str, job: str, checkpoint_id: str) -> None:
+        """Keep the names."""
+        super().__init__(config, topic, job)
+        self._group = f"floodmark-{job}-{checkpoint_id}"
+        self._place = partitioner(str(config.get("partitioner", "consistent_random")))
+        self._last = -1
+        self._rows: list[tuple[int, bytes | None, bytes]] = []
+
+    def open(self) -> None:
+        transactional = {"transactional.id": f"floodmark-{self._job}-{self._topic}", "transaction.timeout.ms": 300_000}
+        self._producer = Producer({**self._config, **transactional}, logger=_log)
+        self._consumer = Consumer(
+            {**self._config, "group.id": self._group, "enable.auto.commit": False}, logger=_log
+        )
+        try:
+            self._producer.init_transactions(_TIMEOUT)
+            stored = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_TIMEOUT)[0]
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+        self._last = stored.offset - 1
+
+    def consume(self, frame: DataFrame, batch_id: int) -> None:
+        table = frame.select("key", "value").toArrow()
+        partitions = self.partitions() or 1
+        keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
+        self._rows = [(self._place(key, partitions), key, value) for key, value in zip(keys, values, strict=True)]
+
+    def rows(self) -> Mapping[int, int]:
+        counts: dict[int, int] = {}
+        for partition, _, _ in self._rows:
+            counts[partition] = counts.get(partition, 0) + 1
+        return counts
+
+    def commit(self, batch_id: int, marks: Marks) -> None:
+        rows, self._rows = self._rows, []
+        if batch_id <= self._last:
+            _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
+            return
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._transact(batch_id, rows, marks)
+            except KafkaException as error:
+                cause: Any = error.args[0]
+                if cause.code() in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}:  # noqa: SLF001
+                    raise FencedError(job=self._job, topic=self._topic) from error
+                if attempt == _ATTEMPTS or not (cause.txn_requires_abort() or cause.retriable()):
+                    raise self._unavailable(error) from error
+                _log.warning("job %s: batch %d is tried again after: %s", self._job, batch_id, cause)
+                self._producer.abort_transaction(_TIMEOUT)
+            else:
+                self._last = batch_id
+                return
+
+    def _transact(self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks) -> None:
+        self._producer.begin_transaction()
+        for partition, key, value in rows:
+            self._produce(value, key, partition, None)
+        self._produce_marks(marks)
+        number = TopicPartition(self._topic, 0, batch_id + 1)
+        self._producer.send_offsets_to_transaction([number], self._consumer.consumer_group_metadata(), _TIMEOUT)
+        self._producer.commit_transaction(_TIMEOUT)
+
+    def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
+        reason = f"transaction of job {self._job!r}: {error.args[0].str()}"
+        return BrokerUnavailableError(
+            bootstrap_servers=self._config.get("bootstrap.servers"), seconds=_TIMEOUT, reason=reason
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._consumer.close()

@@ -1,0 +1,103 @@
+"""Where a job's progress is kept: beside Spark's own files, under the checkpoint location, one file a batch.
+
+Written through Hadoop's file system, so any place that can hold a Spark checkpoint will do, and atomically: a reader
+sees a whole snapshot or none.
+"""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from floodmark.schemas.errors import CorruptSnapshotError, ForeignCheckpointError, MissingSnapshotError
+from floodmark.spark_jobs.engine import Files
+from floodmark.spark_jobs.progress import Progress
+
+FOLDER: Final = "floodmark"
+KEPT: Final = 100
+"""How many snapshots stay: as many batches as Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
+
+_ADVICE: Final = (
+    "restore the checkpoint from a copy, or start again with a new checkpoint_location: the topics are then read from "
+    "their beginning"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """To whom a checkpoint belongs."""
+
+    job: str
+    topics: tuple[str, ...]
+    output: str | None
+    checkpoint_id: str = ""
+
+
+class Snapshots:
+    """The snapshots of one checkpoint location."""
+
+    def __init__(self, spark: SparkSession, checkpoint_location: str) -> None:
+        """Look there; nothing is written yet."""
+        self.checkpoint_location = checkpoint_location
+        self._files = Files(spark, checkpoint_location)
+
+    def claim(self, identity: JobIdentity) -> JobIdentity:
+        """Take the checkpoint location for a job, or find that it is already the job's.
+
+        Returns:
+            The identity with the id that this checkpoint has had since its first use.
+
+        Raises:
+            ForeignCheckpointError: where it belongs to another job, or to a query that is not Floodmark's.
+        """
+        name = f"{FOLDER}/job.json"
+        text = self._files.read(name)
+        if text is None:
+            if self._files.exists("offsets"):
+                found = "a query that is not Floodmark's"
+                raise self._foreign(found, identity)
+            claimed = JobIdentity(identity.job, identity.topics, identity.output, uuid.uuid4().hex)
+            self._files.write(name, json.dumps(asdict(claimed)))
+            return claimed
+        stored = self._parse(name, text)
+        kept = JobIdentity(stored["job"], tuple(stored["topics"]), stored["output"], stored["checkpoint_id"])
+        if (kept.job, kept.topics, kept.output) != (identity.job, identity.topics, identity.output):
+            raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output})", identity)
+        return kept
+
+    def _foreign(self, found: str, identity: JobIdentity) -> ForeignCheckpointError:
+        expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output})"
+        return ForeignCheckpointError(checkpoint_location=self.checkpoint_location, found=found, expected=expected)
+
+    def store(self, batch_id: int, progress: Mapping[str, Any]) -> None:
+        """Keep the progress after a batch; a batch that is run again replaces its own."""
+        self._files.write(self._name(batch_id), json.dumps(progress, separators=(",", ":")))
+        if batch_id >= KEPT:
+            self._files.delete(self._name(batch_id - KEPT))
+
+    def load(self, batch_id: int) -> Progress:
+        """Return the progress after a committed batch.
+
+        Raises:
+            MissingSnapshotError, CorruptSnapshotError: each names the way out.
+        """
+        name = self._name(batch_id)
+        text = self._files.read(name)
+        if text is None:
+            raise MissingSnapshotError(
+                batch_id=batch_id, checkpoint_location=self.checkpoint_location, advice=_ADVICE
+            )
+        return Progress.restore(self._parse(name, text), f"{self.checkpoint_location}/{name}")
+
+    def _parse(self, name: str, text: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            where = f"{self.checkpoint_location}/{name}"
+            raise CorruptSnapshotError(where=where, reason=str(error), advice=_ADVICE) from error
+
+    def _name(self, batch_id: int) -> str:
+        return f"{FOLDER}/{batch_id}.json"

@@ -1,0 +1,246 @@
+"""Write a job's results, and its progress behind them: the second half of the public API."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.streaming import StreamingQuery
+
+from floodmark.producers.kafka import require_topics
+from floodmark.schemas.errors import DeadlineError, JobFailedError, UsageError
+from floodmark.schemas.records import Membership
+from floodmark.schemas.tracker import Hold
+from floodmark.spark_jobs.drive import OUTPUT, Batch, Drive, Settings
+from floodmark.spark_jobs.engine import observations
+from floodmark.spark_jobs.progress import WindowsClose
+from floodmark.spark_jobs.read import Reading, reading_of
+from floodmark.spark_jobs.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
+from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
+from floodmark.spark_jobs.values import Format
+
+_POLL: Final = 0.05
+Delivery = Literal["exactly-once", "at-least-once"]
+
+
+class Job:
+    """A running job.  `await_end` is what most programs end with."""
+
+    def __init__(self, query: StreamingQuery, drive: Drive) -> None:
+        """Wrap a started query."""
+        self.query: Final = query
+        self._drive = drive
+        self._closed = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The job's name, which is its source id in the output topic."""
+        return self._drive.identity.job
+
+    @property
+    def watermark(self) -> int | None:
+        """The input watermark, epoch milliseconds."""
+        return self._drive.watermark
+
+    @property
+    def ended(self) -> bool:
+        """Whether all input has ended and every result is out."""
+        return self._drive.ended
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Totals since the checkpoint began: records, marks, late, unreadable, timeless, replayed, fenced, ..."""
+        return self._drive.counts
+
+    def holds(self) -> list[Hold]:
+        """Say why the watermark is where it is: who holds it, and since when."""
+        return self._drive.holds()
+
+    def await_end(self, timeout: float | None = None) -> None:
+        """Wait until all sources have ended and every result is out, then stop.
+
+        Args:
+            timeout: seconds; ``None``: as long as it takes.
+
+        Raises:
+            DeadlineError: where that takes longer; names what holds the watermark.  The job goes on.
+            JobFailedError, or the error of Floodmark that failed the job.
+        """
+        self._await(lambda: self.ended, timeout, "the end of all input")
+        self.stop()
+
+    def process_available(self, timeout: float | None = None) -> None:
+        """Wait until all that is in the topics now has been worked off."""
+        self.raise_failure()
+        self.query.processAllAvailable()
+        self._await(lambda: True, timeout, "the work")
+
+    def _await(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.raise_failure()
+            if condition():
+                return
+            if deadline is not None and time.monotonic() > deadline:
+                held = "; ".join(map(str, self.holds()[:3])) or "no batch yet"
+                raise DeadlineError(what=f"job {self.name!r}: {what}", seconds=timeout, last_seen=held)
+            if not self.query.isActive:
+                self.raise_failure()
+                raise JobFailedError(job=self.name, reason="the query was stopped before its input had ended")
+            time.sleep(_POLL)
+
+    def raise_failure(self) -> None:
+        """Raise what failed the job, if anything did: Floodmark's own errors as they were."""
+        if self._drive.failure is not None:
+            raise self._drive.failure
+        failure: StreamingQueryException | None = self.query.exception()
+        if failure is not None:
+            raise JobFailedError(job=self.name, reason=str(failure).split("\n\n", maxsplit=1)[0]) from failure
+
+    def stop(self) -> None:
+        """Stop between two batches; a later start goes on from there."""
+        # With the lock held no batch of ours is in work, so the interrupt of stop() meets none.
+        with self._drive.lock:
+            self.query.stop()
+        self._drive.close()
+
+
+def write(  # noqa: PLR0913  # each is a decision of the user, most have defaults
+    result: DataFrame,
+    *,
+    checkpoint_location: str,
+    topic: str | None = None,
+    writer: BatchWriter | None = None,
+    event_time: str | None = None,
+    value: Format | None = None,
+    key: str | Column | None = None,
+    bootstrap_servers: str | None = None,
+    job: str | None = None,
+    hold: timedelta = timedelta(0),
+    windows_close: WindowsClose = "after",
+    delivery: Delivery = "exactly-once",
+    output_mode: Literal["append", "update"] = "append",
+    trigger: Mapping[str, Any] | None = None,
+    membership: Membership = Membership(),  # noqa: B008  # frozen
+    client: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+    on_batch: Callable[[Batch], None] | None = None,
+) -> Job:
+    """Start a job that writes ``result`` and re-emits watermark records behind it.
+
+    Args:
+        result: any operators over one or more `floodmark.spark_jobs.read`.
+        checkpoint_location: where Spark and Floodmark keep the job's state; one per job.
+        topic: the output topic (with ``value`` and ``event_time``); or else
+        writer: a function that writes a batch; then no watermark records are written.
+        event_time: the timestamp column of ``result`` that the next stage takes for the event time.
+        value: the format of the output values; it picks its fields from the columns of ``result``.
+        key: the column, or its name, that becomes the Kafka key.
+        bootstrap_servers: Kafka's address; default: that of the input.
+        job: the job's name and source id in the output topic; default: the topic's name.
+        hold: how much earlier than its completion a result may be stamped: 0 for the end of a window, the window's
+            length for its start.  The output watermark stays this far behind.
+        windows_close: ``after``: a window ends when the watermark is past its end, and no row at exactly the watermark
+            is dropped; ``at``: when the watermark reaches its end, see `progress.spark_watermark`.
+        delivery: ``exactly-once``: a transaction a batch, through the driver; ``at-least-once``: Spark's own writer on
+            the executors, with duplicates after a crash.
+        output_mode: Spark's.
+        trigger: Spark's, for example ``{"processingTime": "1 second"}``; default: batch after batch.
+        membership: how many jobs or producers write to the output topic.
+        client: confluent-kafka settings for the output (security and so on).
+        options: options of Spark's Kafka writer, for ``at-least-once``.
+        on_batch: is told what each batch did.
+
+    Raises:
+        UsageError: where the arguments contradict each other, or ``result`` does not come from `read`.
+        UnknownTopicError, BrokerUnavailableError, ForeignCheckpointError, UnsupportedSparkError: at once.
+    """
+    readings = _readings(result)
+    if (topic is None) == (writer is None):
+        raise UsageError(reason="write() needs either topic= or writer=")
+    if hold < timedelta(0):
+        raise UsageError(reason=f"hold is {hold}, expected 0 or more")
+    name = job or topic
+    if name is None:
+        raise UsageError(reason="write() with writer= needs job=, the name of the job")
+    topics = tuple(sorted({source for reading in readings for source in reading.topics}))
+    spark = result.sparkSession
+    snapshots = Snapshots(spark, checkpoint_location)
+    config = {"bootstrap.servers": bootstrap_servers or readings[0].bootstrap_servers, **(client or {})}
+    if topic is not None:
+        if topic in topics:
+            raise UsageError(reason=f"topic {topic!r} is both input and output of job {name!r}: it would never end")
+        require_topics(config, [topic])
+    frame = result if topic is None else _output(result, topic, key, value, event_time)
+    identity = snapshots.claim(JobIdentity(name, topics, topic))
+    sink = _sink(identity, writer, delivery, config, options or {})
+    drive = Drive(identity, readings, sink, snapshots, Settings(hold, windows_close, membership), on_batch)
+    stream = (
+        frame.writeStream.foreachBatch(drive)
+        .option("checkpointLocation", checkpoint_location)
+        .outputMode(output_mode)
+        .queryName(f"{name}-{next(_starts)}")
+    )
+    if trigger is not None:
+        stream = stream.trigger(**trigger)
+    query = stream.start()
+    drive.attach(query)
+    return Job(query, drive)
+
+
+_starts = itertools.count()
+
+
+def _readings(result: DataFrame) -> list[Reading]:
+    if not result.isStreaming:
+        raise UsageError(reason="write() was given a batch DataFrame; begin with floodmark.spark_jobs.read")
+    found = [reading for name in observations(result) if (reading := reading_of(name)) is not None]
+    if not found:
+        raise UsageError(reason="the DataFrame does not come from floodmark.spark_jobs.read: no watermark would move it")
+    return found
+
+
+def _sink(
+    identity: JobIdentity,
+    writer: BatchWriter | None,
+    delivery: Delivery,
+    config: dict[str, Any],
+    options: Mapping[str, str],
+) -> Sink:
+    if writer is not None:
+        return FunctionSink(writer)
+    topic = str(identity.output)
+    if delivery == "exactly-once":
+        return ExactlyOnceSink(config, topic, identity.job, identity.checkpoint_id)
+    servers = {"kafka.bootstrap.servers": str(config["bootstrap.servers"])}
+    return AtLeastOnceSink(config, topic, identity.job, {**servers, **options})
+
+
+def _output(
+    result: DataFrame, topic: str, key: str | Column | None, value: Format | None, event_time: str | None
+) -> DataFrame:
+    """Bring the rows into Kafka's shape, and watch their event times."""
+    if value is None or event_time is None:
+        raise UsageError(reason=f"write() to topic {topic!r} needs value= (a format) and event_time= (a column)")
+    kind = dict(result.dtypes).get(event_time)
+    if kind != "timestamp":
+        found = "is missing" if kind is None else f"is a {kind}"
+        raise UsageError(reason=f"event_time column {event_time!r} of the result {found}, expected a timestamp")
+    keys = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
+    shaped = result.select(
+        keys.cast("binary").alias("key"),
+        value.encode(F.struct("*")).alias("value"),
+        F.unix_millis(F.col(event_time)).alias("event_time"),
+    )
+    return shaped.observe(
+        OUTPUT,
+        F.count(F.lit(1)).alias("rows"),
+        F.min("event_time").alias("earliest"),
+        F.count_if(F.col("event_time").isNull()).alias("timeless"),
+        F.count_if(F.col("value").isNull()).alias("valueless"),
+    )
