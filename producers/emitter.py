@@ -14,8 +14,8 @@ from floodmark.schemas.errors import EndedError
 from floodmark.schemas.records import Holder, Membership, Status, WatermarkRecord
 
 
-FLIGHT_SIZE: Final = 256
-"""Records per `Flight`: few enough that a mark is held no further back than the records really under way."""
+SHIPMENT_SIZE: Final = 256
+"""Records per `Shipment`: few enough that a mark is held no further back than the records really under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Identity:
     lease: int | None = None
 
 
-class Flight:
+class Shipment:
     """Records sent together, not all of them acknowledged: one counter and the earliest event time.
 
     One object serves many records, so that a delivery report costs one call and no memory of its own.
@@ -36,7 +36,7 @@ class Flight:
 
     __slots__ = ("_on_landed", "earliest", "failed", "pending", "sent")
 
-    def __init__(self, on_landed: Callable[["Flight"], None]) -> None:
+    def __init__(self, on_landed: Callable[["Shipment"], None]) -> None:
         """Begin empty; ``on_landed`` is told when the last of its records is acknowledged or has failed."""
         self.sent = 0
         self.pending = 0
@@ -64,10 +64,10 @@ class Emitter:
 
     >>> from floodmark.producers.strategies import ascending
     >>> emitter = Emitter(Identity("JFK", epoch=1), ascending().build(), partitions=1)
-    >>> flight = emitter.send(0, event_time=12)
+    >>> shipment = emitter.send(0, event_time=12)
     >>> emitter.marks(now=100)[0][1].watermark  # the record may still fail; 12 is as far as can be promised
     12
-    >>> flight.land()
+    >>> shipment.land()
     >>> _ = emitter.send(0, event_time=30)
     >>> mark = emitter.marks(now=200)[0][1]
     >>> mark.watermark, mark.sequence, mark.records
@@ -84,29 +84,29 @@ class Emitter:
         self._records: Counter[int] = Counter()
         self._sequences: Counter[int] = Counter()
         self._promised: int | None = None
-        self._flights: dict[int, Flight] = {}  # by identity, oldest first
-        self._boarding = self._new_flight()
+        self._shipments: dict[int, Shipment] = {}  # by identity, oldest first
+        self._boarding = self._new_shipment()
 
-    def _new_flight(self) -> Flight:
-        flight = Flight(self._landed)
-        self._flights[id(flight)] = flight
-        return flight
+    def _new_shipment(self) -> Shipment:
+        shipment = Shipment(self._landed)
+        self._shipments[id(shipment)] = shipment
+        return shipment
 
     def _close_boarding(self) -> None:
-        closed, self._boarding = self._boarding, self._new_flight()
+        closed, self._boarding = self._boarding, self._new_shipment()
         if not closed.pending:
             self._landed(closed)
 
-    def _landed(self, flight: Flight) -> None:
+    def _landed(self, shipment: Shipment) -> None:
         # The one still boarding stays until the next mark closes it; failed ones stay, and hold, for good.
-        if flight is not self._boarding and not flight.failed:
-            del self._flights[id(flight)]
+        if shipment is not self._boarding and not shipment.failed:
+            del self._shipments[id(shipment)]
 
-    def send(self, partition: int, event_time: int) -> Flight:
+    def send(self, partition: int, event_time: int) -> Shipment:
         """Note that a record is about to be sent.
 
         Returns:
-            The flight to ``land`` when the record is acknowledged or has failed.
+            The shipment to ``land`` when the record is acknowledged or has failed.
         """
         if self.status is Status.ENDED:
             raise EndedError(source=self.identity.source, action="send a record")
@@ -115,7 +115,7 @@ class Emitter:
         self.status = Status.ACTIVE
         self.generator.on_event(event_time)
         self._records[partition] += 1
-        if self._boarding.sent >= FLIGHT_SIZE:
+        if self._boarding.sent >= SHIPMENT_SIZE:
             self._close_boarding()
         self._boarding.send(event_time)
         return self._boarding
@@ -132,9 +132,9 @@ class Emitter:
     def held_at(self) -> int | None:
         """Return the earliest event time under way or failed; ``None``: nothing is."""
         held = [
-            flight.earliest
-            for flight in self._flights.values()
-            if flight.earliest is not None and (flight.pending or flight.failed)
+            shipment.earliest
+            for shipment in self._shipments.values()
+            if shipment.earliest is not None and (shipment.pending or shipment.failed)
         ]
         return min(held, default=None)
 

@@ -10,7 +10,7 @@ from typing import Final, Literal, Self
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from floodmark.producers.emitter import Emitter, Flight, Identity
+from floodmark.producers.emitter import Emitter, Shipment, Identity
 from floodmark.producers.kafka import Config, partition_count
 from floodmark.producers.partitioners import partitioner
 from floodmark.producers.strategies import Explicit, Strategy
@@ -89,8 +89,8 @@ class WatermarkedProducer:
         self._next_metadata = time.monotonic() + _METADATA_INTERVAL
         self._failure: KafkaError | None = None
         self._failed = 0
-        self._flight: Flight | None = None
-        self._on_delivery: Callable[[KafkaError | None, Message], None] = partial(self._delivered, Flight(lambda _: None))
+        self._shipment: Shipment | None = None
+        self._on_delivery: Callable[[KafkaError | None, Message], None] = partial(self._delivered, Shipment(lambda _: None))
 
     def __repr__(self) -> str:
         """Show who writes where; never a setting, which may be a secret."""
@@ -129,10 +129,10 @@ class WatermarkedProducer:
             raise LateRecordError(source=emitter.identity.source, event_time=event_time, watermark=promised)
         if partition is None:
             partition = self._partitioner(raw_key, emitter.partitions)
-        flight = emitter.send(partition, event_time)
-        if flight is not self._flight:
-            self._flight = flight
-            self._on_delivery = partial(self._delivered, flight)
+        shipment = emitter.send(partition, event_time)
+        if shipment is not self._shipment:
+            self._shipment = shipment
+            self._on_delivery = partial(self._delivered, shipment)
         try:
             self._enqueue(value, raw_key, partition, self._on_delivery, headers)
         except BaseException:
@@ -262,11 +262,11 @@ class WatermarkedProducer:
                 held_at=self._emitter.held_at(),
             )
 
-    def _delivered(self, flight: Flight, error: KafkaError | None, _message: Message) -> None:
+    def _delivered(self, shipment: Shipment, error: KafkaError | None, _message: Message) -> None:
         if error is None:
-            flight.land()
+            shipment.land()
             return
-        flight.land(failed=True)
+        shipment.land(failed=True)
         self._fail(error)
 
     def _mark_delivered(self, error: KafkaError | None, _message: Message) -> None:

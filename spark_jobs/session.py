@@ -55,6 +55,7 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",
+        "spark.sql.streaming.numRecentProgressUpdates": "100000",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     }
     for name, value in {**defaults, **(settings or {})}.items():

@@ -1,0 +1,71 @@
+"""Stage 2: sessions per aircraft, a run of departures with no pause longer than the gap."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+from floodmark.schemas.codec import load_schema
+from floodmark.schemas.timestamps import milliseconds
+from floodmark.spark_jobs.demo.stage import run_stage
+from floodmark.spark_jobs.read import read
+from floodmark.spark_jobs.session import local_session
+from floodmark.spark_jobs.values import avro
+from floodmark.spark_jobs.write import write
+
+TOPIC: Final = "aircraft-sessions"
+GAP: Final = timedelta(hours=8)
+
+
+def sessions(flights: DataFrame, gap: timedelta) -> DataFrame:
+    """Return a row for each session: aircraft, started, ended (last departure plus the gap), length, flights."""
+    window = F.session_window("departed", f"{milliseconds(gap)} milliseconds")
+    return (
+        flights.groupBy("aircraft", window)
+        .agg(F.count(F.lit(1)).alias("flights"))
+        .select(
+            "aircraft",
+            F.col("session_window.start").alias("started"),
+            F.col("session_window.end").alias("ended"),
+            (F.unix_millis("session_window.end") - F.unix_millis("session_window.start") - milliseconds(gap)).alias(
+                "length"
+            ),
+            "flights",
+        )
+    )
+
+
+def main(
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    checkpoint_location: Annotated[Path, typer.Option(help="Where the job keeps its state.")],
+    gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 8,
+    source: Annotated[str, typer.Option(help="Topic of flights.")] = "flights",
+    topic: Annotated[str, typer.Option(help="Topic of sessions.")] = TOPIC,
+) -> None:
+    """Read flights, write sessions."""
+    spark = local_session("aircraft-sessions")
+    flights = read(
+        spark,
+        topics=source,
+        value=avro(load_schema("flight")),
+        event_time="departed",
+        bootstrap_servers=bootstrap_servers,
+    )
+    run_stage(
+        lambda report: write(
+            sessions(flights, timedelta(hours=gap_hours)),
+            topic=topic,
+            value=avro(load_schema("aircraft_session")),
+            key="aircraft",
+            event_time="ended",
+            checkpoint_location=str(checkpoint_location),
+            on_batch=report,
+        )
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,84 @@
+"""What plain Spark does on the same topic: ``withWatermark`` with a delay that somebody guessed."""
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.streaming import StreamingQuery
+
+from floodmark.producers.flights import landed, load
+from floodmark.schemas.codec import load_schema
+from floodmark.schemas.records import KEY_PREFIX
+from floodmark.spark_jobs.demo import batch
+from floodmark.spark_jobs.demo.aircraft_sessions import sessions
+from floodmark.spark_jobs.session import local_session
+from floodmark.spark_jobs.values import avro
+
+
+def _start(
+    spark: SparkSession, servers: str, topic: str, guess: str, gap: timedelta, batch_size: int, work: Path
+) -> tuple[StreamingQuery, list[pd.DataFrame]]:
+    kafka = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", batch_size)
+        .load()
+    )
+    data = kafka.where(~F.startswith(F.col("key"), F.lit(KEY_PREFIX)))
+    flights = data.select(avro(load_schema("flight")).decode(F.col("value")).alias("value")).select("value.*")
+    out: list[pd.DataFrame] = []
+
+    def keep(frame: DataFrame, _batch_id: int) -> None:
+        times = (F.unix_millis(name).alias(name) for name in ("started", "ended"))
+        out.append(frame.select("aircraft", *times, "length", "flights").toPandas())
+
+    found = sessions(flights.withWatermark("departed", guess), gap)
+    query = (
+        found.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(work / guess.replace(" ", "-")))
+        .trigger(availableNow=True)
+        .start()
+    )
+    return query, out
+
+
+def main(
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    work: Annotated[Path, typer.Option(help="Where the checkpoints go.")],
+    guess: Annotated[list[str], typer.Option(help="A delay, as withWatermark takes it; may be repeated.")],
+    gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 8,
+    days: Annotated[int, typer.Option(help="How many days of 2013 are in the topic.")] = 365,
+    source: Annotated[str, typer.Option(help="Topic of flights.")] = "flights",
+    batch_size: Annotated[int, typer.Option(help="Records per batch.")] = 10_000,
+) -> None:
+    """Run the session job once per guess over what is in the topic, and tell what was dropped, as JSON."""
+    spark = local_session("guessed-delay")
+    gap = timedelta(hours=gap_hours)
+    running = {name: _start(spark, bootstrap_servers, source, name, gap, batch_size, work) for name in guess}
+    for name, (query, out) in running.items():
+        query.awaitTermination()
+        dropped = sum(
+            operator["numRowsDroppedByWatermark"]
+            for progress in query.recentProgress
+            for operator in progress["stateOperators"]
+        )
+        sys.stdout.write(json.dumps({"guess": name, "dropped": dropped, "wrong": _wrong(pd.concat(out), days, gap)}) + "\n")
+
+
+def _wrong(streamed: pd.DataFrame, days: int, gap: timedelta) -> int:
+    """Count the sessions that came out and that no batch computation finds: cut in two, or short of a dropped flight."""
+    truth = batch.sessions(landed(load(days)), gap)
+    merged = streamed.merge(truth, on=list(truth.columns), how="left", indicator=True)
+    return int((merged["_merge"] == "left_only").sum())
+
+
+if __name__ == "__main__":
+    typer.run(main)

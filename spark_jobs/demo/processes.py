@@ -1,0 +1,100 @@
+"""The demo's child processes: started in groups of their own, watched, and ended with the demo whatever happens."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from floodmark.schemas.errors import JobFailedError
+
+_TAIL: Final = 1500
+
+
+class Child:
+    """One ``python -m module`` with its output in a file."""
+
+    def __init__(self, name: str, module: str, options: dict[str, object], directory: Path) -> None:
+        """Start it."""
+        self.name = name
+        self.output = directory / f"{name}.jsonl"
+        self.errors = directory / f"{name}.log"
+        self._command = [sys.executable, "-m", module]
+        for option, value in options.items():
+            for item in value if isinstance(value, list) else [value]:
+                self._command += [f"--{option}", str(item)]
+        self._start()
+
+    def _start(self) -> None:
+        with self.output.open("ab") as output, self.errors.open("ab") as errors:
+            self._process = subprocess.Popen(  # noqa: S603  # our own modules
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ended well.
+
+        Raises:
+            JobFailedError: where it ended with an error; the end of its log is in the message.
+        """
+        code = self._process.poll()
+        if code:
+            tail = self.errors.read_text(encoding="utf-8", errors="replace")[-_TAIL:].strip()
+            raise JobFailedError(job=self.name, reason=f"exit status {code}; the end of {self.errors}:\n{tail}")
+        return code == 0
+
+    def lines(self) -> list[str]:
+        """Return what it has said so far, whole lines only."""
+        text = self.output.read_text(encoding="utf-8")
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def crash(self) -> None:
+        """End it at once with all its children (SIGKILL, as a machine would die) and start it again."""
+        self.kill()
+        self._start()
+
+    def kill(self) -> None:
+        """End it at once, with all its children."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+class Children:
+    """All children of a run; leaving the block ends those that still run."""
+
+    def __init__(self, directory: Path, bootstrap_servers: str) -> None:
+        """Begin with none."""
+        self._directory = directory
+        self._servers = bootstrap_servers
+        self.all: dict[str, Child] = {}
+
+    def start(self, name: str, module: str, **options: object) -> Child:
+        """Start one."""
+        named = {option.replace("_", "-"): value for option, value in options.items()}
+        child = Child(name, module, {"bootstrap-servers": self._servers, **named}, self._directory)
+        self.all[name] = child
+        return child
+
+    def check(self) -> bool:
+        """Tell whether all have finished; raises where one has failed."""
+        return all([child.finished for child in self.all.values()])
+
+    def __enter__(self) -> Self:
+        """Use as a context manager."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End those that still run."""
+        for child in self.all.values():
+            child.kill()

@@ -1,0 +1,311 @@
+"""Run the demo from end to end: broker, sources, two Spark jobs, a bystander, and the comparison at the end."""
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+from confluent_kafka.admin import AdminClient
+
+from floodmark.producers import flights as source
+from floodmark.producers.embedded_kafka import EmbeddedKafka
+from floodmark.producers.jars import java
+from floodmark.producers.kafka import create_topics
+from floodmark.schemas.codec import codec_of
+from floodmark.schemas.errors import DeadlineError, UsageError
+from floodmark.spark_jobs.demo import aircraft_sessions, batch, guessed_delay, session_means
+from floodmark.spark_jobs.demo.processes import Children
+from floodmark.spark_jobs.demo.watch import Watch
+from floodmark.spark_jobs.session import local_jars
+
+PARTITIONS: Final = 4
+SHORT_GUESS, LONG_GUESS = "30 minutes", "12 hours"
+_HOUR: Final = 3_600_000
+_JOB_START: Final = 120.0
+_LEAD: Final = 2.5  # seconds that the sources need to load the data before their clocks run
+_STAGES: Final = {
+    source.TOPIC: "flight",
+    aircraft_sessions.TOPIC: "aircraft_session",
+    session_means.TOPIC: "session_mean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may choose."""
+
+    days: int = 365
+    gap: timedelta = aircraft_sessions.GAP
+    directory: Path = Path("floodmark-demo")
+    bootstrap_servers: str | None = None
+    seconds: float | None = None
+    crash: bool = False
+    keep: bool = False
+    timeout: float = 900
+
+    @property
+    def duration(self) -> float:
+        """How long the sources take for all days, seconds."""
+        return self.seconds or min(45.0, max(8.0, self.days / 4))
+
+
+@dataclass(slots=True)
+class Guess:
+    """What plain ``withWatermark`` did with one guessed delay."""
+
+    guess: str
+    dropped: int
+    wrong_sessions: int
+    delay_hours: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All the demo found out."""
+
+    days: int
+    flights: int
+    cancelled: int
+    lost: int
+    sessions: int
+    windows: int
+    differing_sessions: int
+    differing_windows: int
+    late: int
+    unreadable: int
+    records: dict[str, int]
+    rows_read: dict[str, int] | None
+    crashes: int
+    lag_hours: float
+    guesses: list[Guess]
+    seconds: float
+    picture: str
+    results: pd.DataFrame = field(repr=False)
+
+    @property
+    def equal(self) -> bool:
+        """Whether the stream equals the batch computation, row by row, with nothing late and one scan."""
+        exact = not (self.differing_sessions or self.differing_windows or self.late or self.unreadable)
+        scanned = self.rows_read is None or all(self.rows_read[topic] == self.records[topic] for topic in self.rows_read)
+        return exact and scanned
+
+    def to_json(self) -> str:
+        """Return it as JSON, the results included."""
+        plain = {name: value for name, value in _fields(self) if name != "results"}
+        plain["guesses"] = [asdict(guess) for guess in self.guesses]
+        return json.dumps({"equal": self.equal, **plain, "results": self.results.to_dict("records")}, default=str)
+
+
+def _fields(outcome: Outcome) -> Iterator[tuple[str, Any]]:
+    for name in Outcome.__dataclass_fields__:
+        yield name, getattr(outcome, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where the demo is, for whoever shows it."""
+
+    doing: str
+    total: int
+    counts: dict[str, int]
+    watermarks: dict[str, int | None]
+
+
+@contextmanager
+def _broker(options: Options) -> Iterator[str]:
+    if options.bootstrap_servers is not None:
+        yield options.bootstrap_servers
+        return
+    kafka = options.directory / "kafka"
+    try:
+        with EmbeddedKafka(kafka) as broker:
+            yield broker.bootstrap_servers
+    finally:
+        if not options.keep:
+            shutil.rmtree(kafka, ignore_errors=True)
+
+
+def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
+    """Run it all.
+
+    Args:
+        options: what the user chose.
+        show: is told where the demo is, several times a second.
+
+    Returns:
+        The outcome, and what the bystander saw.
+
+    Raises:
+        JobFailedError, DeadlineError, EnvironmentProblemError: nothing is left running.
+    """
+    began = time.monotonic()
+    java()
+    idle = Moment("fetching jars (once)", 0, {}, {})
+    show(idle)
+    local_jars()
+    _clear(options.directory)
+    every = source.load(options.days)
+    told = source.landed(every)
+    show(Moment("starting Kafka", len(told), {}, {}))
+    with ExitStack() as stack:
+        servers = stack.enter_context(_broker(options))
+        config = {"bootstrap.servers": servers}
+        _refuse_used_topics(config)
+        create_topics(config, dict.fromkeys(_STAGES, PARTITIONS))
+        codecs = {topic: codec_of(schema) for topic, schema in _STAGES.items()}
+        watch = Watch(config, codecs, (source.TOPIC, "landed"))
+        stack.callback(watch.close)
+        children = stack.enter_context(Children(options.directory, servers))
+        flow = _Flow(options, watch, children, len(told), show)
+        flow.stream()
+        guesses = flow.guess()
+        outcome = flow.compare(every, told, guesses)
+    if not options.keep:
+        _clear_state(options.directory)
+    outcome.seconds = round(time.monotonic() - began, 1)
+    return outcome, watch
+
+
+def long_guess_hours() -> float:
+    """Return the long guess of plain ``withWatermark``."""
+    return float(pd.Timedelta(LONG_GUESS) / pd.Timedelta(hours=1))
+
+
+def _clear(directory: Path) -> None:
+    """Take away what an earlier run left."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _clear_state(directory)
+    for pattern in ("*.jsonl", "*.log"):
+        for file in directory.glob(pattern):
+            file.unlink()
+
+
+def _clear_state(directory: Path) -> None:
+    for folder in ("checkpoints", "guesses", "kafka"):
+        shutil.rmtree(directory / folder, ignore_errors=True)
+
+
+def _refuse_used_topics(config: dict[str, str]) -> None:
+    there = set(AdminClient(dict(config)).list_topics(timeout=15).topics) & set(_STAGES)
+    if there:
+        raise UsageError(reason=f"topics {', '.join(sorted(there))} exist already; delete them, or use another cluster")
+
+
+class _Flow:
+    """The steps of one run."""
+
+    def __init__(
+        self, options: Options, watch: Watch, children: Children, total: int, show: Callable[[Moment], None]
+    ) -> None:
+        self._options = options
+        self._watch = watch
+        self._children = children
+        self._total = total
+        self._show = show
+        self._deadline = time.monotonic() + options.timeout
+        self._crashes = 0
+
+    def stream(self) -> None:
+        """Run sources and jobs until the results are complete."""
+        checkpoints = self._options.directory / "checkpoints"
+        gap_hours = self._options.gap / timedelta(hours=1)
+        first = self._children.start(
+            "aircraft-sessions",
+            aircraft_sessions.__name__,
+            checkpoint_location=checkpoints / "aircraft-sessions",
+            gap_hours=gap_hours,
+        )
+        second = self._children.start(
+            "session-means", session_means.__name__, checkpoint_location=checkpoints / "session-means"
+        )
+        self._until(lambda: bool(first.lines() and second.lines()), "starting two Spark jobs")
+        for origin in source.ORIGINS:
+            self._children.start(
+                f"source-{origin}",
+                source.__name__,
+                origin=origin,
+                days=self._options.days,
+                seconds=self._options.duration,
+                start_at=time.time() + _LEAD,
+            )
+        if self._options.crash:
+            for child, share in ((first, 0.4), (second, 0.6)):
+                self._until(lambda share=share: self._watch.count(source.TOPIC) > share * self._total, "streaming")
+                child.crash()
+                self._crashes += 1
+        self._until(lambda: self._watch.ended(session_means.TOPIC), "streaming")
+        self._until(self._children.check, "stopping the jobs")
+
+    def guess(self) -> list[Guess]:
+        """Run plain ``withWatermark`` over the same topic."""
+        child = self._children.start(
+            "guessed-delay",
+            guessed_delay.__name__,
+            work=self._options.directory / "guesses",
+            guess=[SHORT_GUESS, LONG_GUESS],
+            gap_hours=self._options.gap / timedelta(hours=1),
+            days=self._options.days,
+            batch_size=max(500, self._total // 40),
+        )
+        self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
+        guesses = []
+        for line in child.lines():
+            said = json.loads(line)
+            delay = pd.Timedelta(said["guess"]) / pd.Timedelta(hours=1)
+            guesses.append(Guess(said["guess"], said["dropped"], said["wrong"], delay))
+        return guesses
+
+    def compare(self, every: pd.DataFrame, told: pd.DataFrame, guesses: list[Guess]) -> Outcome:
+        """Hold the stream against the batch computation."""
+        self._show(self._moment("comparing with a batch computation"))
+        watch = self._watch
+        truth = batch.sessions(told, self._options.gap)
+        means = batch.means(truth, session_means.WINDOW)
+        streamed = watch.rows(session_means.TOPIC).sort_values("window_start").reset_index(drop=True)
+        summaries = [json.loads(self._children.all[name].lines()[-1]) for name in ("aircraft-sessions", "session-means")]
+        never_departed = int(every["departed"].isna().sum())
+        return Outcome(
+            days=self._options.days,
+            flights=len(told),
+            cancelled=never_departed,
+            lost=len(every) - len(told) - never_departed,
+            sessions=len(truth),
+            windows=len(means),
+            differing_sessions=batch.differences(watch.rows(aircraft_sessions.TOPIC), truth),
+            differing_windows=batch.differences(streamed, means),
+            late=sum(summary["late"] for summary in summaries),
+            unreadable=sum(summary["unreadable"] + summary["unreadable_marks"] for summary in summaries),
+            records={topic: watch.records(topic) for topic in _STAGES},
+            rows_read=None
+            if self._crashes
+            else {
+                topic: summary["numInputRows"]
+                for topic, summary in zip((source.TOPIC, aircraft_sessions.TOPIC), summaries, strict=True)
+            },
+            crashes=self._crashes,
+            lag_hours=round(statistics.median(watch.lags or [0]) / _HOUR, 2),
+            guesses=guesses,
+            seconds=0,
+            picture=str(self._options.directory / "demo.png"),
+            results=streamed,
+        )
+
+    def _until(self, condition: Callable[[], bool], doing: str) -> None:
+        while not condition():
+            self._children.check()
+            self._watch.poll()
+            moment = self._moment(doing)
+            self._show(moment)
+            if time.monotonic() > self._deadline:
+                raise DeadlineError(what=f"the demo ({doing})", seconds=self._options.timeout, last_seen=moment.counts)
+
+    def _moment(self, doing: str) -> Moment:
+        counts = {topic: self._watch.count(topic) for topic in _STAGES}
+        return Moment(doing, self._total, counts, {topic: self._watch.watermark(topic) for topic in _STAGES})

@@ -1,0 +1,70 @@
+"""Stage 3: how many sessions ended in each fixed window, and their mean length."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+from floodmark.schemas.codec import load_schema
+from floodmark.schemas.timestamps import milliseconds
+from floodmark.spark_jobs.demo.stage import run_stage
+from floodmark.spark_jobs.read import read
+from floodmark.spark_jobs.session import local_session
+from floodmark.spark_jobs.values import avro
+from floodmark.spark_jobs.write import write
+
+TOPIC: Final = "session-means"
+WINDOW: Final = timedelta(days=1)
+
+
+def means(sessions: DataFrame, window: timedelta = WINDOW) -> DataFrame:
+    """Return a row for each window in which a session ended: window_start, window_end, sessions, flights, mean_length."""
+    return (
+        sessions.groupBy(F.window("ended", f"{milliseconds(window)} milliseconds"))
+        .agg(
+            F.count(F.lit(1)).alias("sessions"),
+            F.sum("flights").alias("flights"),
+            F.avg("length").alias("mean_length"),
+        )
+        .select(
+            F.col("window.start").alias("window_start"),
+            F.col("window.end").alias("window_end"),
+            "sessions",
+            "flights",
+            "mean_length",
+        )
+    )
+
+
+def main(
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    checkpoint_location: Annotated[Path, typer.Option(help="Where the job keeps its state.")],
+    source: Annotated[str, typer.Option(help="Topic of sessions.")] = "aircraft-sessions",
+    topic: Annotated[str, typer.Option(help="Topic of results.")] = TOPIC,
+) -> None:
+    """Read sessions, write their means per day."""
+    spark = local_session("session-means")
+    sessions = read(
+        spark,
+        topics=source,
+        value=avro(load_schema("aircraft_session")),
+        event_time="ended",
+        bootstrap_servers=bootstrap_servers,
+    )
+    run_stage(
+        lambda report: write(
+            means(sessions),
+            topic=topic,
+            value=avro(load_schema("session_mean")),
+            event_time="window_end",
+            checkpoint_location=str(checkpoint_location),
+            on_batch=report,
+        )
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

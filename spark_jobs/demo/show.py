@@ -1,0 +1,118 @@
+"""What people see of the demo: progress while it runs, a table and an account at its end."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
+from floodmark.spark_jobs.demo.run import Moment, Outcome
+
+_HOUR: Final = 3_600_000
+_PLAIN_INTERVAL: Final = 5.0
+_EDGE: Final = 5
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Callable[[Moment], None]]:
+    """Show moments: live on a terminal, a line every few seconds elsewhere."""
+    if not console.is_terminal:
+        yield _plain(console)
+        return
+    began = time.monotonic()
+    with Live(console=console, refresh_per_second=5, transient=True) as live:
+        yield lambda moment: live.update(_panel(moment, time.monotonic() - began))
+
+
+def _plain(console: Console) -> Callable[[Moment], None]:
+    began = time.monotonic()
+    said: list[float] = []
+    doing: list[str] = [""]
+
+    def show(moment: Moment) -> None:
+        now = time.monotonic()
+        if moment.doing == doing[0] and said and now - said[-1] < _PLAIN_INTERVAL:
+            return
+        doing[0] = moment.doing
+        said.append(now)
+        stages = ", ".join(f"{topic} {count:,}" for topic, count in moment.counts.items())
+        console.print(f"{now - began:5.0f} s  {moment.doing}" + (f": {stages}" if stages else ""), highlight=False)
+
+    return show
+
+
+def _panel(moment: Moment, seconds: float) -> Group:
+    title = Text(f"{seconds:4.0f} s  {moment.doing}", style="bold")
+    if not moment.counts:
+        return Group(title)
+    table = Table(box=None, padding=(0, 2))
+    for column in ("topic", "records", "", "watermark"):
+        table.add_column(column, justify="right" if column == "records" else "left")
+    flights = next(iter(moment.counts.values()))
+    for number, (topic, count) in enumerate(moment.counts.items()):
+        bar: ProgressBar | str = ProgressBar(total=moment.total, completed=flights, width=30) if number == 0 else ""
+        table.add_row(topic, f"{count:,}", bar, when(moment.watermarks[topic]))
+    return Group(title, table)
+
+
+def when(watermark: int | None) -> str:
+    """Say a watermark to a person.
+
+    >>> when(None), when(END_OF_TIME), when(1356998400000)
+    ('unknown', 'ended', '2013-01-01 00:00')
+    """
+    if watermark is None:
+        return "unknown"
+    return "ended" if watermark == END_OF_TIME else f"{to_datetime(watermark):%Y-%m-%d %H:%M}"
+
+
+def results_table(outcome: Outcome) -> Table:
+    """Return the results: all windows of a short run, the first and last ones of a long one."""
+    table = Table(title="Aircraft sessions per day", title_justify="left", box=None, padding=(0, 2))
+    for column in ("day", "sessions", "flights", "mean length"):
+        table.add_column(column, justify="left" if column == "day" else "right")
+    rows = list(outcome.results.itertuples(index=False))
+    shown = rows if len(rows) <= 2 * _EDGE + 1 else [*rows[:_EDGE], None, *rows[-_EDGE:]]
+    for row in shown:
+        if row is None:
+            table.add_row("...", "", "", "")
+        else:
+            hours = f"{row.mean_length / _HOUR:.2f} h"
+            table.add_row(f"{to_datetime(row.window_start):%Y-%m-%d}", f"{row.sessions:,}", f"{row.flights:,}", hours)
+    return table
+
+
+def account(console: Console, outcome: Outcome) -> None:
+    """Print what was found out."""
+    console.print(results_table(outcome))
+    console.print()
+    out = f"{outcome.cancelled:,} cancelled and {outcome.lost:,} diverted or lost, left out on both sides"
+    console.print(f"Input      {outcome.flights:,} flights of {outcome.days} days ({out})", highlight=False)
+    if outcome.equal:
+        verdict = "[green]equal row by row[/green]"
+    else:
+        verdict = f"[red]{outcome.differing_sessions} sessions, {outcome.differing_windows} windows differ[/red]"
+    sizes = f"{outcome.sessions:,} sessions, {outcome.windows:,} windows"
+    console.print(f"Batch      {verdict} ({sizes}), {outcome.late} late rows", highlight=False)
+    if outcome.rows_read is not None:
+        scans = "; ".join(
+            f"{topic}: {rows:,} rows read of {outcome.records[topic]:,} records" for topic, rows in outcome.rows_read.items()
+        )
+        console.print(f"Scan       {scans}", highlight=False)
+    if outcome.crashes:
+        console.print(f"Crashes    {outcome.crashes} jobs killed in the middle and started again", highlight=False)
+    console.print(f"In band    watermark {outcome.lag_hours:g} h behind the newest landing (median)", highlight=False)
+    for guess in outcome.guesses:
+        loss = f"{guess.dropped:,} rows dropped, {guess.wrong_sessions:,} sessions wrong"
+        text = f"Guess      withWatermark('{guess.guess}'): {loss}, {guess.delay_hours:g} h behind"
+        console.print(text, highlight=False)
+    console.print(f"Picture    {outcome.picture}", highlight=False)
+    console.print(f"Took       {outcome.seconds:g} s", highlight=False)
+
+

@@ -1,0 +1,88 @@
+"""What a bystander sees of the running demo: it reads all three topics, and follows their watermarks by the clock."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from floodmark.producers.observer import Data, Observer
+from floodmark.schemas.codec import AvroCodec
+from floodmark.schemas.timestamps import END_OF_TIME
+
+
+@dataclass(slots=True)
+class Line:
+    """A watermark over processing time: seconds since the start, epoch milliseconds."""
+
+    seconds: list[float] = field(default_factory=list)
+    watermarks: list[int] = field(default_factory=list)
+
+
+class Watch:
+    """Follow topics from their beginning.
+
+    Args:
+        config: how to reach Kafka.
+        codecs: the value codec of each topic.
+        clock: the topic and field that tell the simulated present: ``("flights", "landed")``.
+    """
+
+    def __init__(self, config: Mapping[str, Any], codecs: Mapping[str, AvroCodec], clock: tuple[str, str]) -> None:
+        """Begin to read."""
+        self.observer = Observer(config, list(codecs))
+        self.lines = {topic: Line() for topic in codecs}
+        self.present = Line()
+        self.lags: list[int] = []
+        """How far the watermark of the clock's topic was behind the present whenever it moved, milliseconds."""
+        self._codecs = codecs
+        self._clock = clock
+        self._rows: dict[str, list[dict[str, Any]]] = {topic: [] for topic in codecs}
+        self._now = 0
+        self._began = time.monotonic()
+
+    def poll(self) -> None:
+        """Read what has come."""
+        clock_topic, clock_field = self._clock
+        for record in self.observer.poll():
+            if isinstance(record, Data) and record.value is not None:
+                row = self._codecs[record.topic].decode(record.value)
+                self._rows[record.topic].append(row)
+                if record.topic == clock_topic:
+                    self._now = max(self._now, row[clock_field])
+        seconds = time.monotonic() - self._began
+        if self._now and (not self.present.watermarks or self._now > self.present.watermarks[-1]):
+            self.present.seconds.append(seconds)
+            self.present.watermarks.append(self._now)
+        for topic, tracker in self.observer.trackers.items():
+            moved = tracker.advance()
+            if moved is not None and moved != END_OF_TIME:
+                self.lines[topic].seconds.append(seconds)
+                self.lines[topic].watermarks.append(moved)
+                if topic == clock_topic:
+                    self.lags.append(max(0, self._now - moved))
+
+    def rows(self, topic: str) -> pd.DataFrame:
+        """Return the data of a topic, in the order it was read."""
+        return pd.DataFrame(self._rows[topic])
+
+    def count(self, topic: str) -> int:
+        """Return how many data records were read from a topic."""
+        return self.observer.counts[topic]["data"]
+
+    def records(self, topic: str) -> int:
+        """Return how many records of any kind were read from a topic."""
+        return sum(self.observer.counts[topic].values())
+
+    def watermark(self, topic: str) -> int | None:
+        """Return a topic's watermark."""
+        return self.observer.trackers[topic].watermark
+
+    def ended(self, topic: str) -> bool:
+        """Tell whether all sources of a topic have ended."""
+        return self.observer.trackers[topic].ended
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.observer.close()
