@@ -9,6 +9,9 @@ neither is told, nor waited for.
 """
 
 import heapq
+import json
+import statistics
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -145,7 +148,9 @@ def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     days: Annotated[int, typer.Option(help="How many days of 2013.")] = 365,
     seconds: Annotated[float, typer.Option(help="How long to take for them.")] = 60,
-    start_at: Annotated[float, typer.Option(help="When to begin, epoch seconds; 0: now.")] = 0,
+    start_file: Annotated[
+        Path | None, typer.Option(help="Wait for this file; it holds when to begin, epoch seconds.")
+    ] = None,
     topic: Annotated[str, typer.Option(help="Where to.")] = TOPIC,
 ) -> None:
     """Tell the flights of one airport as they land, with a perfect watermark."""
@@ -164,7 +169,10 @@ def main(
         interval=timedelta(milliseconds=200),
         on_late="raise",
     ) as producer:
-        for now in _ticks(first, last, pace, start_at or time.time()):
+        producer.advance(first)
+        producer.flush()  # readers learn at once who is here, before the first flight lands
+        lags = []
+        for now in _ticks(first, last, pace, _await_start(start_file)):
             while gone < len(departures) and departures[gone] <= now:
                 sky.depart(departures[gone])
                 gone += 1
@@ -173,9 +181,23 @@ def main(
                 producer.produce(landing.value, key=landing.key, event_time=landing.departed)
                 sky.land(landing.departed)
                 told += 1
-            producer.advance(sky.watermark(now))
+            watermark = sky.watermark(now)
+            lags.append(now - watermark)
+            producer.advance(watermark)
             producer.poll()
         producer.end()
+    summary = {"source": origin, "flights": told, "median_lag": statistics.median(lags)}
+    sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _await_start(start_file: Path | None) -> float:
+    if start_file is None:
+        return time.time()
+    while True:
+        text = start_file.read_text(encoding="ascii") if start_file.exists() else ""
+        if text.endswith("\n"):
+            return float(text)
+        time.sleep(_TICK)
 
 
 if __name__ == "__main__":

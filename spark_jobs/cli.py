@@ -27,7 +27,7 @@ def _main() -> None:
 def demo(  # noqa: PLR0913  # each is an option of the command line
     *,
     days: Annotated[int, typer.Option(min=1, max=365, help="How many days of 2013 to stream.")] = 365,
-    gap: Annotated[float, typer.Option(min=0.1, help="The longest pause within a session, hours.")] = 8,
+    gap: Annotated[float, typer.Option(min=0.1, help="The longest pause within a session, hours.")] = 5,
     seconds: Annotated[float | None, typer.Option(help="How long the sources take for all days.")] = None,
     crash: Annotated[bool, typer.Option(help="Kill each Spark job (SIGKILL) in the middle and start it again.")] = False,
     bootstrap_servers: Annotated[
@@ -59,7 +59,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     except FloodmarkError as error:
         typer.echo(f"floodmark: {error}", err=True)
         raise typer.Exit(2) from error
-    picture.draw(outcome.results, watch.lines, watch.present, run.long_guess_hours(), Path(outcome.picture))
+    picture.draw(outcome.results, watch.lines, watch.present, Path(outcome.picture))
     if json:
         typer.echo(outcome.to_json())
     else:

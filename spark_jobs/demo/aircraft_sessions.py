@@ -17,7 +17,7 @@ from floodmark.spark_jobs.values import avro
 from floodmark.spark_jobs.write import write
 
 TOPIC: Final = "aircraft-sessions"
-GAP: Final = timedelta(hours=8)
+GAP: Final = timedelta(hours=5)
 
 
 def sessions(flights: DataFrame, gap: timedelta) -> DataFrame:
@@ -41,7 +41,7 @@ def sessions(flights: DataFrame, gap: timedelta) -> DataFrame:
 def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     checkpoint_location: Annotated[Path, typer.Option(help="Where the job keeps its state.")],
-    gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 8,
+    gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 5,
     source: Annotated[str, typer.Option(help="Topic of flights.")] = "flights",
     topic: Annotated[str, typer.Option(help="Topic of sessions.")] = TOPIC,
 ) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming import StreamingQuery
 
 from floodmark.producers.flights import landed, load
+from floodmark.producers.kafka import end_offsets
 from floodmark.schemas.codec import load_schema
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.spark_jobs.demo import batch
@@ -54,15 +55,20 @@ def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     work: Annotated[Path, typer.Option(help="Where the checkpoints go.")],
     guess: Annotated[list[str], typer.Option(help="A delay, as withWatermark takes it; may be repeated.")],
-    gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 8,
+    gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 5,
     days: Annotated[int, typer.Option(help="How many days of 2013 are in the topic.")] = 365,
     source: Annotated[str, typer.Option(help="Topic of flights.")] = "flights",
-    batch_size: Annotated[int, typer.Option(help="Records per batch.")] = 10_000,
+    batches: Annotated[list[int] | None, typer.Option(help="Into how many batches to cut the topic, per guess.")] = None,
 ) -> None:
     """Run the session job once per guess over what is in the topic, and tell what was dropped, as JSON."""
     spark = local_session("guessed-delay")
     gap = timedelta(hours=gap_hours)
-    running = {name: _start(spark, bootstrap_servers, source, name, gap, batch_size, work) for name in guess}
+    records = sum(end_offsets({"bootstrap.servers": bootstrap_servers}, source).values())
+    cuts = batches or [20] * len(guess)
+    running = {
+        name: _start(spark, bootstrap_servers, source, name, gap, max(500, records // cut), work)
+        for name, cut in zip(guess, cuts, strict=True)
+    }
     for name, (query, out) in running.items():
         query.awaitTermination()
         dropped = sum(
@@ -74,9 +80,10 @@ def main(
 
 
 def _wrong(streamed: pd.DataFrame, days: int, gap: timedelta) -> int:
-    """Count the sessions that came out and that no batch computation finds: cut in two, or short of a dropped flight."""
+    """Count the sessions that are missing, cut in two, or short of a dropped flight, as far as results have come out."""
     truth = batch.sessions(landed(load(days)), gap)
-    merged = streamed.merge(truth, on=list(truth.columns), how="left", indicator=True)
+    due = truth[truth["ended"] <= streamed["ended"].max()]
+    merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)
     return int((merged["_merge"] == "left_only").sum())
 
 

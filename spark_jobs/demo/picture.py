@@ -16,21 +16,20 @@ _BLUE: Final = "#1f6f8b"
 _STAGES: Final = ("#1f6f8b", "#e08e45", "#7a4988")
 
 
-def draw(results: pd.DataFrame, lines: dict[str, Line], present: Line, guess_hours: float, path: Path) -> None:
+def draw(results: pd.DataFrame, lines: dict[str, Line], present: Line, path: Path) -> None:
     """Write the picture.
 
     Args:
         results: the means, as `batch.means` returns them.
         lines: the watermark of each topic, upstream first.
         present: the newest landing, the simulated present.
-        guess_hours: the long guess of plain ``withWatermark``, drawn for comparison.
         path: a PNG.
     """
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(10, 7), layout="constrained")
         above, below = figure.subplots(2, 1)
         days = [to_datetime(start) for start in results["window_start"]]
-        above.bar(days, results["sessions"], width=timedelta(days=1), color="#c9d6df", label="sessions that ended (left)")
+        above.bar(days, results["sessions"], width=timedelta(days=1), lw=0, color="#c9d6df", label="sessions that ended (left)")
         above.set_ylabel("sessions per day")
         above.set_title("Aircraft sessions per day: how many ended, and their mean length", loc="left")
         right = above.twinx()
@@ -38,23 +37,22 @@ def draw(results: pd.DataFrame, lines: dict[str, Line], present: Line, guess_hou
         right.set_ylabel("hours from first to last departure")
         right.set_ylim(bottom=0)
         handles = [*above.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
-        above.legend(handles=handles, loc="lower left", frameon=False, ncols=2)
+        above.legend(handles=handles, loc="lower center", frameon=False, ncols=2)
 
-        times, moments = _moments(present)
+        began = present.seconds[0]
+        times, moments = _moments(present, began)
         below.plot(times, moments, color="black", lw=1, ls=":", label="newest landing (the present)")
         for (topic, line), color in zip(lines.items(), _STAGES, strict=False):
-            times, moments = _moments(line)
+            times, moments = _moments(line, began)
             below.step(times, moments, where="post", color=color, lw=1.6, label=f"watermark of {topic}")
-        guess = timedelta(hours=guess_hours)
-        times, moments = _moments(present)
-        label = f"withWatermark, {guess_hours:g} h guessed"
-        below.plot(times, [moment - guess for moment in moments], color="#b0b0b0", lw=1, ls="--", label=label)
-        below.set_xlabel("seconds since the start (processing time)")
+        below.set_xlabel("seconds since the first landing (processing time)")
         below.set_ylabel("event time")
         below.set_title("Watermarks: what each stage knows to be complete", loc="left")
         below.legend(loc="upper left", frameon=False)
         figure.savefig(path, dpi=130)
 
 
-def _moments(line: Line) -> tuple[list[float], list[datetime]]:
-    return line.seconds, [to_datetime(watermark) for watermark in line.watermarks]
+def _moments(line: Line, began: float) -> tuple[list[float], list[datetime]]:
+    """Return a line from the first landing on, when the jobs are warm and the clocks run."""
+    times = [max(0.0, second - began) for second in line.seconds]
+    return times, [to_datetime(watermark) for watermark in line.watermarks]

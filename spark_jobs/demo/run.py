@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,10 +25,8 @@ from floodmark.spark_jobs.demo.watch import Watch
 from floodmark.spark_jobs.session import local_jars
 
 PARTITIONS: Final = 4
-SHORT_GUESS, LONG_GUESS = "30 minutes", "12 hours"
+SHORT_GUESS, LONG_GUESS = "10 minutes", "12 hours"
 _HOUR: Final = 3_600_000
-_JOB_START: Final = 120.0
-_LEAD: Final = 2.5  # seconds that the sources need to load the data before their clocks run
 _STAGES: Final = {
     source.TOPIC: "flight",
     aircraft_sessions.TOPIC: "aircraft_session",
@@ -53,7 +50,7 @@ class Options:
     @property
     def duration(self) -> float:
         """How long the sources take for all days, seconds."""
-        return self.seconds or min(45.0, max(8.0, self.days / 4))
+        return self.seconds or min(45.0, max(12.0, self.days / 4))
 
 
 @dataclass(slots=True)
@@ -173,16 +170,11 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
     return outcome, watch
 
 
-def long_guess_hours() -> float:
-    """Return the long guess of plain ``withWatermark``."""
-    return float(pd.Timedelta(LONG_GUESS) / pd.Timedelta(hours=1))
-
-
 def _clear(directory: Path) -> None:
     """Take away what an earlier run left."""
     directory.mkdir(parents=True, exist_ok=True)
     _clear_state(directory)
-    for pattern in ("*.jsonl", "*.log"):
+    for pattern in ("*.jsonl", "*.log", "start"):
         for file in directory.glob(pattern):
             file.unlink()
 
@@ -225,7 +217,7 @@ class _Flow:
         second = self._children.start(
             "session-means", session_means.__name__, checkpoint_location=checkpoints / "session-means"
         )
-        self._until(lambda: bool(first.lines() and second.lines()), "starting two Spark jobs")
+        start_file = self._options.directory / "start"
         for origin in source.ORIGINS:
             self._children.start(
                 f"source-{origin}",
@@ -233,8 +225,11 @@ class _Flow:
                 origin=origin,
                 days=self._options.days,
                 seconds=self._options.duration,
-                start_at=time.time() + _LEAD,
+                start_file=start_file,
             )
+        # The first batch of a Spark job costs seconds: let both jobs have theirs over the sources' first marks.
+        self._until(lambda: len(first.lines()) > 1 and len(second.lines()) > 1, "starting two Spark jobs")
+        start_file.write_text(f"{time.time() + 1}\n", encoding="ascii")
         if self._options.crash:
             for child, share in ((first, 0.4), (second, 0.6)):
                 self._until(lambda share=share: self._watch.count(source.TOPIC) > share * self._total, "streaming")
@@ -252,7 +247,7 @@ class _Flow:
             guess=[SHORT_GUESS, LONG_GUESS],
             gap_hours=self._options.gap / timedelta(hours=1),
             days=self._options.days,
-            batch_size=max(500, self._total // 40),
+            batches=[40, 8],
         )
         self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
         guesses = []
@@ -269,7 +264,7 @@ class _Flow:
         truth = batch.sessions(told, self._options.gap)
         means = batch.means(truth, session_means.WINDOW)
         streamed = watch.rows(session_means.TOPIC).sort_values("window_start").reset_index(drop=True)
-        summaries = [json.loads(self._children.all[name].lines()[-1]) for name in ("aircraft-sessions", "session-means")]
+        summaries = [self._summary(name) for name in ("aircraft-sessions", "session-means")]
         never_departed = int(every["departed"].isna().sum())
         return Outcome(
             days=self._options.days,
@@ -290,12 +285,15 @@ class _Flow:
                 for topic, summary in zip((source.TOPIC, aircraft_sessions.TOPIC), summaries, strict=True)
             },
             crashes=self._crashes,
-            lag_hours=round(statistics.median(watch.lags or [0]) / _HOUR, 2),
+            lag_hours=round(max(self._summary(f"source-{origin}")["median_lag"] for origin in source.ORIGINS) / _HOUR, 1),
             guesses=guesses,
             seconds=0,
             picture=str(self._options.directory / "demo.png"),
             results=streamed,
         )
+
+    def _summary(self, child: str) -> dict[str, Any]:
+        return dict(json.loads(self._children.all[child].lines()[-1]))
 
     def _until(self, condition: Callable[[], bool], doing: str) -> None:
         while not condition():

@@ -107,7 +107,8 @@ def account(console: Console, outcome: Outcome) -> None:
         console.print(f"Scan       {scans}", highlight=False)
     if outcome.crashes:
         console.print(f"Crashes    {outcome.crashes} jobs killed in the middle and started again", highlight=False)
-    console.print(f"In band    watermark {outcome.lag_hours:g} h behind the newest landing (median)", highlight=False)
+    wrong = outcome.differing_sessions
+    console.print(f"In band    {outcome.late} rows dropped, {wrong} sessions wrong, {outcome.lag_hours:g} h behind (median: the oldest flight in the air)", highlight=False)
     for guess in outcome.guesses:
         loss = f"{guess.dropped:,} rows dropped, {guess.wrong_sessions:,} sessions wrong"
         text = f"Guess      withWatermark('{guess.guess}'): {loss}, {guess.delay_hours:g} h behind"

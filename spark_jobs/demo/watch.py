@@ -34,8 +34,6 @@ class Watch:
         self.observer = Observer(config, list(codecs))
         self.lines = {topic: Line() for topic in codecs}
         self.present = Line()
-        self.lags: list[int] = []
-        """How far the watermark of the clock's topic was behind the present whenever it moved, milliseconds."""
         self._codecs = codecs
         self._clock = clock
         self._rows: dict[str, list[dict[str, Any]]] = {topic: [] for topic in codecs}
@@ -60,8 +58,6 @@ class Watch:
             if moved is not None and moved != END_OF_TIME:
                 self.lines[topic].seconds.append(seconds)
                 self.lines[topic].watermarks.append(moved)
-                if topic == clock_topic:
-                    self.lags.append(max(0, self._now - moved))
 
     def rows(self, topic: str) -> pd.DataFrame:
         """Return the data of a topic, in the order it was read."""
