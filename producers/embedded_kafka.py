@@ -16,7 +16,6 @@ from typing import Final, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-
 from floodmark.producers.jars import fetch, java
 from floodmark.producers.kafka import QUIET
 from floodmark.schemas.errors import EmbeddedKafkaError
@@ -24,7 +23,8 @@ from floodmark.schemas.errors import EmbeddedKafkaError
 VERSION: Final = "4.1.0"
 _START_TIMEOUT: Final = 90.0
 _LOG4J: Final = """\
-<Configuration status="WARN"><Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
+<Configuration status="WARN">
+<Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>
 """
 

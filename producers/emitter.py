@@ -13,7 +13,6 @@ from floodmark.producers.strategies import Generator
 from floodmark.schemas.errors import EndedError
 from floodmark.schemas.records import Holder, Membership, Status, WatermarkRecord
 
-
 SHIPMENT_SIZE: Final = 256
 """Records per `Shipment`: few enough that a mark is held no further back than the records really under way."""
 
@@ -24,7 +23,7 @@ class Identity:
 
     source: str
     epoch: int
-    membership: Membership = Membership()
+    membership: Membership = Membership()  # noqa: RUF009  # frozen
     lease: int | None = None
 
 

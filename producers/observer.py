@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
-from confluent_kafka import TopicPartition
-
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from floodmark.producers.kafka import Config, partition_count
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, UnreadableControlRecordError

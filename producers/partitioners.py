@@ -1,4 +1,4 @@
-"""Which partition a key goes to: librdkafka's choices, made here so that each partition's records can be counted.  Pure.
+"""Which partition a key goes to: librdkafka's choices, made here so that records can be counted.  Pure.
 
 Floodmark must know a record's partition *before* it is sent: a mark states how many records stand before it.
 """

@@ -9,15 +9,21 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from confluent_kafka import KafkaError, Message, Producer
-
-from floodmark.producers.emitter import Emitter, Shipment, Identity
+from floodmark.producers.emitter import Emitter, Identity, Shipment
 from floodmark.producers.kafka import Config, partition_count
 from floodmark.producers.partitioners import partitioner
 from floodmark.producers.strategies import Explicit, Strategy
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import DeliveryError, LateRecordError, ReservedKeyError, UsageError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, KEY_PREFIX, Membership, Status, is_control_key
-from floodmark.schemas.records import control_key
+from floodmark.schemas.records import (
+    FORMAT_VERSION,
+    HEADER,
+    KEY_PREFIX,
+    Membership,
+    Status,
+    control_key,
+    is_control_key,
+)
 from floodmark.schemas.timestamps import event_time_of, milliseconds
 
 _log = logging.getLogger(__name__)
@@ -48,7 +54,7 @@ class WatermarkedProducer:
         UsageError: where idempotence is switched off.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is a decision of the user, most have defaults
         self,
         config: Config,
         *,
@@ -64,7 +70,7 @@ class WatermarkedProducer:
         """Connect, and learn the topic's partitions."""
         if str(config.get("enable.idempotence", "true")).lower() != "true":
             raise UsageError(
-                reason=f"source {source!r}: enable.idempotence is off; without it a retried record can come behind a mark"
+                reason=f"source {source!r}: enable.idempotence is off; without it a retry can come behind a mark"
             )
         if interval <= timedelta(0):
             raise UsageError(reason=f"source {source!r}: the interval of marks is {interval}, expected more than 0")
@@ -90,7 +96,9 @@ class WatermarkedProducer:
         self._failure: KafkaError | None = None
         self._failed = 0
         self._shipment: Shipment | None = None
-        self._on_delivery: Callable[[KafkaError | None, Message], None] = partial(self._delivered, Shipment(lambda _: None))
+        self._on_delivery: Callable[[KafkaError | None, Message], None] = partial(
+            self._delivered, Shipment(lambda _: None)
+        )
 
     def __repr__(self) -> str:
         """Show who writes where; never a setting, which may be a secret."""

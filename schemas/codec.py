@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
-
 from floodmark.schemas.errors import (
     InvalidRecordError,
     SchemaError,

@@ -176,8 +176,8 @@ class UnsupportedSparkError(EnvironmentProblemError):
     """A Spark whose engine lacks what the drive needs."""
 
     template = (
-        "Spark {version} cannot be driven: {missing} is not reachable ({reason}); supported are the classic (not Connect) "
-        "sessions of pyspark>=4.0,<5"
+        "Spark {version} cannot be driven: {missing} is not reachable ({reason}); supported are classic sessions "
+        "(not Connect) of pyspark>=4.0,<5"
     )
 
 
@@ -197,7 +197,7 @@ class PromiseBrokenError(FloodmarkError):
     """A job's output row lies behind the watermark that the job has already handed on."""
 
     template = (
-        "job {job!r}: output row with event time {event_time} is behind the output watermark {watermark}, which is already "
+        "job {job!r}: output row with event time {event_time} is behind the output watermark {watermark}, already "
         "written to {topic!r}, and no input row was late; stamp results with the end of their window, or pass "
         "hold= (the longest time by which a result is stamped before its window closes)"
     )

@@ -10,10 +10,10 @@ log was read.  From it follow all rules:
 - A partition is unknown until ``membership.size`` distinct sources of the topic's newest membership version have
   reported in it.  Then it is the minimum over its ACTIVE sources; with none, it is idle, or ended if all have ended.
 - A topic is unknown while any of its partitions is; then the minimum over the partitions with an active source.  The
-  partition count is the highest that any record has named, so that a new partition holds the topic from its first sight.
+  partition count is the highest that any record has named, so a new partition holds the topic from its first sight.
 - A stage is unknown while any of its topics is; then the minimum over the topics with an active source.  All idle: it
   holds.  All ended: the end of time.  No topic, partition or source: unknown, never the maximum.
-- What was handed on is never taken back: a lower minimum (a laggard returns, a member joins) holds, it does not regress.
+- What was handed on is never taken back: a lower minimum (a laggard returns, a member joins) holds, not regresses.
 - A lease is decided by the log alone: a source that named one counts as idle once another control record of its
   partition carries a log time more than the lease later than its own last one.
 
@@ -61,7 +61,9 @@ class Hold:
 
     def __str__(self) -> str:
         """Say it to a person."""
-        place = "/".join(str(p) for p in (self.holder.topic, self.holder.partition, self.holder.source) if p is not None)
+        place = "/".join(
+            str(p) for p in (self.holder.topic, self.holder.partition, self.holder.source) if p is not None
+        )
         return f"{place}: {self.reason}"
 
 
@@ -256,30 +258,32 @@ class Tracker:
             if membership.version < state.version:
                 return Verdict.RETIRED
             self._rejoin(state, membership.version, membership.size)
-        if record.partitions > state.partition_count:
-            state.partition_count = record.partitions
+        state.partition_count = max(state.partition_count, record.partitions)
         part = state.partitions.get(partition)
         if part is None:
             part = state.partitions[partition] = _Partition()
             state.partition_count = max(state.partition_count, partition + 1)
         source = part.sources.get(record.source)
-        if source is None:
-            source = part.sources[record.source] = _Source(record, log_time)
-        elif record.epoch != source.epoch:
-            if record.epoch < source.epoch:
-                return Verdict.FENCED
+        if source is None or record.epoch > source.epoch:
             source = part.sources[record.source] = _Source(record, log_time)
         else:
-            if record.sequence <= source.sequence:
-                return Verdict.REPLAYED
-            if source.status is Status.ENDED:
-                return Verdict.AFTER_END
-            if record.sequence != source.sequence + 1:
-                self.counts["sequence_gaps"] += 1
+            refused = self._refuse(source, record)
+            if refused is not None:
+                return refused
         part.stale = True
-        if log_time > part.log_time:
-            part.log_time = log_time
+        part.log_time = max(part.log_time, log_time)
         return self._state(source, record, log_time)
+
+    def _refuse(self, source: _Source, record: WatermarkRecord) -> Verdict | None:
+        if record.epoch < source.epoch:
+            return Verdict.FENCED
+        if record.sequence <= source.sequence:
+            return Verdict.REPLAYED
+        if source.status is Status.ENDED:
+            return Verdict.AFTER_END
+        if record.sequence != source.sequence + 1:
+            self.counts["sequence_gaps"] += 1
+        return None
 
     def _state(self, source: _Source, record: WatermarkRecord, log_time: int) -> Verdict:
         source.sequence = record.sequence
@@ -287,8 +291,7 @@ class Tracker:
         source.version = record.membership.version
         source.records = record.records
         source.lease = record.lease
-        if log_time > source.log_time:
-            source.log_time = log_time
+        source.log_time = max(source.log_time, log_time)
         watermark = record.watermark
         if watermark is not None and (source.watermark is None or watermark > source.watermark):
             source.watermark = watermark

@@ -1,8 +1,8 @@
 """From watermark records to progress: read topics, use Spark's own operators, write results with watermark records.
 
-    events = read(spark, topics="flights", value=avro(schema), event_time="departed", bootstrap_servers=servers)
-    counts = events.groupBy(window("departed", "1 hour")).count().selectExpr("window.end AS ended", "count")
-    write(counts, topic="per-hour", value=avro(counts_schema), event_time="ended", checkpoint_location=place).await_end()
+events = read(spark, topics="flights", value=avro(schema), event_time="departed", bootstrap_servers=servers)
+counts = events.groupBy(window("departed", "1 hour")).count().selectExpr("window.end AS ended", "count")
+write(counts, topic="per-hour", value=avro(counts_schema), event_time="ended", checkpoint_location=place).await_end()
 """
 
 from floodmark.spark_jobs.drive import Batch

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-
 from floodmark.schemas.errors import FloodmarkError
+from rich.console import Console
 
 app = typer.Typer(
     name="floodmark",
@@ -29,7 +28,9 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     days: Annotated[int, typer.Option(min=1, max=365, help="How many days of 2013 to stream.")] = 365,
     gap: Annotated[float, typer.Option(min=0.1, help="The longest pause within a session, hours.")] = 5,
     seconds: Annotated[float | None, typer.Option(help="How long the sources take for all days.")] = None,
-    crash: Annotated[bool, typer.Option(help="Kill each Spark job (SIGKILL) in the middle and start it again.")] = False,
+    crash: Annotated[
+        bool, typer.Option(help="Kill each Spark job (SIGKILL) in the middle and start it again.")
+    ] = False,
     bootstrap_servers: Annotated[
         str | None, typer.Option(help="Use this Kafka instead of starting the embedded one.")
     ] = None,
@@ -40,9 +41,9 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
 ) -> None:
     """Stream a year of real flights through Kafka and two Spark jobs, and check the results.
 
-    Three airports tell each flight as it lands, hours out of order, with a perfect watermark in the topic itself.  Job 1
-    makes sessions per aircraft, job 2 their mean length per day.  The results must equal a batch computation of the same
-    data row by row.  Then plain withWatermark with guessed delays runs on the same topic, for comparison.
+    Three airports tell each flight as it lands, hours out of order, with a perfect watermark in the topic itself.
+    Job 1 makes sessions per aircraft, job 2 their mean length per day.  The results must equal a batch computation of
+    the same data row by row.  Then plain withWatermark with guessed delays runs on the same topic, for comparison.
 
     Exit status: 0 equal, 1 not equal, 2 could not run.
     """

@@ -25,9 +25,6 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
-
 from floodmark.producers.emitter import Emitter, Identity
 from floodmark.producers.strategies import Explicit
 from floodmark.schemas.codec import decode_watermark
@@ -45,6 +42,8 @@ from floodmark.spark_jobs.progress import Progress, WindowsClose, spark_watermar
 from floodmark.spark_jobs.read import Reading, count_late
 from floodmark.spark_jobs.sinks import Sink
 from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _START_TIMEOUT: Final = 120
@@ -87,7 +86,7 @@ class Settings:
 
     hold: timedelta = timedelta(0)
     windows_close: WindowsClose = "after"
-    membership: Membership = Membership()
+    membership: Membership = Membership()  # noqa: RUF009  # frozen
 
 
 class Drive:
@@ -144,7 +143,8 @@ class Drive:
         ran_with = progress.applied
         self._sink.consume(frame, batch_id)
         observed = engine.observed()
-        self._check_consumed(engine, observed, batch_id)
+        if not self._sink.consumes_whole:
+            self._check_consumed(frame, engine, observed, batch_id)
         seen = self._take_marks(progress.tracker, observed)
         seen["late"] = self._count_late(frame, engine, observed, ran_with)
         self._check_output(progress, observed.get(OUTPUT, {}), batch_id, late=seen["late"])
@@ -214,12 +214,19 @@ class Drive:
             tracker.apply(record, topic=mark["topic"], partition=mark["partition"], log_time=mark["log_time"])
         return seen
 
-    def _check_consumed(self, engine: Engine, observed: dict[str, dict[str, Any]], batch_id: int) -> None:
-        if any(observed.get(reading.name, {}).get("records") for reading in self._readings):
-            return
+    def _check_consumed(
+        self, frame: DataFrame, engine: Engine, observed: dict[str, dict[str, Any]], batch_id: int
+    ) -> None:
+        """Refuse a writer that ran nothing: the batch's watermark records would be lost with it."""
         start, end = engine.offsets()
-        if start and start != end:
+        if start == end or self._records(observed):
+            return
+        frame.write.format("noop").mode("append").save()  # nothing seen, nothing there?
+        if self._records(engine.observed()):
             raise BatchNotConsumedError(job=self.identity.job, batch_id=batch_id)
+
+    def _records(self, observed: dict[str, dict[str, Any]]) -> int:
+        return sum(int(observed.get(reading.name, {}).get("records") or 0) for reading in self._readings)
 
     def _count_late(
         self, frame: DataFrame, engine: Engine, observed: dict[str, dict[str, Any]], watermark: int | None

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pyspark
+from floodmark.schemas.errors import CorruptSnapshotError, UnsupportedSparkError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
-
-from floodmark.schemas.errors import CorruptSnapshotError, UnsupportedSparkError
+from pyspark.sql.streaming.query import StreamingQuery
 
 _STATEFUL: Final = ("StateStoreReader", "StateStoreWriter", "StatefulOperator")
 
@@ -111,7 +110,7 @@ def _merged(progress: Any) -> dict[str, Any]:  # noqa: ANN401  # a JVM map of so
     merged: dict[str, Any] = {}
     pairs = progress.iterator()
     while pairs.hasNext():
-        merged.update(json.loads(pairs.next()._2().json()))
+        merged.update(json.loads(pairs.next().productElement(1).json()))
     return merged
 
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-
 from floodmark.producers.kafka import require_topics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.spark_jobs.values import Format
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 # Data must never move Spark's watermark, only the drive does: no event time lies further from 1970 than this.
 _NEVER: Final = "9000 years"
@@ -96,16 +95,16 @@ def read(
     if max_offsets_per_trigger is not None:
         source.setdefault("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
     decode = value.decode if isinstance(value, Format) else value
-    reading = Reading(
-        f"floodmark-read-{next(_numbers)}", names, event_time, bootstrap_servers, decode, options=source
-    )
+    reading = Reading(f"floodmark-read-{next(_numbers)}", names, event_time, bootstrap_servers, decode, options=source)
     raw = _decoded(spark.readStream.format("kafka").options(**source).load(), reading)
     observed = raw.observe(reading.name, *_metrics())
     rows = observed.where("not control and value is not null and event_time is not null").select("value.*")
     kind = dict(rows.dtypes).get(event_time)
     if kind != "timestamp":
         found = "is missing" if kind is None else f"is a {kind}"
-        raise UsageError(reason=f"field {event_time!r} of the values {found}, expected a timestamp to be the event time")
+        raise UsageError(
+            reason=f"field {event_time!r} of the values {found}, expected a timestamp to be the event time"
+        )
     _readings[reading.name] = reading
     return rows.withWatermark(event_time, _NEVER)
 

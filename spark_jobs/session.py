@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
-from pyspark.sql import SparkSession
-
 from floodmark.producers.jars import fetch, java
+from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 _QUIET: Final = {
@@ -23,9 +22,7 @@ _QUIET: Final = {
 def packages() -> str:
     """Return the coordinates for ``spark.jars.packages``: the Kafka connector and Avro, of this Spark's version."""
     version = pyspark.__version__
-    return (
-        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version},org.apache.spark:spark-avro_2.13:{version}"
-    )
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version},org.apache.spark:spark-avro_2.13:{version}"
 
 
 def local_jars() -> str:

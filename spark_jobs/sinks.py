@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from pyspark.sql import DataFrame
-
 from floodmark.producers.kafka import Config, partition_count
 from floodmark.producers.partitioners import partitioner
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, FencedError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, control_key
+from pyspark.sql import DataFrame
+from typing_extensions import override
 
 _log = logging.getLogger(__name__)
 _TIMEOUT: Final = 60.0
@@ -31,6 +31,9 @@ Marks = Sequence[tuple[int, WatermarkRecord]]
 
 class Sink(ABC):
     """What the drive asks of a sink."""
+
+    consumes_whole: bool = True
+    """Whether ``consume`` is known to run the whole batch; a user's function is not."""
 
     def open(self) -> None:  # noqa: B027  # not every sink has to
         """Get ready, on the first batch after a start; take over from any instance before."""
@@ -57,10 +60,13 @@ class Sink(ABC):
 class FunctionSink(Sink):
     """Hand the batch to a user's function; at least once, unless the function makes it more with the batch id."""
 
+    consumes_whole = False
+
     def __init__(self, writer: BatchWriter) -> None:
         """Keep the function."""
         self._writer = writer
 
+    @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         self._writer(frame, batch_id)
 
@@ -74,6 +80,7 @@ class _KafkaSink(Sink):
         self._job = job
         self._producer: Producer
 
+    @override
     def partitions(self) -> int | None:
         return partition_count(self._producer, self._topic, self._config.get("bootstrap.servers"))
 
@@ -93,6 +100,7 @@ class _KafkaSink(Sink):
             else:
                 return
 
+    @override
     def close(self) -> None:
         self._producer.flush(_TIMEOUT)
 
@@ -105,12 +113,15 @@ class AtLeastOnceSink(_KafkaSink):
         super().__init__(config, topic, job)
         self._options = options
 
+    @override
     def open(self) -> None:
         self._producer = Producer({**self._config, "enable.idempotence": True}, logger=_log)
 
+    @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         frame.select("key", "value").write.format("kafka").options(**self._options, topic=self._topic).save()
 
+    @override
     def commit(self, batch_id: int, marks: Marks) -> None:
         self._produce_marks(marks)
         left = self._producer.flush(_TIMEOUT)
@@ -135,12 +146,11 @@ class ExactlyOnceSink(_KafkaSink):
         self._last = -1
         self._rows: list[tuple[int, bytes | None, bytes]] = []
 
+    @override
     def open(self) -> None:
         transactional = {"transactional.id": f"floodmark-{self._job}-{self._topic}", "transaction.timeout.ms": 300_000}
         self._producer = Producer({**self._config, **transactional}, logger=_log)
-        self._consumer = Consumer(
-            {**self._config, "group.id": self._group, "enable.auto.commit": False}, logger=_log
-        )
+        self._consumer = Consumer({**self._config, "group.id": self._group, "enable.auto.commit": False}, logger=_log)
         try:
             self._producer.init_transactions(_TIMEOUT)
             stored = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_TIMEOUT)[0]
@@ -148,18 +158,21 @@ class ExactlyOnceSink(_KafkaSink):
             raise self._unavailable(error) from error
         self._last = stored.offset - 1
 
+    @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         table = frame.select("key", "value").toArrow()
         partitions = self.partitions() or 1
         keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
         self._rows = [(self._place(key, partitions), key, value) for key, value in zip(keys, values, strict=True)]
 
+    @override
     def rows(self) -> Mapping[int, int]:
         counts: dict[int, int] = {}
         for partition, _, _ in self._rows:
             counts[partition] = counts.get(partition, 0) + 1
         return counts
 
+    @override
     def commit(self, batch_id: int, marks: Marks) -> None:
         rows, self._rows = self._rows, []
         if batch_id <= self._last:
@@ -195,6 +208,7 @@ class ExactlyOnceSink(_KafkaSink):
             bootstrap_servers=self._config.get("bootstrap.servers"), seconds=_TIMEOUT, reason=reason
         )
 
+    @override
     def close(self) -> None:
         super().close()
         self._consumer.close()

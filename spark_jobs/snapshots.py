@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
-
 from floodmark.schemas.errors import CorruptSnapshotError, ForeignCheckpointError, MissingSnapshotError
 from floodmark.spark_jobs.engine import Files
 from floodmark.spark_jobs.progress import Progress
+from pyspark.sql import SparkSession
 
 FOLDER: Final = "floodmark"
 KEPT: Final = 100
@@ -87,9 +86,7 @@ class Snapshots:
         name = self._name(batch_id)
         text = self._files.read(name)
         if text is None:
-            raise MissingSnapshotError(
-                batch_id=batch_id, checkpoint_location=self.checkpoint_location, advice=_ADVICE
-            )
+            raise MissingSnapshotError(batch_id=batch_id, checkpoint_location=self.checkpoint_location, advice=_ADVICE)
         return Progress.restore(self._parse(name, text), f"{self.checkpoint_location}/{name}")
 
     def _parse(self, name: str, text: str) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from floodmark.schemas.codec import HEADER_SIZE, AvroCodec
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro, to_avro
-
-from floodmark.schemas.codec import HEADER_SIZE, AvroCodec
 
 
 class Format(ABC):

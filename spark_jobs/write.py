@@ -7,11 +7,6 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.streaming import StreamingQuery
-
 from floodmark.producers.kafka import require_topics
 from floodmark.schemas.errors import DeadlineError, JobFailedError, UsageError
 from floodmark.schemas.records import Membership
@@ -23,6 +18,10 @@ from floodmark.spark_jobs.read import Reading, reading_of
 from floodmark.spark_jobs.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.values import Format
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL: Final = 0.05
 Delivery = Literal["exactly-once", "at-least-once"]
@@ -201,7 +200,9 @@ def _readings(result: DataFrame) -> list[Reading]:
         raise UsageError(reason="write() was given a batch DataFrame; begin with floodmark.spark_jobs.read")
     found = [reading for name in observations(result) if (reading := reading_of(name)) is not None]
     if not found:
-        raise UsageError(reason="the DataFrame does not come from floodmark.spark_jobs.read: no watermark would move it")
+        raise UsageError(
+            reason="the DataFrame does not come from floodmark.spark_jobs.read: no watermark would move it"
+        )
     return found
 
 

@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-
 from floodmark.schemas.codec import load_schema
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.demo.stage import run_stage
@@ -15,6 +12,8 @@ from floodmark.spark_jobs.read import read
 from floodmark.spark_jobs.session import local_session
 from floodmark.spark_jobs.values import avro
 from floodmark.spark_jobs.write import write
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 TOPIC: Final = "aircraft-sessions"
 GAP: Final = timedelta(hours=5)

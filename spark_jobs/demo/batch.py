@@ -11,7 +11,7 @@ import pandas as pd
 def sessions(flights: pd.DataFrame, gap: timedelta) -> pd.DataFrame:
     """Return the sessions per aircraft of the landed flights, times in epoch milliseconds, sorted.
 
-    Spark joins a departure to a session when it is not later than the session's end, so a pause of exactly the gap joins.
+    Spark joins a departure to a session when it is not later than its end, so a pause of exactly the gap joins.
     """
     rows = flights.assign(departed=_epoch_milliseconds(flights["departed"])).sort_values(["aircraft", "departed"])
     pause = rows.groupby("aircraft")["departed"].diff()

@@ -8,10 +8,6 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.streaming import StreamingQuery
-
 from floodmark.producers.flights import landed, load
 from floodmark.producers.kafka import end_offsets
 from floodmark.schemas.codec import load_schema
@@ -20,6 +16,9 @@ from floodmark.spark_jobs.demo import batch
 from floodmark.spark_jobs.demo.aircraft_sessions import sessions
 from floodmark.spark_jobs.session import local_session
 from floodmark.spark_jobs.values import avro
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.streaming.query import StreamingQuery
 
 
 def _start(
@@ -58,7 +57,9 @@ def main(
     gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 5,
     days: Annotated[int, typer.Option(help="How many days of 2013 are in the topic.")] = 365,
     source: Annotated[str, typer.Option(help="Topic of flights.")] = "flights",
-    batches: Annotated[list[int] | None, typer.Option(help="Into how many batches to cut the topic, per guess.")] = None,
+    batches: Annotated[
+        list[int] | None, typer.Option(help="Into how many batches to cut the topic, per guess.")
+    ] = None,
 ) -> None:
     """Run the session job once per guess over what is in the topic, and tell what was dropped, as JSON."""
     spark = local_session("guessed-delay")
@@ -76,11 +77,13 @@ def main(
             for progress in query.recentProgress
             for operator in progress["stateOperators"]
         )
-        sys.stdout.write(json.dumps({"guess": name, "dropped": dropped, "wrong": _wrong(pd.concat(out), days, gap)}) + "\n")
+        sys.stdout.write(
+            json.dumps({"guess": name, "dropped": dropped, "wrong": _wrong(pd.concat(out), days, gap)}) + "\n"
+        )
 
 
 def _wrong(streamed: pd.DataFrame, days: int, gap: timedelta) -> int:
-    """Count the sessions that are missing, cut in two, or short of a dropped flight, as far as results have come out."""
+    """Count the sessions that are missing, cut in two, or short of a dropped flight, as far as results are out."""
     truth = batch.sessions(landed(load(days)), gap)
     due = truth[truth["ended"] <= streamed["ended"].max()]
     merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)

@@ -6,10 +6,9 @@ from typing import Final
 
 import matplotlib as mpl
 import pandas as pd
-from matplotlib.figure import Figure
-
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs.demo.watch import Line
+from matplotlib.figure import Figure
 
 _HOUR: Final = 3_600_000
 _BLUE: Final = "#1f6f8b"
@@ -29,7 +28,14 @@ def draw(results: pd.DataFrame, lines: dict[str, Line], present: Line, path: Pat
         figure = Figure(figsize=(10, 7), layout="constrained")
         above, below = figure.subplots(2, 1)
         days = [to_datetime(start) for start in results["window_start"]]
-        above.bar(days, results["sessions"], width=timedelta(days=1), lw=0, color="#c9d6df", label="sessions that ended (left)")
+        above.bar(
+            days,
+            results["sessions"],
+            width=timedelta(days=1),
+            lw=0,
+            color="#c9d6df",
+            label="sessions that ended (left)",
+        )
         above.set_ylabel("sessions per day")
         above.set_title("Aircraft sessions per day: how many ended, and their mean length", loc="left")
         right = above.twinx()

@@ -86,7 +86,8 @@ class Children:
 
     def check(self) -> bool:
         """Tell whether all have finished; raises where one has failed."""
-        return all([child.finished for child in self.all.values()])
+        finished = [child.finished for child in self.all.values()]  # asks each one
+        return all(finished)
 
     def __enter__(self) -> Self:
         """Use as a context manager."""

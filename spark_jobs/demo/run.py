@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 from confluent_kafka.admin import AdminClient
-
 from floodmark.producers import flights as source
 from floodmark.producers.embedded_kafka import EmbeddedKafka
 from floodmark.producers.jars import java
@@ -60,7 +60,6 @@ class Guess:
     guess: str
     dropped: int
     wrong_sessions: int
-    delay_hours: float
 
 
 @dataclass(slots=True)
@@ -90,7 +89,9 @@ class Outcome:
     def equal(self) -> bool:
         """Whether the stream equals the batch computation, row by row, with nothing late and one scan."""
         exact = not (self.differing_sessions or self.differing_windows or self.late or self.unreadable)
-        scanned = self.rows_read is None or all(self.rows_read[topic] == self.records[topic] for topic in self.rows_read)
+        scanned = self.rows_read is None or all(
+            self.rows_read[topic] == self.records[topic] for topic in self.rows_read
+        )
         return exact and scanned
 
     def to_json(self) -> str:
@@ -232,7 +233,8 @@ class _Flow:
         start_file.write_text(f"{time.time() + 1}\n", encoding="ascii")
         if self._options.crash:
             for child, share in ((first, 0.4), (second, 0.6)):
-                self._until(lambda share=share: self._watch.count(source.TOPIC) > share * self._total, "streaming")
+                due = int(share * self._total)
+                self._until(partial(self._told, due), "streaming")
                 child.crash()
                 self._crashes += 1
         self._until(lambda: self._watch.ended(session_means.TOPIC), "streaming")
@@ -247,15 +249,11 @@ class _Flow:
             guess=[SHORT_GUESS, LONG_GUESS],
             gap_hours=self._options.gap / timedelta(hours=1),
             days=self._options.days,
-            batches=[40, 8],
+            batches=[min(160, max(40, self._options.days)), 8],
         )
         self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
-        guesses = []
-        for line in child.lines():
-            said = json.loads(line)
-            delay = pd.Timedelta(said["guess"]) / pd.Timedelta(hours=1)
-            guesses.append(Guess(said["guess"], said["dropped"], said["wrong"], delay))
-        return guesses
+        said = [json.loads(line) for line in child.lines()]
+        return [Guess(line["guess"], line["dropped"], line["wrong"]) for line in said]
 
     def compare(self, every: pd.DataFrame, told: pd.DataFrame, guesses: list[Guess]) -> Outcome:
         """Hold the stream against the batch computation."""
@@ -285,12 +283,17 @@ class _Flow:
                 for topic, summary in zip((source.TOPIC, aircraft_sessions.TOPIC), summaries, strict=True)
             },
             crashes=self._crashes,
-            lag_hours=round(max(self._summary(f"source-{origin}")["median_lag"] for origin in source.ORIGINS) / _HOUR, 1),
+            lag_hours=round(
+                max(self._summary(f"source-{origin}")["median_lag"] for origin in source.ORIGINS) / _HOUR, 1
+            ),
             guesses=guesses,
             seconds=0,
             picture=str(self._options.directory / "demo.png"),
             results=streamed,
         )
+
+    def _told(self, flights: int) -> bool:
+        return self._watch.count(source.TOPIC) >= flights
 
     def _summary(self, child: str) -> dict[str, Any]:
         return dict(json.loads(self._children.all[child].lines()[-1]))

@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-
 from floodmark.schemas.codec import load_schema
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.demo.stage import run_stage
@@ -15,13 +12,15 @@ from floodmark.spark_jobs.read import read
 from floodmark.spark_jobs.session import local_session
 from floodmark.spark_jobs.values import avro
 from floodmark.spark_jobs.write import write
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 TOPIC: Final = "session-means"
 WINDOW: Final = timedelta(days=1)
 
 
 def means(sessions: DataFrame, window: timedelta = WINDOW) -> DataFrame:
-    """Return a row for each window in which a session ended: window_start, window_end, sessions, flights, mean_length."""
+    """Return window_start, window_end, sessions, flights, mean_length for each window in which a session ended."""
     return (
         sessions.groupBy(F.window("ended", f"{milliseconds(window)} milliseconds"))
         .agg(

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
+from floodmark.spark_jobs.demo.run import Moment, Outcome
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-
-from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
-from floodmark.spark_jobs.demo.run import Moment, Outcome
 
 _HOUR: Final = 3_600_000
 _PLAIN_INTERVAL: Final = 5.0
@@ -77,14 +76,16 @@ def results_table(outcome: Outcome) -> Table:
     table = Table(title="Aircraft sessions per day", title_justify="left", box=None, padding=(0, 2))
     for column in ("day", "sessions", "flights", "mean length"):
         table.add_column(column, justify="left" if column == "day" else "right")
-    rows = list(outcome.results.itertuples(index=False))
+    rows = outcome.results.to_dict("records")
     shown = rows if len(rows) <= 2 * _EDGE + 1 else [*rows[:_EDGE], None, *rows[-_EDGE:]]
     for row in shown:
         if row is None:
             table.add_row("...", "", "", "")
         else:
-            hours = f"{row.mean_length / _HOUR:.2f} h"
-            table.add_row(f"{to_datetime(row.window_start):%Y-%m-%d}", f"{row.sessions:,}", f"{row.flights:,}", hours)
+            hours = f"{row['mean_length'] / _HOUR:.2f} h"
+            table.add_row(
+                f"{to_datetime(row['window_start']):%Y-%m-%d}", f"{row['sessions']:,}", f"{row['flights']:,}", hours
+            )
     return table
 
 
@@ -102,18 +103,20 @@ def account(console: Console, outcome: Outcome) -> None:
     console.print(f"Batch      {verdict} ({sizes}), {outcome.late} late rows", highlight=False)
     if outcome.rows_read is not None:
         scans = "; ".join(
-            f"{topic}: {rows:,} rows read of {outcome.records[topic]:,} records" for topic, rows in outcome.rows_read.items()
+            f"{topic}: {rows:,} rows read of {outcome.records[topic]:,} records"
+            for topic, rows in outcome.rows_read.items()
         )
         console.print(f"Scan       {scans}", highlight=False)
     if outcome.crashes:
         console.print(f"Crashes    {outcome.crashes} jobs killed in the middle and started again", highlight=False)
     wrong = outcome.differing_sessions
-    console.print(f"In band    {outcome.late} rows dropped, {wrong} sessions wrong, {outcome.lag_hours:g} h behind (median: the oldest flight in the air)", highlight=False)
+    loss = f"{outcome.late} rows dropped, {wrong} sessions wrong"
+    console.print(
+        f"In band    {loss}, {outcome.lag_hours:g} hours behind (median: the oldest flight in the air)", highlight=False
+    )
     for guess in outcome.guesses:
         loss = f"{guess.dropped:,} rows dropped, {guess.wrong_sessions:,} sessions wrong"
-        text = f"Guess      withWatermark('{guess.guess}'): {loss}, {guess.delay_hours:g} h behind"
+        text = f"Guess      withWatermark('{guess.guess}'): {loss}, {guess.guess} behind"
         console.print(text, highlight=False)
     console.print(f"Picture    {outcome.picture}", highlight=False)
     console.print(f"Took       {outcome.seconds:g} s", highlight=False)
-
-
