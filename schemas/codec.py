@@ -26,6 +26,16 @@ MAX_CONTROL_BYTES: Final = 1024
 """No watermark record is larger; checked before anything is decoded."""
 
 
+def single_object_prefix(schema: Any) -> bytes:  # noqa: ANN401  # JSON
+    """Return the ten bytes that every value of a schema begins with.
+
+    >>> single_object_prefix("null").hex()  # the specification's example: 0x63dd24e7cc258f8a, little-endian
+    'c3018a8f25cce724dd63'
+    """
+    # fastavro prints the little-endian bytes of the fingerprint, which is what goes on the wire.
+    return MAGIC + bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+
+
 class AvroCodec:
     """Encode and decode dicts of one Avro schema, in single-object encoding.
 
@@ -45,13 +55,11 @@ class AvroCodec:
         try:
             raw = json.loads(schema) if isinstance(schema, str) else dict(schema)
             self.schema_json: Final[str] = json.dumps(raw)
-            canonical = to_parsing_canonical_form(raw)
+            self.name: Final[str] = str(raw["name"])
+            self.prefix: Final[bytes] = single_object_prefix(raw)
             self._parsed = fastavro.parse_schema(raw)
-        except (ValueError, TypeError, KeyError, fastavro.schema.SchemaParseException) as error:
+        except (ValueError, TypeError, LookupError, fastavro.schema.SchemaParseException) as error:
             raise SchemaError(schema=str(schema)[:80], reason=f"{type(error).__name__}: {error}") from error
-        self.name: Final[str] = str(raw.get("name", raw.get("type")))
-        # fastavro prints the little-endian bytes of the fingerprint, which is what goes on the wire.
-        self.prefix: Final[bytes] = MAGIC + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
         """Return the bytes of one value.

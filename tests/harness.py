@@ -1,0 +1,175 @@
+"""What several tests need: marks in one line, a small real stream with a perfect watermark, and its batch result."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
+from floodmark.schemas import AvroCodec, Membership, Status, WatermarkRecord
+
+EVENT = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": "user", "type": "string"},
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}]},
+    ],
+}
+COUNT = {
+    "type": "record",
+    "name": "Count",
+    "fields": [
+        {"name": "user", "type": "string"},
+        {"name": "ended", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "n", "type": "long"},
+    ],
+}
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """Take the logical types away: tests think in milliseconds."""
+
+    def strip(kind: Any) -> Any:  # noqa: ANN401  # JSON
+        if isinstance(kind, list):
+            return [strip(part) for part in kind]
+        return kind["type"] if isinstance(kind, dict) else kind
+
+    return {**schema, "fields": [{**field, "type": strip(field["type"])} for field in schema["fields"]]}
+
+
+events = AvroCodec(_plain(EVENT))
+counts = AvroCodec(_plain(COUNT))
+
+
+def mark(  # noqa: PLR0913  # a test names what matters and leaves the rest
+    source: str = "a",
+    watermark: int | None = 0,
+    sequence: int = 0,
+    *,
+    epoch: int = 1,
+    status: Status = Status.ACTIVE,
+    version: int = 1,
+    size: int = 1,
+    partitions: int = 1,
+    lease: int | None = None,
+) -> WatermarkRecord:
+    """Make a watermark record."""
+    return WatermarkRecord(
+        source=source,
+        epoch=epoch,
+        sequence=sequence,
+        watermark=watermark,
+        partitions=partitions,
+        emitted_at=0,
+        status=status,
+        membership=Membership(version=version, size=size),
+        lease=lease,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Some sources' events, out of order, each source with a perfect watermark.
+
+    ``steps``: per source a list of (event times sent, the watermark after them), milliseconds.
+    """
+
+    steps: dict[str, list[tuple[list[int], int]]]
+
+    @classmethod
+    def seeded(cls, seed: int, sources: int = 2, steps: int = 12, per_step: int = 40) -> "Stream":
+        """Make one up: events within a second behind or two before the watermark of their step."""
+        chance = random.Random(seed)  # noqa: S311  # a repeatable stream
+        made = {}
+        for number in range(sources):
+            watermark, script = 10_000, []
+            for _ in range(steps):
+                times = [chance.randrange(watermark, watermark + 30_000) for _ in range(per_step)]
+                watermark += chance.randrange(2_000, 9_000)
+                script.append((times, watermark))
+            made[f"source-{number}"] = script
+        return cls(made)
+
+    @property
+    def size(self) -> int:
+        """How many events there are."""
+        return sum(len(times) for script in self.steps.values() for times, _ in script)
+
+    def produce(self, config: dict[str, str], topic: str, *, end: bool = True) -> None:
+        """Write it, the sources' steps interleaved."""
+        membership = Membership(version=1, size=len(self.steps))
+        producers = {
+            name: WatermarkedProducer(
+                config,
+                topic=topic,
+                source=name,
+                strategy=explicit(),
+                membership=membership,
+                interval=timedelta(hours=1),
+                on_late="raise",
+            )
+            for name in self.steps
+        }
+        for number in range(max(map(len, self.steps.values()))):
+            for name, script in self.steps.items():
+                if number < len(script):
+                    times, watermark = script[number]
+                    for time_ in times:
+                        user = f"u{time_ % 5}"
+                        value = events.encode({"user": user, "at": time_})
+                        producers[name].produce(value, event_time=time_, key=user)
+                    producers[name].advance(watermark)
+                    producers[name].flush()
+        for producer in producers.values():
+            if end:
+                producer.end()
+
+    def windows(self, width: int) -> Counter[tuple[str, int]]:
+        """Count events per user and tumbling window end: the batch result."""
+        return Counter(
+            (f"u{time_ % 5}", time_ // width * width + width)
+            for script in self.steps.values()
+            for times, _ in script
+            for time_ in times
+        )
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        time.sleep(0.02)
+
+
+def drain(config: dict[str, str], topic: str, seconds: float = 60) -> tuple[list[bytes], Observer]:
+    """Read a topic until its sources have ended; returns the data values and the observer."""
+    values: list[bytes] = []
+    observer = Observer(config, [topic])
+    tracker = observer.trackers[topic]
+
+    def ended() -> bool:
+        values.extend(
+            record.value for record in observer.poll() if isinstance(record, Data) and record.value is not None
+        )
+        tracker.advance()
+        return tracker.ended
+
+    try:
+        until(ended, f"the end of {topic}", seconds)
+    finally:
+        observer.close()
+    return values, observer
+
+
+def window_counts(values: list[bytes]) -> Counter[tuple[str, int]]:
+    """Add up the windows in a topic; a duplicate row shows as a count too high."""
+    total: Counter[tuple[str, int]] = Counter()
+    for value in values:
+        row = counts.decode(value)
+        total[row["user"], row["ended"]] += row["n"]
+    return total

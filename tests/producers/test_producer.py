@@ -1,0 +1,261 @@
+"""The producer against a real broker: order, failure, growth, refusal."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from floodmark.producers import (
+    Data,
+    EmbeddedKafka,
+    Mark,
+    Observer,
+    Unreadable,
+    WatermarkedProducer,
+    ascending,
+    explicit,
+)
+from floodmark.producers.kafka import redacted
+from floodmark.schemas import Membership, Status
+from floodmark.schemas.errors import (
+    BrokerUnavailableError,
+    DeliveryError,
+    EmbeddedKafkaError,
+    EndedError,
+    InvalidEventTimeError,
+    JavaError,
+    LateRecordError,
+    ReservedKeyError,
+    UnknownTopicError,
+    UsageError,
+)
+from harness import drain, until
+
+pytestmark = pytest.mark.kafka
+
+
+def producer(kafka, target, **options):
+    given = {"source": "a", "strategy": ascending(), "epoch": 1, **options}
+    return WatermarkedProducer(kafka.config, topic=target, **given)
+
+
+def log(kafka, target):
+    """Read all of a topic that has ended, by partition."""
+    found = {}
+    with Observer(kafka.config, [target]) as observer:
+        tracker = observer.trackers[target]
+        deadline = time.monotonic() + 30
+        while not tracker.ended:
+            assert time.monotonic() < deadline
+            for record in observer.poll():
+                found.setdefault(record.partition, []).append(record)
+            tracker.advance()
+    return found
+
+
+def test_no_record_comes_behind_its_partitions_mark(kafka, topic):
+    """The invariant, on the log as it is: event times are the values."""
+    target = topic(partitions=3)
+    with producer(kafka, target, interval=timedelta(milliseconds=1)) as ours:
+        for event_time in range(20_000):
+            ours.produce(b"%d" % event_time, event_time=event_time, key=b"k%d" % (event_time % 40))
+        ours.end()
+    marks = 0
+    for records in log(kafka, target).values():
+        watermark, seen = None, 0
+        for record in records:
+            if isinstance(record, Data):
+                seen += 1
+                assert watermark is None or int(record.value) >= watermark
+            else:
+                marks += 1
+                assert isinstance(record, Mark)
+                assert record.record.records == seen
+                watermark = record.record.watermark
+    assert marks > 30
+
+
+def test_flush_promises_all_that_was_acknowledged(kafka, topic):
+    target = topic(partitions=2)
+    ours = producer(kafka, target)
+    ours.produce(b"x", event_time=datetime(2013, 1, 1, tzinfo=UTC), key="k")
+    ours.flush()
+    with Observer(kafka.config, [target]) as observer:
+        tracker = observer.trackers[target]
+
+        def promised():
+            list(observer.poll())
+            tracker.advance()
+            return tracker.watermark == 1356998400000
+
+        until(promised, "the promise")
+    ours.end()
+
+
+def test_two_sources_are_both_waited_for(kafka, topic):
+    target = topic(partitions=1)
+    membership = Membership(version=1, size=2)
+    one = producer(kafka, target, source="one", membership=membership)
+    two = producer(kafka, target, source="two", membership=membership)
+    one.produce(b"x", event_time=30)
+    one.end()
+    with Observer(kafka.config, [target]) as observer:
+        until(lambda: list(observer.poll()) or observer.counts[target]["marks"] > 0, "the first source's marks")
+        assert observer.trackers[target].advance() is None
+        assert "1 of 2" in str(observer.trackers[target].holds()[0])
+    two.end()
+    drain(kafka.config, target)
+
+
+def test_new_partitions_are_found_and_marked(kafka, topic, monkeypatch):
+    monkeypatch.setattr("floodmark.producers.producer._METADATA_INTERVAL", 0.0)
+    target = topic(partitions=1)
+    ours = producer(kafka, target)
+    ours.produce(b"x", event_time=12)
+    ours.flush()
+    admin = AdminClient(kafka.config)
+    for future in admin.create_partitions([NewPartitions(target, 3)]).values():
+        future.result(30)
+    until(lambda: len(admin.list_topics(target).topics[target].partitions) == 3, "growth")
+    ours._next_metadata = 0.0  # noqa: SLF001  # the interval was read when it was made
+    ours.end()
+    found = log(kafka, target)
+    assert set(found) == {0, 1, 2}
+    assert all(records[-1].record.status is Status.ENDED for records in found.values())
+    assert found[0][-1].record.partitions == 3
+
+
+def test_a_garbage_control_record_is_seen_and_moves_nothing(kafka, topic):
+    target = topic(partitions=1)
+    with producer(kafka, target) as ours:
+        ours._producer.produce(target, key=b"__floodmark__/a", value=b"garbage")  # noqa: SLF001
+        ours.end()
+    records = log(kafka, target)[0]
+    assert isinstance(records[0], Unreadable)
+    assert "begins with" in records[0].reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"event_time": None}, InvalidEventTimeError),
+        ({"event_time": 1.5}, InvalidEventTimeError),
+        ({"event_time": True}, InvalidEventTimeError),
+        ({"event_time": 2**60}, InvalidEventTimeError),
+        ({"event_time": datetime(2013, 1, 1)}, InvalidEventTimeError),  # noqa: DTZ001  # naive on purpose
+        ({"event_time": 1, "key": b"__floodmark__/x"}, ReservedKeyError),
+    ],
+)
+def test_bad_records_are_refused_and_change_nothing(kafka, topic, arguments, error):
+    ours = producer(kafka, topic())
+    with pytest.raises(error):
+        ours.produce(b"x", **arguments)
+    assert ours.watermark is None
+
+
+def test_a_record_behind_the_own_promise_is_counted_or_refused(kafka, topic):
+    target = topic()
+    ours = producer(kafka, target)
+    ours.produce(b"x", event_time=30)
+    ours.flush()
+    ours.produce(b"x", event_time=29)
+    assert ours.late == 1
+    strict = producer(kafka, target, source="b", on_late="raise", strategy=explicit())
+    strict.advance(30)
+    strict.flush()
+    with pytest.raises(LateRecordError):
+        strict.produce(b"x", event_time=29)
+    strict.produce(b"x", event_time=30)
+
+
+def test_an_ended_source_is_refused(kafka, topic):
+    ours = producer(kafka, topic())
+    ours.end()
+    with pytest.raises(EndedError):
+        ours.produce(b"x", event_time=1)
+
+
+def test_settings_that_cannot_be_right_are_refused(kafka, topic):
+    target = topic()
+    with pytest.raises(UsageError, match="idempotence"):
+        WatermarkedProducer(
+            {**kafka.config, "enable.idempotence": False}, topic=target, source="a", strategy=ascending()
+        )
+    with pytest.raises(UsageError, match="interval"):
+        producer(kafka, target, interval=timedelta(0))
+    with pytest.raises(UsageError, match="explicit"):
+        producer(kafka, target).advance(1)
+
+
+def test_an_unknown_topic_is_named(kafka):
+    with pytest.raises(UnknownTopicError, match="no-such-topic"):
+        producer(kafka, "no-such-topic")
+
+
+def test_no_broker_is_named(monkeypatch):
+    monkeypatch.setattr("floodmark.producers.kafka.TIMEOUT", 1.0)
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1 within 1\.0 s"):
+        WatermarkedProducer({"bootstrap.servers": "127.0.0.1:1"}, topic="t", source="a", strategy=ascending())
+
+
+def test_secrets_never_show(kafka, topic):
+    config = {"sasl.password": "hunter2", "ssl.key.password": "hunter2", "sasl.jaas.config": "hunter2"}
+    assert "hunter2" not in str(redacted(config))
+    assert "bootstrap" not in repr(producer(kafka, topic()))
+
+
+def test_a_dead_broker_holds_the_watermark_and_is_named(tmp_path, topic):
+    from floodmark.producers import create_topics  # noqa: PLC0415  # next to its only use
+
+    with EmbeddedKafka(tmp_path / "dying") as broker:
+        create_topics(broker.config, {"t": 1})
+        ours = WatermarkedProducer(
+            {**broker.config, "message.timeout.ms": 1500}, topic="t", source="a", strategy=ascending()
+        )
+        ours.produce(b"x", event_time=12)
+        ours.flush()
+        broker.kill()
+        ours.produce(b"x", event_time=30)
+        with pytest.raises(DeliveryError) as caught:
+            ours.end(timeout=10)
+        assert caught.value.held_at == 30
+        ours._emitter.generator.on_event(99)  # noqa: SLF001  # even if the source could promise more
+        assert ours.watermark == 30
+
+
+def test_the_embedded_broker_comes_back_with_its_data(tmp_path):
+    from floodmark.producers import create_topics  # noqa: PLC0415
+
+    broker = EmbeddedKafka(tmp_path / "kept")
+    with broker:
+        create_topics(broker.config, {"t": 1})
+        with WatermarkedProducer(broker.config, topic="t", source="a", strategy=ascending()) as ours:
+            ours.produce(b"x", event_time=12)
+            ours.end()
+    with EmbeddedKafka(tmp_path / "kept") as again:
+        assert again.bootstrap_servers == broker.bootstrap_servers
+        assert drain(again.config, "t")[0] == [b"x"]
+
+
+def test_missing_and_old_java_are_named(tmp_path, monkeypatch):
+    from floodmark.producers.jars import java  # noqa: PLC0415
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaError, match="none at"):
+        java()
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(JavaError, match=r"17 or newer is needed, found openjdk version .11\.0\.2"):
+        java()
+
+
+def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka, monkeypatch):
+    monkeypatch.setattr("floodmark.producers.embedded_kafka._START_TIMEOUT", 20.0)
+    (tmp_path / "taken").mkdir()
+    port = kafka.bootstrap_servers.split(":")[1]
+    (tmp_path / "taken" / "ports").write_text(f"{port} {port}")
+    with pytest.raises(EmbeddedKafkaError, match=r"kafka\.log"):
+        EmbeddedKafka(tmp_path / "taken").start()
