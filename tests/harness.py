@@ -33,7 +33,7 @@ COUNT = {
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """Take the logical types away: tests think in milliseconds."""
 
-    def strip(kind: Any) -> Any:  # noqa: ANN401  # JSON
+    def strip(kind: Any) -> Any:  # JSON
         if isinstance(kind, list):
             return [strip(part) for part in kind]
         return kind["type"] if isinstance(kind, dict) else kind

@@ -1,0 +1,119 @@
+"""The two-stage pipeline on Kafka in a container, through testcontainers."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from floodmark.producers import create_topics, flights
+from floodmark.producers.kafka import require_topics
+from floodmark.schemas import FloodmarkError, codec_of
+from floodmark.spark_jobs.demo import aircraft_sessions, batch, session_means
+from floodmark.spark_jobs.demo.processes import Children
+from floodmark.spark_jobs.demo.watch import Watch
+from harness import until
+from testcontainers.core.container import DockerContainer
+
+import docker
+
+pytestmark = [pytest.mark.docker, pytest.mark.spark]
+
+IMAGE = os.environ.get("FLOODMARK_KAFKA_IMAGE", "apache/kafka:4.1.0")
+REQUIRED = os.environ.get("FLOODMARK_REQUIRE_DOCKER") == "1"
+DAYS = 7
+
+
+def _skip_or_fail(reason):
+    if REQUIRED:
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    """Start Kafka in a container, on loopback."""
+    try:
+        client = docker.from_env()
+        client.ping()
+        if not client.images.list(IMAGE):
+            client.images.pull(IMAGE)
+        client.close()
+    except docker.errors.DockerException as error:
+        _skip_or_fail(f"no Docker engine, or no image {IMAGE}: {error}")
+    os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+    port = _free_port()
+    settings = {
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@127.0.0.1:9093",
+        "KAFKA_LISTENERS": "PLAINTEXT://0.0.0.0:9092,CONTROLLER://127.0.0.1:9093",
+        "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "KAFKA_LOG_DIRS": "/var/lib/kafka/data",
+        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+    }
+    container = DockerContainer(IMAGE).with_kwargs(ports={"9092/tcp": ("127.0.0.1", port)})
+    for name, value in settings.items():
+        container = container.with_env(name, value)
+    with container:
+        address = f"127.0.0.1:{port}"
+        until(lambda: _answers(address), "Kafka in the container", 120)
+        yield address
+
+
+def _answers(address):
+    try:
+        create_topics({"bootstrap.servers": address, "socket.timeout.ms": 2000}, {"probe": 1})
+    except FloodmarkError:
+        return False
+    return True
+
+
+def test_two_stages_in_containers_equal_a_batch_computation(servers, tmp_path):
+    config = {"bootstrap.servers": servers}
+    topics = {flights.TOPIC: "flight", aircraft_sessions.TOPIC: "aircraft_session", session_means.TOPIC: "session_mean"}
+    create_topics(config, dict.fromkeys(topics, 4))
+    assert require_topics(config, list(topics)) == dict.fromkeys(topics, 4)
+    codecs = {topic: codec_of(schema) for topic, schema in topics.items()}
+    watch = Watch(config, codecs, (flights.TOPIC, "landed"))
+    try:
+        with Children(tmp_path, servers) as children:
+            for stage in (aircraft_sessions, session_means):
+                children.start(stage.TOPIC, stage.__name__, checkpoint_location=tmp_path / "state" / stage.TOPIC)
+            for origin in flights.ORIGINS:
+                children.start(origin, flights.__name__, origin=origin, days=DAYS, seconds=10)
+
+            def ended():
+                children.check()
+                watch.poll()
+                return watch.ended(session_means.TOPIC)
+
+            until(ended, "the end of the pipeline", 240)
+            until(children.check, "the end of the jobs", 60)
+        told = flights.landed(flights.load(DAYS))
+        sessions = batch.sessions(told, aircraft_sessions.GAP)
+        assert batch.differences(watch.rows(aircraft_sessions.TOPIC), sessions) == 0
+        means = batch.means(sessions, timedelta(days=1))
+        assert batch.differences(watch.rows(session_means.TOPIC), means) == 0
+    finally:
+        watch.close()
+
+
+def test_the_compose_file_and_the_image_script_are_sound():
+    folder = Path(__file__).parent.parent.parent / "docker"
+    for script in (folder / "build-image.sh", folder / "kafka" / "start.sh"):
+        subprocess.run(["bash", "-n", str(script)], check=True)
+    assert "127.0.0.1:9092:9092" in (folder / "compose.yaml").read_text(encoding="utf-8")

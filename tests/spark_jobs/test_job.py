@@ -1,0 +1,438 @@
+"""A Spark job on a real broker: exact results, one scan, clear errors."""
+
+import json
+import shutil
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from floodmark.producers import WatermarkedProducer, ascending, explicit
+from floodmark.schemas import END_OF_TIME, Membership, control_key, encode_watermark
+from floodmark.schemas.errors import (
+    BatchNotConsumedError,
+    BrokerUnavailableError,
+    CorruptSnapshotError,
+    DeadlineError,
+    ForeignCheckpointError,
+    InvalidOutputError,
+    JobFailedError,
+    MissingSnapshotError,
+    PromiseBrokenError,
+    UnknownTopicError,
+    UsageError,
+)
+from floodmark.spark_jobs import avro, json_lines, read, write
+from harness import COUNT, EVENT, Stream, counts, drain, events, mark, until, window_counts
+from pyspark.sql import functions as F
+
+pytestmark = pytest.mark.spark
+
+WIDTH = 10_000
+_LIMIT = 120
+
+
+@pytest.fixture
+def source(spark, kafka):
+    """Read topics of `harness.EVENT`."""
+
+    def reader(*topics, **options):
+        given = {"value": avro(EVENT), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers, **options}
+        return read(spark, topics=topics, **given)
+
+    return reader
+
+
+def windowed(rows, width=WIDTH):
+    """Count per user and tumbling window, stamped with the window's end."""
+    grouped = rows.groupBy("user", F.window("at", f"{width} milliseconds")).count()
+    return grouped.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
+
+
+def counted(result, topic, checkpoint, **options):
+    """Start the job that writes `windowed`."""
+    given = {"value": avro(COUNT), "event_time": "ended", "key": "user", **options}
+    return write(result, topic=topic, checkpoint_location=checkpoint, **given)
+
+
+def at(milliseconds):
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def test_windows_equal_a_batch_computation_and_each_record_is_read_once(kafka, topic, source, checkpoint):
+    given, out = topic(3), topic(2)
+    stream = Stream.seeded(1, sources=3)
+    stream.produce(kafka.config, given)
+    batches = []
+    job = counted(windowed(source(given, max_offsets_per_trigger=150)), out, checkpoint, on_batch=batches.append)
+    job.await_end(_LIMIT)
+    values, _ = drain(kafka.config, out)
+    _, observer = drain(kafka.config, given)
+    assert window_counts(values) == stream.windows(WIDTH)
+    assert len(values) == len(stream.windows(WIDTH))
+    assert job.counts["late"] == 0
+    assert sum(progress["numInputRows"] for progress in job.query.recentProgress) == sum(
+        observer.counts[given].values()
+    )
+    assert len({batch.output for batch in batches}) > 3
+    assert [b.output for b in batches if b.output] == sorted(b.output for b in batches if b.output)
+
+
+def test_no_window_comes_behind_the_mark_that_completes_it(kafka, topic, source, checkpoint):
+    given, out = topic(2), topic(2)
+    Stream.seeded(2).produce(kafka.config, given)
+    counted(windowed(source(given, max_offsets_per_trigger=100)), out, checkpoint).await_end(_LIMIT)
+    from floodmark.producers import Data, Mark, Observer  # noqa: PLC0415
+
+    with Observer(kafka.config, [out]) as observer:
+        watermark, moved = {}, 0
+        tracker = observer.trackers[out]
+        deadline = time.monotonic() + 30
+        while not tracker.ended:
+            assert time.monotonic() < deadline
+            for record in observer.poll():
+                before = watermark.get(record.partition)
+                if isinstance(record, Data):
+                    assert before is None or counts.decode(record.value)["ended"] >= before
+                elif isinstance(record, Mark) and record.record.watermark is not None:
+                    moved += 1
+                    watermark[record.partition] = record.record.watermark
+                    assert record.record.holder is None or record.record.holder.topic == given
+            tracker.advance()
+    assert moved > 5
+
+
+@pytest.mark.parametrize(
+    ("windows_close", "watermark", "closed"),
+    [
+        ("after", WIDTH - 1, False),
+        ("after", WIDTH, False),
+        ("after", WIDTH + 1, True),
+        ("at", WIDTH - 1, False),
+        ("at", WIDTH, True),
+        ("at", WIDTH + 1, True),
+    ],
+)
+def test_when_a_window_closes(kafka, topic, source, checkpoint, windows_close, watermark, closed):
+    given, out = topic(1), topic(1)
+    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit())
+    ours.produce(events.encode({"user": "u", "at": 5}), event_time=5)
+    ours.advance(watermark)
+    ours.flush()
+    rows = []
+    job = counted(
+        windowed(source(given)), out, checkpoint, windows_close=windows_close, on_batch=lambda b: rows.append(b.rows)
+    )
+    job.process_available(_LIMIT)
+    until(lambda: job.watermark == watermark, "the watermark")
+    job.process_available(_LIMIT)
+    job.stop()
+    assert sum(rows) == int(closed)
+
+
+@pytest.mark.parametrize(("windows_close", "kept"), [("after", 1), ("at", 0)])
+def test_a_row_at_exactly_the_watermark_is_no_late_row_by_default(
+    kafka, topic, source, checkpoint, windows_close, kept
+):
+    """DropDuplicates works on raw event times: Spark's own filter drops a row at exactly its watermark."""
+    given, out = topic(1), topic(1)
+    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit())
+    ours.advance(1_000)
+    ours.flush()
+    unique = (
+        source(given).dropDuplicates(["user", "at"]).select("user", F.col("at").alias("ended"), F.lit(1).alias("n"))
+    )
+    job = counted(unique.withColumn("n", F.col("n").cast("long")), out, checkpoint, windows_close=windows_close)
+    job.process_available(_LIMIT)
+    until(lambda: job.watermark == 1_000, "the watermark")
+    ours.produce(events.encode({"user": "u", "at": 1_000}), event_time=1_000)
+    ours.end()
+    job.await_end(_LIMIT)
+    assert len(drain(kafka.config, out)[0]) == kept
+    assert job.counts["late"] == 0
+
+
+def test_two_topics_wait_for_the_slower_one(kafka, topic, source, checkpoint):
+    left, right, out = topic(2), topic(1), topic(1)
+    one, two = Stream.seeded(3, sources=1), Stream.seeded(4, sources=2, steps=6)
+    one.produce(kafka.config, left)
+    two.produce(kafka.config, right, end=False)
+    union = source(left).unionByName(source(right))
+    job = counted(windowed(union), out, checkpoint)
+    with pytest.raises(DeadlineError, match=right):
+        job.await_end(15)
+    assert {hold.holder.topic for hold in job.holds()} == {right}
+    assert job.watermark == min(script[-1][1] for script in two.steps.values())
+    membership = Membership(version=1, size=2)
+    for name in two.steps:
+        WatermarkedProducer(kafka.config, topic=right, source=name, strategy=explicit(), membership=membership).end()
+    job.await_end(_LIMIT)
+    total = Counter(one.windows(WIDTH))
+    total.update(two.windows(WIDTH))
+    assert window_counts(drain(kafka.config, out)[0]) == total
+
+
+def test_late_rows_are_counted_exactly(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    for event_time in (5_000, 25_000):
+        ours.produce(events.encode({"user": "u", "at": event_time}), event_time=event_time)
+        ours.flush()
+    job = counted(windowed(source(given)), out, checkpoint)
+    until(lambda: job.watermark == 25_000, "the watermark")
+    job.process_available(_LIMIT)
+    for event_time in (24_999, 6_000, 25_000, 7_000):
+        ours.produce(events.encode({"user": "u", "at": event_time}), event_time=event_time)
+    ours.end()
+    job.await_end(_LIMIT)
+    assert job.counts["late"] == 3
+    found = window_counts(drain(kafka.config, out)[0])
+    assert found == {("u", 10_000): 1, ("u", 30_000): 3}  # 24,999 was late, but its window was open
+
+
+def test_what_cannot_be_read_is_skipped_and_counted(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    ours.produce(events.encode({"user": "u", "at": 5}), event_time=5)
+    ours.produce(b"garbage", event_time=6)
+    ours.produce(counts.encode({"user": "u", "ended": 1, "n": 1}), event_time=6)
+    ours.produce(events.encode({"user": "u", "at": None}), event_time=6)
+    ours.produce(None, event_time=6, key="u")
+    plain = Producer(kafka.config)
+    plain.produce(given, key=control_key("a"), value=b"garbage")
+    plain.produce(given, key=control_key("b"), value=encode_watermark(mark("c", END_OF_TIME)))
+    plain.flush(30)
+    ours.end()
+    job = counted(windowed(source(given)), out, checkpoint)
+    job.await_end(_LIMIT)
+    seen = {name: job.counts[name] for name in ("unreadable", "timeless", "tombstones", "unreadable_marks", "late")}
+    assert seen == {"unreadable": 2, "timeless": 1, "tombstones": 1, "unreadable_marks": 2, "late": 0}
+    assert window_counts(drain(kafka.config, out)[0]) == {("u", WIDTH): 1}
+
+
+def test_a_job_without_state_hands_the_watermark_on_at_once(kafka, topic, source, checkpoint):
+    given, out = topic(2), topic(1)
+    stream = Stream.seeded(5)
+    stream.produce(kafka.config, given)
+    mapped = source(given).select("user", F.col("at").alias("ended"), F.lit(1).cast("long").alias("n"))
+    job = counted(mapped, out, checkpoint)
+    job.await_end(_LIMIT)
+    assert len(drain(kafka.config, out)[0]) == stream.size
+
+
+def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, checkpoint, monkeypatch):
+    given, out = topic(1), topic(1)
+    monkeypatch.setattr("floodmark.producers.producer._METADATA_INTERVAL", 0.0)
+    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    ours.produce(events.encode({"user": "u", "at": 5_000}), event_time=5_000)
+    ours.flush()
+    options = {"kafka.metadata.max.age.ms": "1000"}
+    job = counted(windowed(source(given, options=options)), out, checkpoint)
+    until(lambda: job.watermark == 5_000, "the first watermark")
+    admin = AdminClient(kafka.config)
+    for future in admin.create_partitions([NewPartitions(given, 3), NewPartitions(out, 2)]).values():
+        future.result(30)
+    until(lambda: len(admin.list_topics(given).topics[given].partitions) == 3, "growth")
+    until(lambda: len(admin.list_topics(out).topics[out].partitions) == 2, "growth")
+    ours._next_metadata = 0.0  # noqa: SLF001  # the interval was read when it was made
+    ours.flush()
+    for number in range(30):
+        event_time = 6_000 + number * 1_000
+        value = events.encode({"user": f"u{number}", "at": event_time})
+        ours.produce(value, event_time=event_time, partition=number % 3)
+    ours.end()
+    job.await_end(_LIMIT)
+    values, observer = drain(kafka.config, out)
+    assert sum(window_counts(values).values()) == 31
+    assert job.counts["late"] == 0
+    assert observer.trackers[out].snapshot()["topics"][out]["partition_count"] == 2
+
+
+def test_a_function_takes_batches_and_at_least_once_writes_them(kafka, topic, source, tmp_path):
+    given, out = topic(2), topic(2)
+    stream = Stream.seeded(6)
+    stream.produce(kafka.config, given)
+    taken = []
+
+    def keep(frame, batch_id):
+        taken.extend(frame.collect())
+
+    first = write(windowed(source(given)), writer=keep, job="keeper", checkpoint_location=str(tmp_path / "function"))
+    first.await_end(_LIMIT)
+    assert sum(row.n for row in taken) == stream.size
+    second = counted(windowed(source(given)), out, str(tmp_path / "fast"), delivery="at-least-once")
+    second.await_end(_LIMIT)
+    assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
+
+
+def test_json_values_work_the_same(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    for user in ("u", "v"):
+        ours.produce(json.dumps({"user": user, "at": "1970-01-01T00:00:05Z"}).encode(), event_time=5_000)
+    ours.produce(b"{", event_time=5_000)
+    ours.end()
+    rows = source(given, value=json_lines("user STRING, at TIMESTAMP"))
+    job = counted(windowed(rows), out, checkpoint, value=json_lines("user STRING, ended TIMESTAMP, n LONG"))
+    job.await_end(_LIMIT)
+    found = sorted(drain(kafka.config, out)[0])
+    assert [json.loads(value)["user"] for value in found] == ["u", "v"]
+
+
+def test_a_writer_that_reads_nothing_is_found_out(kafka, topic, source, checkpoint):
+    given = topic(1)
+    Stream.seeded(7, sources=1, steps=1).produce(kafka.config, given)
+    job = write(
+        windowed(source(given)), writer=lambda _frame, _batch_id: None, job="lazy", checkpoint_location=checkpoint
+    )
+    with pytest.raises(BatchNotConsumedError, match="lazy"):
+        job.await_end(_LIMIT)
+
+
+def test_results_stamped_too_early_fail_before_anything_is_written(kafka, topic, source, checkpoint):
+    """Windows stamped with their start come behind a watermark without a hold: the next stage would lose them."""
+    given, out = topic(1), topic(1)
+    Stream.seeded(8, sources=1).produce(kafka.config, given)
+    grouped = source(given, max_offsets_per_trigger=60).groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
+    started = grouped.select("user", F.col("window.start").alias("ended"), F.col("count").alias("n"))
+    job = counted(started, out, checkpoint)
+    with pytest.raises(PromiseBrokenError, match="hold="):
+        job.await_end(_LIMIT)
+
+
+def test_a_hold_makes_early_stamps_safe(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    stream = Stream.seeded(8, sources=1)
+    stream.produce(kafka.config, given)
+    grouped = source(given, max_offsets_per_trigger=60).groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
+    started = grouped.select("user", F.col("window.start").alias("ended"), F.col("count").alias("n"))
+    counted(started, out, checkpoint, hold=timedelta(milliseconds=WIDTH)).await_end(_LIMIT)
+    assert sum(window_counts(drain(kafka.config, out)[0]).values()) == stream.size
+
+
+def test_a_result_without_event_time_is_refused(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    Stream.seeded(9, sources=1, steps=1).produce(kafka.config, given)
+    rows = source(given).select("user", F.lit(None).cast("timestamp").alias("ended"), F.lit(1).cast("long").alias("n"))
+    job = counted(rows, out, checkpoint, value=json_lines("user STRING"))
+    with pytest.raises(InvalidOutputError, match="no event time"):
+        job.await_end(_LIMIT)
+
+
+def test_a_job_stopped_and_started_goes_on(kafka, topic, source, checkpoint):
+    given, out = topic(2), topic(1)
+    stream = Stream.seeded(10)
+    stream.produce(kafka.config, given, end=False)
+    first = counted(windowed(source(given, max_offsets_per_trigger=200)), out, checkpoint)
+    first.process_available(_LIMIT)
+    reached = first.watermark
+    first.stop()
+    with pytest.raises(JobFailedError, match="stopped"):
+        first.await_end(5)
+    for name in stream.steps:
+        membership = Membership(version=1, size=len(stream.steps))
+        WatermarkedProducer(kafka.config, topic=given, source=name, strategy=explicit(), membership=membership).end()
+    second = counted(windowed(source(given)), out, checkpoint)
+    second.await_end(_LIMIT)
+    assert reached is not None
+    assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
+    assert second.counts["records"] > stream.size  # the totals go on, too
+
+
+def test_a_lost_or_damaged_snapshot_names_the_way_out(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    Stream.seeded(11, sources=1, steps=2).produce(kafka.config, given, end=False)
+    job = counted(windowed(source(given)), out, checkpoint)
+    job.process_available(_LIMIT)
+    job.stop()
+    snapshots = sorted(Path(checkpoint, "floodmark").glob("[0-9]*.json"))
+    for snapshot in snapshots:
+        snapshot.write_text("{")
+        Path(snapshot.parent, f".{snapshot.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(CorruptSnapshotError, match="new checkpoint_location"):
+        counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT) if _more(kafka, given) else None
+    shutil.rmtree(Path(checkpoint, "floodmark"), ignore_errors=True)
+
+
+def _more(kafka, given):
+    """Give the job a reason to run a batch."""
+    WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=explicit()).end()
+    return True
+
+
+def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    Stream.seeded(11, sources=1, steps=2).produce(kafka.config, given, end=False)
+    job = counted(windowed(source(given)), out, checkpoint)
+    job.process_available(_LIMIT)
+    job.stop()
+    for snapshot in Path(checkpoint, "floodmark").glob("[0-9]*.json"):
+        snapshot.unlink()
+    _more(kafka, given)
+    with pytest.raises(MissingSnapshotError, match="is missing"):
+        counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
+
+
+def test_a_checkpoint_of_another_job_is_refused(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    Stream.seeded(12, sources=1, steps=1).produce(kafka.config, given)
+    counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
+    with pytest.raises(ForeignCheckpointError, match="belongs to job"):
+        counted(windowed(source(given)), topic(1), checkpoint)
+
+
+def test_a_checkpoint_of_a_plain_query_is_refused(spark, kafka, topic, source, checkpoint):
+    given = topic(1)
+    query = spark.readStream.format("rate").load().writeStream.format("noop").option("checkpointLocation", checkpoint)
+    running = query.start()
+    until(lambda: Path(checkpoint, "offsets").exists(), "the plain query")
+    running.stop()
+    with pytest.raises(ForeignCheckpointError, match="not Floodmark's"):
+        counted(windowed(source(given)), topic(1), checkpoint)
+
+
+def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    rows = windowed(source(given))
+    with pytest.raises(UnknownTopicError, match="no-such-topic"):
+        source("no-such-topic")
+    with pytest.raises(UnknownTopicError, match="no-such-topic"):
+        counted(rows, "no-such-topic", checkpoint)
+    with pytest.raises(UsageError, match="is a string"):
+        source(given, event_time="user")
+    with pytest.raises(UsageError, match="is missing"):
+        source(given, event_time="when")
+    with pytest.raises(UsageError, match="no topic"):
+        source()
+    with pytest.raises(UsageError, match="either topic= or writer="):
+        write(rows, checkpoint_location=checkpoint)
+    with pytest.raises(UsageError, match="expected a timestamp"):
+        counted(rows, out, checkpoint, event_time="user")
+    with pytest.raises(UsageError, match="both input and output"):
+        counted(rows, given, checkpoint)
+    with pytest.raises(UsageError, match="hold"):
+        counted(rows, out, checkpoint, hold=timedelta(seconds=-1))
+    with pytest.raises(UsageError, match="batch DataFrame"):
+        counted(spark.range(1), out, checkpoint)
+    with pytest.raises(UsageError, match=r"floodmark\.spark_jobs\.read"):
+        counted(spark.readStream.format("rate").load(), out, checkpoint)
+
+
+def test_no_broker_is_named(source, monkeypatch):
+    monkeypatch.setattr("floodmark.producers.kafka.TIMEOUT", 1.0)
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
+        source("t", bootstrap_servers="127.0.0.1:1")
+
+
+def test_a_spark_without_the_needed_internals_is_named(kafka, topic, source, checkpoint, monkeypatch):
+    from floodmark.schemas.errors import UnsupportedSparkError  # noqa: PLC0415
+    from floodmark.spark_jobs.engine import Engine, observations  # noqa: PLC0415
+
+    with pytest.raises(UnsupportedSparkError, match=r"watermarkTracker.*is not reachable"):
+        Engine(object())
+    with pytest.raises(UnsupportedSparkError, match="queryExecution"):
+        observations(object())

@@ -1,0 +1,70 @@
+"""A job killed at every step of a batch, one after the other, ends with the results of a batch computation."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from crashing_job import STEPS, WIDTH
+from floodmark.producers import Data, Mark, Observer
+from harness import Stream, drain, window_counts
+
+pytestmark = pytest.mark.spark
+_SCRIPT = Path(__file__).with_name("crashing_job.py")
+
+
+def run(*arguments, delivery="exactly-once"):
+    path = os.pathsep.join(str(folder) for folder in (_SCRIPT.parent.parent, _SCRIPT.parent))
+    environment = {**os.environ, "PYTHONPATH": path, "DELIVERY": delivery}
+    command = [sys.executable, str(_SCRIPT), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_killed_at_every_step_and_started_again_equals_a_batch_computation(kafka, topic, checkpoint):
+    given, out = topic(3), topic(2)
+    stream = Stream.seeded(21, sources=3, steps=16)
+    stream.produce(kafka.config, given)
+    place = (kafka.bootstrap_servers, given, out, checkpoint)
+    for step in STEPS:
+        done = run(*place, step)
+        assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr[-2000:]}"
+    done = run(*place, "none")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "late=0\n"
+    values, _ = drain(kafka.config, out)
+    assert len(values) == len(stream.windows(WIDTH)), "a row was lost or written twice"
+    assert window_counts(values) == stream.windows(WIDTH)
+    assert_no_row_behind_a_mark(kafka, out)
+
+
+def assert_no_row_behind_a_mark(kafka, out):
+    from harness import counts  # noqa: PLC0415  # next to its only use
+
+    with Observer(kafka.config, [out]) as observer:
+        watermarks, epochs = {}, set()
+        while not observer.trackers[out].ended:
+            for record in observer.poll():
+                if isinstance(record, Mark):
+                    epochs.add(record.record.epoch)
+                    watermarks[record.partition] = max(
+                        record.record.watermark or 0, watermarks.get(record.partition, 0)
+                    )
+                elif isinstance(record, Data):
+                    assert counts.decode(record.value)["ended"] >= watermarks.get(record.partition, 0)
+            observer.trackers[out].advance()
+    assert len(epochs) > 2, "the restarts are epochs of their own"
+
+
+def test_at_least_once_loses_nothing_and_says_what_it_may_double(kafka, topic, checkpoint):
+    given, out = topic(2), topic(1)
+    stream = Stream.seeded(22)
+    stream.produce(kafka.config, given)
+    place = (kafka.bootstrap_servers, given, out, checkpoint)
+    done = run(*place, "after the batch ran, before its snapshot", "4", delivery="at-least-once")
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert run(*place, "none", delivery="at-least-once").returncode == 0
+    found = window_counts(drain(kafka.config, out)[0])
+    assert set(found) == set(stream.windows(WIDTH))
+    assert all(found[window] in {n, 2 * n} for window, n in stream.windows(WIDTH).items())
