@@ -15,6 +15,7 @@ from floodmark.schemas.records import KEY_PREFIX
 from floodmark.spark_jobs.values import Format
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import StructType, TimestampType
 
 # Data must never move Spark's watermark, only the drive does: no event time lies further from 1970 than this.
 _NEVER: Final = "9000 years"
@@ -99,23 +100,30 @@ def read(
     raw = _decoded(spark.readStream.format("kafka").options(**source).load(), reading)
     observed = raw.observe(reading.name, *_metrics())
     rows = observed.where("not control and value is not null and event_time is not null").select("value.*")
-    kind = dict(rows.dtypes).get(event_time)
-    if kind != "timestamp":
-        found = "is missing" if kind is None else f"is a {kind}"
-        raise UsageError(
-            reason=f"field {event_time!r} of the values {found}, expected a timestamp to be the event time"
-        )
     _readings[reading.name] = reading
     return rows.withWatermark(event_time, _NEVER)
 
 
 def _decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
     control = F.coalesce(F.startswith(F.col("key"), F.lit(KEY_PREFIX)), F.lit(False))  # noqa: FBT003  # a SQL literal
-    return kafka.select(
+    decoded = kafka.select(
         *("topic", "partition", "offset", "timestamp", "key", F.col("value").alias("raw")),
         control.alias("control"),
         F.when(~control, reading.decode(F.col("value"))).alias("value"),
-    ).withColumn("event_time", F.col("value").getField(reading.event_time))
+    )
+    _require_timestamp(decoded, reading.event_time)
+    return decoded.withColumn("event_time", F.col("value").getField(reading.event_time))
+
+
+def _require_timestamp(decoded: DataFrame, event_time: str) -> None:
+    values = decoded.schema["value"].dataType
+    if not isinstance(values, StructType):
+        raise UsageError(reason=f"values decode to {values.simpleString()}, expected a struct")
+    kinds = {field.name: field.dataType for field in values}
+    kind = kinds.get(event_time)
+    if not isinstance(kind, TimestampType):
+        found = "is missing" if kind is None else f"is a {kind.simpleString()}"
+        raise UsageError(reason=f"field {event_time!r} of the values {found}, expected a timestamp as the event time")
 
 
 def _metrics() -> list[Column]:

@@ -118,9 +118,8 @@ def test_what_is_public_is_sorted_there_and_explained(package):
 
 
 def modules():
-    for package in (floodmark.schemas, floodmark.producers, floodmark.spark_jobs):
-        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            yield info.name
+    packages = (floodmark.schemas, floodmark.producers, floodmark.spark_jobs)
+    return [info.name for p in packages for info in pkgutil.walk_packages(p.__path__, f"{p.__name__}.")]
 
 
 @pytest.mark.parametrize("name", modules())

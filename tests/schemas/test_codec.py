@@ -1,4 +1,5 @@
 import json
+from contextlib import suppress
 
 import pytest
 from floodmark.schemas import (
@@ -56,10 +57,9 @@ def test_a_damaged_record_is_a_record_or_refused(record, data):
     good = bytearray(encode_watermark(record))
     at = data.draw(st.integers(0, len(good) - 1))
     good[at] ^= data.draw(st.integers(1, 255))
-    try:
-        decode_watermark(control_key(record.source), bytes(good))
-    except UnreadableControlRecordError as error:
-        assert record.source in str(error) or "cannot be read" in str(error)
+    # Whatever it is, nothing else may come out of the decoder.
+    with suppress(UnreadableControlRecordError):
+        assert decode_watermark(control_key(record.source), bytes(good)).source == record.source
 
 
 @pytest.mark.parametrize(
