@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from floodmark.producers.command import run_command
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.strategies import explicit
 from floodmark.schemas.codec import codec_of
@@ -200,4 +201,4 @@ def _await_start(start_file: Path | None) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

@@ -55,6 +55,20 @@ def partition_count(client: AdminClient | Producer | Consumer, topic: str, boots
             raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers)
 
 
+def existing_topics(config: Config) -> set[str]:
+    """Return the names of all topics.
+
+    Raises:
+        BrokerUnavailableError: where nobody answers.
+    """
+    try:
+        return set(AdminClient(dict(config), logger=QUIET).list_topics(timeout=TIMEOUT).topics)
+    except KafkaException as error:
+        reason = error.args[0].str()
+        servers = config.get("bootstrap.servers")
+        raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason) from error
+
+
 def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
     """Return the partition count of each topic, or say which one is missing."""
     client = AdminClient(dict(config), logger=QUIET)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from floodmark.schemas.errors import FloodmarkError
+from floodmark.producers.command import run_command
 from rich.console import Console
 
 app = typer.Typer(
@@ -54,12 +54,8 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
         raise typer.Exit(2) from error
     options = run.Options(days, timedelta(hours=gap), directory, bootstrap_servers, seconds, crash, keep, timeout)
     console = Console(stderr=json)
-    try:
-        with show.progress(console) as showing:
-            outcome, watch = run.run(options, showing)
-    except FloodmarkError as error:
-        typer.echo(f"floodmark: {error}", err=True)
-        raise typer.Exit(2) from error
+    with show.progress(console) as showing:
+        outcome, watch = run.run(options, showing)
     picture.draw(outcome.results, watch.lines, watch.present, Path(outcome.picture))
     if json:
         typer.echo(outcome.to_json())
@@ -68,5 +64,10 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     raise typer.Exit(0 if outcome.equal else 1)
 
 
+def main() -> None:
+    """Run the command."""
+    run_command(app)
+
+
 if __name__ == "__main__":
-    app()
+    main()

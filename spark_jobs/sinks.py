@@ -5,6 +5,7 @@ that follow it.  Between the two the drive stores its snapshot.
 """
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -19,8 +20,9 @@ from pyspark.sql import DataFrame
 from typing_extensions import override
 
 _log = logging.getLogger(__name__)
-_TIMEOUT: Final = 60.0
-_ATTEMPTS: Final = 3
+_TIMEOUT: Final = 30.0
+_ATTEMPTS: Final = 5
+_FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 
 BatchWriter = Callable[[DataFrame, int], None]
 """A user's writer: is given the batch and its id, and must write the whole of it."""
@@ -183,12 +185,16 @@ class ExactlyOnceSink(_KafkaSink):
                 self._transact(batch_id, rows, marks)
             except KafkaException as error:
                 cause: Any = error.args[0]
-                if cause.code() in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}:  # noqa: SLF001
+                if cause.code() in _FENCED:
                     raise FencedError(job=self._job, topic=self._topic) from error
-                if attempt == _ATTEMPTS or not (cause.txn_requires_abort() or cause.retriable()):
+                if attempt == _ATTEMPTS:
                     raise self._unavailable(error) from error
                 _log.warning("job %s: batch %d is tried again after: %s", self._job, batch_id, cause)
-                self._producer.abort_transaction(_TIMEOUT)
+                time.sleep(attempt)
+                # With a new client: it ends the old transaction, and learns whether that was committed after all.
+                self.open()
+                if batch_id <= self._last:
+                    return
             else:
                 self._last = batch_id
                 return

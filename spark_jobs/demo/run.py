@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
-from confluent_kafka.admin import AdminClient
 from floodmark.producers import flights as source
 from floodmark.producers.embedded_kafka import EmbeddedKafka
 from floodmark.producers.jars import java
-from floodmark.producers.kafka import create_topics
+from floodmark.producers.kafka import create_topics, existing_topics
 from floodmark.schemas.codec import codec_of
 from floodmark.schemas.errors import DeadlineError, UsageError
 from floodmark.spark_jobs.demo import aircraft_sessions, batch, guessed_delay, session_means
@@ -186,7 +185,7 @@ def _clear_state(directory: Path) -> None:
 
 
 def _refuse_used_topics(config: dict[str, str]) -> None:
-    there = set(AdminClient(dict(config)).list_topics(timeout=15).topics) & set(_STAGES)
+    there = existing_topics(config) & set(_STAGES)
     if there:
         raise UsageError(reason=f"topics {', '.join(sorted(there))} exist already; delete them, or use another cluster")
 

@@ -55,7 +55,8 @@ def servers() -> Iterator[str]:
         "KAFKA_NODE_ID": "1",
         "KAFKA_PROCESS_ROLES": "broker,controller",
         "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@127.0.0.1:9093",
-        "KAFKA_LISTENERS": "PLAINTEXT://0.0.0.0:9092,CONTROLLER://127.0.0.1:9093",
+        "KAFKA_LISTENERS": f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://127.0.0.1:9093",
+        # The same port inside and outside: the broker calls itself by its advertised address.
         "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
         "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
         "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -65,7 +66,8 @@ def servers() -> Iterator[str]:
         "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
         "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
     }
-    container = DockerContainer(IMAGE).with_kwargs(ports={"9092/tcp": ("127.0.0.1", port)})
+    container = DockerContainer(IMAGE)
+    container.ports[f"{port}/tcp"] = ("127.0.0.1", port)
     for name, value in settings.items():
         container = container.with_env(name, value)
     with container:
