@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.spark]
 IMAGE = os.environ.get("FLOODMARK_KAFKA_IMAGE", "apache/kafka:4.1.0")
 REQUIRED = os.environ.get("FLOODMARK_REQUIRE_DOCKER") == "1"
 DAYS = 7
+DOCKER = Path(__file__).parent.parent.parent / "docker"
 
 
 def _skip_or_fail(reason):
@@ -45,7 +47,10 @@ def servers() -> Iterator[str]:
         client = docker.from_env()
         client.ping()
         if not client.images.list(IMAGE):
-            client.images.pull(IMAGE)
+            if IMAGE.startswith("floodmark/"):
+                subprocess.run([str(DOCKER / "build-image.sh"), sys.executable, IMAGE], check=True)
+            else:
+                client.images.pull(IMAGE)
         client.close()
     except docker.errors.DockerException as error:
         _skip_or_fail(f"no Docker engine, or no image {IMAGE}: {error}")
@@ -115,7 +120,6 @@ def test_two_stages_in_containers_equal_a_batch_computation(servers, tmp_path):
 
 
 def test_the_compose_file_and_the_image_script_are_sound():
-    folder = Path(__file__).parent.parent.parent / "docker"
-    for script in (folder / "build-image.sh", folder / "kafka" / "start.sh"):
+    for script in (DOCKER / "build-image.sh", DOCKER / "kafka" / "start.sh"):
         subprocess.run(["bash", "-n", str(script)], check=True)
-    assert "127.0.0.1:9092:9092" in (folder / "compose.yaml").read_text(encoding="utf-8")
+    assert "127.0.0.1:9092:9092" in (DOCKER / "compose.yaml").read_text(encoding="utf-8")

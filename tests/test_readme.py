@@ -1,0 +1,59 @@
+"""The README is true: its example prints what it shows, its commands exist, its tables name what is there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from floodmark.schemas import Verdict, errors
+from floodmark.spark_jobs.drive import Batch
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.spark
+def test_the_example_prints_what_the_readme_shows(tmp_path):
+    command = [sys.executable, "-c", blocks("python")[0]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == blocks("text")[0]
+
+
+def test_the_two_commands_are_there_and_ci_runs_the_second():
+    demo, test = (block.strip() for block in blocks("sh"))
+    assert demo.startswith("python3 -m venv .venv && ")
+    assert demo.endswith("floodmark demo")
+    assert test.startswith("python3 -m venv .venv && ")
+    assert test.endswith("pytest")
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    pattern = re.search(r"grep -m1 '(.*?)' README\.md", ci).group(1)
+    assert re.search(pattern, README, re.MULTILINE).group(0) == test
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_every_error_a_user_can_meet_is_in_the_table():
+    table = README.split("## When something is wrong")[1].split("\n## ")[0]
+    named = set(re.findall(r"`(\w+Error)`", table))
+    assert named <= set(dir(errors))
+    assert len(named) > 14
+
+
+def test_every_count_is_explained():
+    table = README.split("## What is counted")[1].split("\n## ")[0]
+    explained = set(re.findall(r"`(\w+)`", table))
+    counted = {"records", "marks", "late", "unreadable", "timeless", "tombstones", "unreadable_marks"}
+    assert counted <= set(Batch.__dataclass_fields__)
+    verdicts = {verdict.value for verdict in Verdict} - {"accepted"}
+    assert explained == counted | verdicts | {"sequence_gaps", "membership_conflicts"}
+
+
+def test_the_links_lead_somewhere():
+    for link in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / link).exists(), link
