@@ -73,8 +73,9 @@ class Emitter:
     (30, 1, 2)
     """
 
-    def __init__(self, identity: Identity, generator: Generator, partitions: int) -> None:
-        """Begin with nothing sent."""
+    def __init__(self, identity: Identity, generator: Generator, partitions: int, *, counts: bool = True) -> None:
+        """Begin with nothing sent; ``counts``: whether it learns of every record, so that marks can state how many."""
+        self.counts = counts
         self.identity = identity
         self.generator = generator
         self.partitions = partitions
@@ -178,7 +179,12 @@ class Emitter:
         for partition in range(self.partitions):
             sequence = self._sequences[partition]
             self._sequences[partition] = sequence + 1
-            marks.append((partition, replace(common, sequence=sequence, records=self._records[partition])))
+            marks.append(
+                (
+                    partition,
+                    replace(common, sequence=sequence, records=self._records[partition] if self.counts else None),
+                )
+            )
         return marks
 
     def mark_idle(self) -> None:

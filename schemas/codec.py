@@ -56,6 +56,7 @@ class AvroCodec:
             raw = json.loads(schema) if isinstance(schema, str) else dict(schema)
             self.schema_json: Final[str] = json.dumps(raw)
             self.name: Final[str] = str(raw["name"])
+            self.fields: Final[list[str]] = [str(field["name"]) for field in raw["fields"]]
             self.prefix: Final[bytes] = single_object_prefix(raw)
             self._parsed = fastavro.parse_schema(raw)
         except (ValueError, TypeError, LookupError, fastavro.schema.SchemaParseException) as error:
@@ -98,12 +99,26 @@ class AvroCodec:
         return value  # type: ignore[return-value]  # a record schema decodes to a dict
 
 
-def _plain_times(schema: Any) -> Any:  # noqa: ANN401  # JSON
-    """Drop the logical types: inside, a time is an int.  Canonical form, and so the fingerprint, ignores them."""
-    if isinstance(schema, dict):
-        return {key: _plain_times(part) for key, part in schema.items() if key != "logicalType"}
+def without_logical_types(schema: Mapping[str, Any] | str) -> dict[str, Any]:
+    """Return a schema whose times are plain ints; its fingerprint stays, for the canonical form ignores logical types.
+
+    Raises:
+        SchemaError: where the text is no JSON object.
+
+    >>> without_logical_types('{"type": "long", "logicalType": "timestamp-millis"}')
+    {'type': 'long'}
+    """
+    try:
+        return dict(_strip(json.loads(schema) if isinstance(schema, str) else schema))
+    except (ValueError, TypeError) as error:
+        raise SchemaError(schema=str(schema)[:80], reason=f"{type(error).__name__}: {error}") from error
+
+
+def _strip(schema: Any) -> Any:  # noqa: ANN401  # JSON
+    if isinstance(schema, Mapping):
+        return {key: _strip(part) for key, part in schema.items() if key != "logicalType"}
     if isinstance(schema, list):
-        return [_plain_times(part) for part in schema]
+        return [_strip(part) for part in schema]
     return schema
 
 
@@ -122,7 +137,7 @@ def codec_of(name: str) -> AvroCodec:
     >>> codec_of("session_mean").name
     'SessionMean'
     """
-    return AvroCodec(_plain_times(load_schema(name)))
+    return AvroCodec(without_logical_types(load_schema(name)))
 
 
 _WATERMARK: Final = codec_of("watermark")

@@ -1,12 +1,18 @@
 """The command ``floodmark``."""
 
+from dataclasses import asdict
 from datetime import timedelta
+from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+from floodmark.producers.check import check_topic, event_time_reader
 from floodmark.producers.command import run_command
+from floodmark.schemas.errors import UsageError
 from rich.console import Console
+
+_TOLD: Final = 10_000  # records between two words of progress
 
 app = typer.Typer(
     name="floodmark",
@@ -62,6 +68,42 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     else:
         show.account(console, outcome)
     raise typer.Exit(0 if outcome.equal else 1)
+
+
+@app.command()
+def check(
+    topic: Annotated[str, typer.Argument(help="The topic to check.")],
+    *,
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    schema: Annotated[Path | None, typer.Option(help="Avro schema of the data, to judge lateness by.")] = None,
+    event_time: Annotated[str | None, typer.Option(help="The field of the schema that is the event time.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
+) -> None:
+    """Check that a topic keeps its promises: every record of it, from the beginning.
+
+    Finds late rows, regressing marks, missing and surplus members, gaps in sequences, lost and surplus rows,
+    unreadable marks and rows, conflicting replays, zombies, membership conflicts, what comes after the end, unmarked
+    partitions and missing headers.
+
+    Exit status: 0 nothing is wrong, 1 something is, 2 could not check.
+    """
+    if (schema is None) != (event_time is None):
+        raise UsageError(reason="check needs --schema and --event-time together")
+    reader = None if schema is None or event_time is None else event_time_reader(schema, event_time)
+    console = Console(stderr=True)
+    with console.status("reading") as status:
+        checker, findings = check_topic(
+            {"bootstrap.servers": bootstrap_servers},
+            topic,
+            reader,
+            lambda count: status.update(f"{count:,} records read") if count % _TOLD == 0 else None,
+        )
+    for finding in findings:
+        typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}) if json else str(finding))
+    judged = "" if reader else ", lateness not judged (no --schema)"
+    counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
+    typer.echo(f"{topic}: {counts}: {len(findings)} fault(s)", err=True)
+    raise typer.Exit(1 if findings else 0)
 
 
 def main() -> None:

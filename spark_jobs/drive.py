@@ -272,7 +272,9 @@ class Drive:
         emitter = self._emitter
         if emitter is not None:
             emitter.grow(self._sink.partitions() or 1)
-            for partition, rows in self._sink.rows().items():
+            written = self._sink.rows()
+            emitter.counts = written is not None
+            for partition, rows in (written or {}).items():
                 emitter.count(partition, rows)
             if output is not None and not progress.ended:
                 self._generator.advance(output)

@@ -44,9 +44,9 @@ class Sink(ABC):
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         """Run the batch."""
 
-    def rows(self) -> Mapping[int, int]:
-        """Return how many rows ``commit`` will write to which output partition, where that is known."""
-        return {}
+    def rows(self) -> Mapping[int, int] | None:
+        """Return how many rows ``commit`` will write to which output partition; ``None``: not known."""
+        return None
 
     def partitions(self) -> int | None:
         """Return the partition count of the output topic; ``None``: the sink has no place for watermark records."""
@@ -163,12 +163,15 @@ class ExactlyOnceSink(_KafkaSink):
     @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         table = frame.select("key", "value").toArrow()
+        if self._is_there(batch_id):
+            self._rows = []
+            return
         partitions = self.partitions() or 1
         keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
         self._rows = [(self._place(key, partitions), key, value) for key, value in zip(keys, values, strict=True)]
 
     @override
-    def rows(self) -> Mapping[int, int]:
+    def rows(self) -> Mapping[int, int] | None:
         counts: dict[int, int] = {}
         for partition, _, _ in self._rows:
             counts[partition] = counts.get(partition, 0) + 1
@@ -177,7 +180,7 @@ class ExactlyOnceSink(_KafkaSink):
     @override
     def commit(self, batch_id: int, marks: Marks) -> None:
         rows, self._rows = self._rows, []
-        if batch_id <= self._last:
+        if self._is_there(batch_id):
             _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
             return
         for attempt in range(1, _ATTEMPTS + 1):
@@ -193,11 +196,14 @@ class ExactlyOnceSink(_KafkaSink):
                 time.sleep(attempt)
                 # With a new client: it ends the old transaction, and learns whether that was committed after all.
                 self.open()
-                if batch_id <= self._last:
+                if self._is_there(batch_id):
                     return
             else:
                 self._last = batch_id
                 return
+
+    def _is_there(self, batch_id: int) -> bool:
+        return batch_id <= self._last
 
     def _transact(self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks) -> None:
         self._producer.begin_transaction()

@@ -3,7 +3,6 @@
 Both run in the JVM (Spark's Avro functions); no row passes through Python.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +29,7 @@ class _Avro(Format):
     def __init__(self, schema: Mapping[str, Any] | str) -> None:
         codec = AvroCodec(schema)
         self._schema, self._prefix = codec.schema_json, codec.prefix
-        self.fields: list[str] = [field["name"] for field in json.loads(codec.schema_json)["fields"]]
+        self.fields = codec.fields
 
     def decode(self, value: Column) -> Column:
         body = F.substring(value, HEADER_SIZE + 1, 2**31 - 1 - HEADER_SIZE)

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import AvroCodec, Membership, Status, WatermarkRecord
+from floodmark.schemas.codec import without_logical_types
 
 EVENT = {
     "type": "record",
@@ -30,19 +30,8 @@ COUNT = {
 }
 
 
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Take the logical types away: tests think in milliseconds."""
-
-    def strip(kind: Any) -> Any:  # JSON
-        if isinstance(kind, list):
-            return [strip(part) for part in kind]
-        return kind["type"] if isinstance(kind, dict) else kind
-
-    return {**schema, "fields": [{**field, "type": strip(field["type"])} for field in schema["fields"]]}
-
-
-events = AvroCodec(_plain(EVENT))
-counts = AvroCodec(_plain(COUNT))
+events = AvroCodec(without_logical_types(EVENT))
+counts = AvroCodec(without_logical_types(COUNT))
 
 
 def mark(  # noqa: PLR0913  # a test names what matters and leaves the rest

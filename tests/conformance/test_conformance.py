@@ -1,0 +1,88 @@
+"""The case table, three times: the pure tracker, an observer on a real Kafka, a Spark job on a real Kafka."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from floodmark.producers import Observer
+from floodmark.schemas import END_OF_TIME, Status, Tracker, control_key, encode_watermark
+from floodmark.spark_jobs import avro, read, write
+from harness import EVENT, mark, until
+
+CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))["case"]
+cases = pytest.mark.parametrize("case", CASES, ids=[f"{case['origin']}: {case['name']}" for case in CASES])
+
+
+def records(case):
+    """Give each step's (partition, record) and expected output."""
+    sequences = {}
+    for step in case["steps"]:
+        partition, source, epoch = step.get("partition", 0), step.get("source", "a"), step.get("epoch", 1)
+        place = (partition, source, epoch)
+        sequence = step.get("sequence", sequences.get(place, 0))
+        sequences[place] = sequence + 1
+        record = mark(
+            source,
+            step.get("watermark"),
+            sequence,
+            epoch=epoch,
+            status=Status(step.get("status", "ACTIVE")),
+            version=step.get("version", 1),
+            size=step.get("size", case.get("size", 1)),
+            partitions=step.get("partitions", case.get("partitions", 1)),
+        )
+        yield partition, record, {"none": None, "end": END_OF_TIME}.get(step["out"], step["out"])
+
+
+def send(kafka, topic, partition, record):
+    producer = Producer(kafka.config)
+    producer.produce(topic, key=control_key(record.source), value=encode_watermark(record), partition=partition)
+    assert producer.flush(30) == 0
+
+
+@cases
+def test_the_tracker(case):
+    tracker = Tracker({"t"})
+    for partition, record, expected in records(case):
+        tracker.apply(record, topic="t", partition=partition, log_time=0)
+        assert tracker.advance() == expected
+
+
+@pytest.mark.kafka
+@cases
+def test_over_kafka(kafka, topic, case):
+    target = topic(case.get("partitions", 1))
+    with Observer(kafka.config, [target]) as observer:
+        for number, (partition, record, expected) in enumerate(records(case), start=1):
+            send(kafka, target, partition, record)
+            until(lambda due=number: list(observer.poll(0.05)) or observer.counts[target]["marks"] >= due, "the mark")
+            assert observer.trackers[target].advance() == expected
+
+
+@pytest.mark.spark
+@cases
+def test_in_a_spark_job(spark, kafka, topic, checkpoint, case):
+    """After each mark's batch the job has the expected watermark."""
+    target = topic(case.get("partitions", 1))
+    batches = []
+    rows = read(spark, topics=target, value=avro(EVENT), event_time="at", bootstrap_servers=kafka.bootstrap_servers)
+    job = write(
+        rows,
+        writer=lambda frame, _: frame.write.format("noop").mode("append").save(),
+        job="conformance",
+        checkpoint_location=checkpoint,
+        on_batch=batches.append,
+    )
+    last = None
+    try:
+        for number, (partition, record, expected) in enumerate(records(case), start=1):
+            send(kafka, target, partition, record)
+            until(
+                lambda due=number: job.raise_failure() or sum(batch.marks for batch in batches) >= due,
+                f"the batch of mark {number}",
+            )
+            last = last if expected is None else expected
+            assert job.watermark == last
+    finally:
+        job.stop()

@@ -1,0 +1,70 @@
+"""Kafka dies under a running job: back soon, nothing is lost; gone for good, the job says so."""
+
+import pytest
+from floodmark.producers import EmbeddedKafka, WatermarkedProducer, create_topics, explicit
+from floodmark.schemas import FloodmarkError, Membership
+from floodmark.spark_jobs import avro, read, write
+from harness import COUNT, EVENT, Stream, drain, until, window_counts
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+pytestmark = pytest.mark.spark
+WIDTH = 10_000
+
+
+def start(spark, broker, checkpoint, batches):
+    impatient = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
+    rows = read(
+        spark,
+        topics="in",
+        value=avro(EVENT),
+        event_time="at",
+        bootstrap_servers=broker.bootstrap_servers,
+        max_offsets_per_trigger=100,
+        options=impatient,
+    )
+    grouped = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
+    result = grouped.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
+    return write(
+        result,
+        topic="out",
+        value=avro(COUNT),
+        key="user",
+        event_time="ended",
+        checkpoint_location=checkpoint,
+        on_batch=batches.append,
+    )
+
+
+def test_a_broker_that_crashes_and_comes_back_loses_nothing(spark, tmp_path, checkpoint):
+    stream = Stream.seeded(31)
+    batches = []
+    with EmbeddedKafka(tmp_path / "kafka") as broker:
+        create_topics(broker.config, {"in": 2, "out": 2})
+        stream.produce(broker.config, "in", end=False)
+        job = start(spark, broker, checkpoint, batches)
+        until(lambda: len(batches) > 3, "some batches")
+        broker.kill()
+        broker.start()
+        for name in stream.steps:
+            WatermarkedProducer(
+                broker.config, topic="in", source=name, strategy=explicit(), membership=Membership(1, len(stream.steps))
+            ).end()
+        try:
+            job.await_end(120)
+        except FloodmarkError:  # Spark may have given up meanwhile; started again, it goes on
+            job.stop()
+            start(spark, broker, checkpoint, batches).await_end(120)
+        assert window_counts(drain(broker.config, "out")[0]) == stream.windows(WIDTH)
+
+
+def test_a_broker_that_is_gone_fails_the_job_with_a_clear_error(spark, tmp_path, checkpoint):
+    batches = []
+    with EmbeddedKafka(tmp_path / "kafka") as broker:
+        create_topics(broker.config, {"in": 1, "out": 1})
+        Stream.seeded(32, sources=1).produce(broker.config, "in", end=False)
+        job = start(spark, broker, checkpoint, batches)
+        until(lambda: len(batches) > 1, "some batches")
+        broker.kill()
+        with pytest.raises(FloodmarkError, match=r"broker|failed|Timed out|timed out"):
+            job.await_end(200)
+        job.stop()
