@@ -13,6 +13,9 @@ log was read.  From it follow all rules:
   partition count is the highest that any record has named, so a new partition holds the topic from its first sight.
 - A stage is unknown while any of its topics is; then the minimum over the topics with an active source.  All idle: it
   holds.  All ended: the end of time.  No topic, partition or source: unknown, never the maximum.
+- A source falls asleep (IDLE, ENDED) only when it has in every partition that knows it.  While it is ACTIVE in any, it
+  counts in the others with its last watermark there: partitions are read at different paces, and one that is behind must
+  not be left out of the minimum when the source is already back and moving on elsewhere.
 - What was handed on is never taken back: a lower minimum (a laggard returns, a member joins) holds, not regresses.
 - A lease is decided by the log alone: a source that named one counts as idle once another control record of its
   partition carries a log time more than the lease later than its own last one.
@@ -117,25 +120,31 @@ class _Partition:
         self.combined: _Combined = _UNKNOWN
         self.stale = True
 
-    def combine(self, version: int, size: int) -> "_Combined":
+    def combine(self, topic: "_Topic") -> "_Combined":
         if self.stale:
-            self.combined = self._combine(version, size)
+            self.combined = self._combine(topic)
             self.stale = False
         return self.combined
 
-    def _combine(self, version: int, size: int) -> "_Combined":
-        members = [source for source in self.sources.values() if source.version == version]
-        if len(members) < size:
+    def _combine(self, topic: "_Topic") -> "_Combined":
+        members = {name: source for name, source in self.sources.items() if source.version == topic.version}
+        if len(members) < topic.size:
             return _UNKNOWN
-        active = [source for source in members if source.status is Status.ACTIVE and not self.expired(source)]
+        active = [source for name, source in members.items() if self.counts(name, source, topic)]
         if not active:
-            return _ENDED if all(source.status is Status.ENDED for source in members) else _IDLE
+            return _ENDED if all(source.status is Status.ENDED for source in members.values()) else _IDLE
         lowest = END_OF_TIME
         for source in active:
             if source.watermark is None:
                 return _UNKNOWN
             lowest = min(lowest, source.watermark)
         return _Combined(Status.ACTIVE, lowest)
+
+    def counts(self, name: str, source: _Source, topic: "_Topic") -> bool:
+        """Tell whether a source is in this partition's minimum."""
+        if source.status is Status.ACTIVE:
+            return not self.expired(source)
+        return topic.awake[name] > 0
 
     def expired(self, source: _Source) -> bool:
         return source.lease is not None and self.log_time - source.log_time > source.lease
@@ -161,10 +170,12 @@ _ENDED: Final = _Combined(Status.ENDED)
 class _Topic:
     """The partitions of one topic, and who is expected to write to it."""
 
-    __slots__ = ("partition_count", "partitions", "size", "version")
+    __slots__ = ("awake", "partition_count", "partitions", "size", "version")
 
     def __init__(self) -> None:
         self.partitions: dict[int, _Partition] = {}
+        self.awake: Counter[str] = Counter()
+        """Of each source, in how many partitions its last statement is ACTIVE."""
         self.partition_count = 0
         self.version = 0
         self.size = 0
@@ -172,7 +183,19 @@ class _Topic:
     def combine(self) -> _Combined:
         if self.partition_count == 0 or len(self.partitions) < self.partition_count:
             return _UNKNOWN
-        return _least(part.combine(self.version, self.size) for part in self.partitions.values())
+        return _least(part.combine(self) for part in self.partitions.values())
+
+    def wake(self, source: str, change: int) -> None:
+        """Note that a source is ACTIVE in one partition more, or less."""
+        before = self.awake[source]
+        self.awake[source] = before + change
+        if (before > 0) != (before + change > 0):
+            self.forget()
+
+    def forget(self) -> None:
+        """Combine every partition anew."""
+        for part in self.partitions.values():
+            part.stale = True
 
 
 def _least(parts: Iterator[_Combined]) -> _Combined:
@@ -264,6 +287,7 @@ class Tracker:
             part = state.partitions[partition] = _Partition()
             state.partition_count = max(state.partition_count, partition + 1)
         source = part.sources.get(record.source)
+        was_active = source is not None and source.status is Status.ACTIVE
         if source is None or record.epoch > source.epoch:
             source = part.sources[record.source] = _Source(record, log_time)
         else:
@@ -272,6 +296,8 @@ class Tracker:
                 return refused
         part.stale = True
         part.log_time = max(part.log_time, log_time)
+        if was_active != (record.status is Status.ACTIVE):
+            state.wake(record.source, -1 if was_active else 1)
         return self._state(source, record, log_time)
 
     def _refuse(self, source: _Source, record: WatermarkRecord) -> Verdict | None:
@@ -306,8 +332,7 @@ class Tracker:
             self.counts["membership_conflicts"] += 1
             size = max(size, state.size)
         state.version, state.size = version, size
-        for part in state.partitions.values():
-            part.stale = True
+        state.forget()
 
     def advance(self) -> int | None:
         """Combine all that was applied.
@@ -331,7 +356,7 @@ class Tracker:
         """Return the combined watermark of one partition; ``None``: unknown, idle or ended."""
         state = self._topics[topic]
         part = state.partitions.get(partition)
-        return None if part is None else part.combine(state.version, state.size).watermark
+        return None if part is None else part.combine(state).watermark
 
     def source_watermark(self, topic: str, partition: int, source: str) -> int | None:
         """Return what one source has promised in one partition; ``None``: nothing."""
@@ -353,7 +378,7 @@ class Tracker:
             for name, topic in self._topics.items()
             for number, part in sorted(topic.partitions.items())
             for source_name, source in sorted(part.sources.items())
-            if source.version == topic.version and source.status is Status.ACTIVE and not part.expired(source)
+            if source.version == topic.version and part.counts(source_name, source, topic)
         ]
         if active:
             lowest = min(hold.watermark for hold in active if hold.watermark is not None)
@@ -380,7 +405,7 @@ class Tracker:
                 yield Hold(Holder(name, number), None, reason, None if part is None else part.log_time)
             elif part is not None:
                 for key, source in sorted(current.items()):
-                    if source.status is Status.ACTIVE and source.watermark is None and not part.expired(source):
+                    if source.watermark is None and part.counts(key, source, topic):
                         yield Hold(Holder(name, number, key), None, "has promised nothing yet", source.since)
 
     def snapshot(self) -> dict[str, Any]:
@@ -431,6 +456,8 @@ class Tracker:
                     part = topic.partitions[int(number)] = _Partition()
                     part.log_time = stored_part["log_time"]
                     part.sources = {key: _Source.of(state) for key, state in stored_part["sources"].items()}
+                    for key, source in part.sources.items():
+                        topic.awake[key] += source.status is Status.ACTIVE
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptSnapshotError(
                 where="of the tracker", reason=f"{type(error).__name__}: {error}", advice="restore an intact copy"

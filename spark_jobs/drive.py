@@ -270,7 +270,7 @@ class Drive:
     def _commit(self, batch_id: int, progress: Progress, output: int | None) -> None:
         marks = []
         emitter = self._emitter
-        if emitter is not None:
+        if emitter is not None and not emitter.ended:  # who has ended says nothing more in this epoch
             emitter.grow(self._sink.partitions() or 1)
             written = self._sink.rows()
             emitter.counts = written is not None
@@ -278,7 +278,7 @@ class Drive:
                 emitter.count(partition, rows)
             if output is not None and not progress.ended:
                 self._generator.advance(output)
-            if progress.ended and not emitter.ended:
+            if progress.ended:
                 emitter.end()
             holds = progress.tracker.holds()
             holder = None if not holds else holds[0].holder

@@ -54,6 +54,29 @@ def play(*steps, topics=("t",)):
             id="a laggard that returns holds, and never moves it back",
         ),
         pytest.param(
+            [
+                (mark("a", 20, 0, partitions=2), 0),
+                (mark("a", 20, 0, partitions=2), 1),
+                (mark("a", 20, 1, partitions=2, status=IDLE), 0),
+                (mark("a", 20, 1, partitions=2, status=IDLE), 1),
+                (mark("a", 50, 2, partitions=2), 0),
+                (mark("a", 50, 2, partitions=2), 1),
+            ],
+            [None, 20, None, None, None, 50],
+            id="a partition read late is not left out when its idle source is back elsewhere",
+        ),
+        pytest.param(
+            [
+                (mark("a", 20, 0, partitions=2, status=ENDED), 0),
+                (mark("a", 20, 0, partitions=2), 1),
+                (mark("a", 90, 0, partitions=2, epoch=2), 0),
+                (mark("a", 20, 1, partitions=2, status=ENDED), 1),
+                (mark("a", 90, 0, partitions=2, epoch=2), 1),
+            ],
+            [None, 20, None, None, 90],
+            id="nor when its ended source has begun a new epoch elsewhere",
+        ),
+        pytest.param(
             [(mark("a", 30), 0), (mark("a", 40, 1, status=IDLE), 0), (mark("a", 41, 2), 0)],
             [30, None, 41],
             id="all idle: it holds",

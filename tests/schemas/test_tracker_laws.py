@@ -38,11 +38,14 @@ class Model:
             if record.membership.version == newest:
                 counted.append((partition, record))
         partitions = max([r.partitions for _, r in counted] + [p + 1 for p, _ in counted])
-        return self.least([self.partition(counted, number, version, size) for number in range(partitions)])
+        states = [self.states(counted, number) for number in range(partitions)]
+        awake = {name for state in states for name, (last, _) in state.items() if last.status is Status.ACTIVE}
+        return self.least([self.partition(state, awake, version, size) for state in states])
 
-    def partition(self, counted, number, version, size):
+    @staticmethod
+    def states(counted, number):
         here = [record for partition, record in counted if partition == number]
-        members = {}
+        states = {}
         for name in {record.source for record in here}:
             mine = [record for record in here if record.source == name]
             epoch = max(record.epoch for record in mine)
@@ -52,11 +55,15 @@ class Model:
                     continue
                 last = record
                 watermark = max([w for w in (watermark, record.watermark) if w is not None], default=None)
-            if last.membership.version == version:
-                members[name] = (last.status, watermark)
+            states[name] = (last, watermark)
+        return states
+
+    @staticmethod
+    def partition(states, awake, version, size):
+        members = {n: (last.status, w) for n, (last, w) in states.items() if last.membership.version == version}
         if len(members) < size:
             return "unknown"
-        active = [watermark for status, watermark in members.values() if status is Status.ACTIVE]
+        active = [watermark for name, (_, watermark) in members.items() if name in awake]
         if not active:
             return "ended" if all(status is Status.ENDED for status, _ in members.values()) else "idle"
         return "unknown" if None in active else min(active)
