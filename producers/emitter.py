@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from floodmark.producers.strategies import Generator
-from floodmark.schemas.errors import EndedError
+from floodmark.schemas.errors import EndedError, IdleError
 from floodmark.schemas.records import Holder, Membership, Status, WatermarkRecord
 
 SHIPMENT_SIZE: Final = 256
@@ -80,6 +80,8 @@ class Emitter:
         self.generator = generator
         self.partitions = partitions
         self.status = Status.ACTIVE
+        self.announced = False
+        """Whether readers have been told that this source is there, in this epoch and since it was last idle."""
         self.late = 0
         self._records: Counter[int] = Counter()
         self._sequences: Counter[int] = Counter()
@@ -112,7 +114,8 @@ class Emitter:
             raise EndedError(source=self.identity.source, action="send a record")
         if self._promised is not None and event_time < self._promised:
             self.late += 1
-        self.status = Status.ACTIVE
+        if self.status is Status.IDLE:
+            raise IdleError(source=self.identity.source)
         self.generator.on_event(event_time)
         self._records[partition] += 1
         if self._boarding.sent >= SHIPMENT_SIZE:
@@ -162,6 +165,7 @@ class Emitter:
         """
         watermark = self.watermark
         self._promised = watermark
+        self.announced = self.status is Status.ACTIVE
         self._close_boarding()
         common = WatermarkRecord(
             source=self.identity.source,
@@ -188,9 +192,18 @@ class Emitter:
         return marks
 
     def mark_idle(self) -> None:
-        """Ask readers not to wait for this source until its next record."""
+        """Ask readers not to wait for this source until it is active again."""
         self._check_not_ended("go idle")
         self.status = Status.IDLE
+        self.announced = False
+
+    def mark_active(self) -> None:
+        """Come back from idle; the marks that say so must stand in every partition before the next record.
+
+        Else the others might move the watermark past that record while readers still take this source for idle.
+        """
+        self._check_not_ended("be active")
+        self.status = Status.ACTIVE
 
     def end(self) -> None:
         """Say that nothing more will come in this epoch.  Safe only when every record is acknowledged."""

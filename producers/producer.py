@@ -137,6 +137,8 @@ class WatermarkedProducer:
             raise LateRecordError(source=emitter.identity.source, event_time=event_time, watermark=promised)
         if partition is None:
             partition = self._partitioner(raw_key, emitter.partitions)
+        if not emitter.announced:
+            self._announce()
         shipment = emitter.send(partition, event_time)
         if shipment is not self._shipment:
             self._shipment = shipment
@@ -147,6 +149,13 @@ class WatermarkedProducer:
             emitter.unsend(partition)
             raise
         self.poll(0)
+
+    def _announce(self) -> None:
+        """Mark before the first record, and before the first after idleness: readers must know whom to wait for."""
+        if self._emitter.status is Status.IDLE:
+            self._emitter.mark_active()
+        if self._emitter.status is Status.ACTIVE:
+            self.emit()
 
     def advance(self, watermark: int | datetime) -> None:
         """Promise that no later record of this source has an event time below ``watermark`` (strategy `explicit`).

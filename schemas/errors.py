@@ -73,6 +73,12 @@ class EndedError(UsageError):
     template = "source {source!r} has ended: it cannot {action}; start a new epoch to write again"
 
 
+class IdleError(UsageError):
+    """A record of a source that readers take for idle, without the marks that say it is back."""
+
+    template = "source {source!r} is idle: mark_active() and the marks that say so come before its next record"
+
+
 class UnsupportedPartitionerError(UsageError):
     """A partitioner whose choice cannot be foretold, which the record counts need."""
 

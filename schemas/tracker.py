@@ -14,8 +14,8 @@ log was read.  From it follow all rules:
 - A stage is unknown while any of its topics is; then the minimum over the topics with an active source.  All idle: it
   holds.  All ended: the end of time.  No topic, partition or source: unknown, never the maximum.
 - A source falls asleep (IDLE, ENDED) only when it has in every partition that knows it.  While it is ACTIVE in any, it
-  counts in the others with its last watermark there: partitions are read at different paces, and one that is behind must
-  not be left out of the minimum when the source is already back and moving on elsewhere.
+  counts in the others with its last watermark there: partitions are read at different paces, and one that is behind
+  must not be left out of the minimum when the source is already back and moving on elsewhere.
 - What was handed on is never taken back: a lower minimum (a laggard returns, a member joins) holds, not regresses.
 - A lease is decided by the log alone: a source that named one counts as idle once another control record of its
   partition carries a log time more than the lease later than its own last one.

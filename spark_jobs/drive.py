@@ -26,12 +26,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from floodmark.producers.emitter import Emitter, Identity
+from floodmark.producers.kafka import Config
 from floodmark.producers.strategies import Explicit
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import (
     BatchNotConsumedError,
     InvalidOutputError,
     PromiseBrokenError,
+    SnapshotError,
     UnreadableControlRecordError,
 )
 from floodmark.schemas.records import Membership
@@ -40,6 +42,7 @@ from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.engine import Engine
 from floodmark.spark_jobs.progress import Progress, WindowsClose, spark_watermark
 from floodmark.spark_jobs.read import Reading, count_late
+from floodmark.spark_jobs.rebuild import rebuild
 from floodmark.spark_jobs.sinks import Sink
 from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
 from pyspark.sql import DataFrame
@@ -86,6 +89,7 @@ class Settings:
 
     hold: timedelta = timedelta(0)
     windows_close: WindowsClose = "after"
+    rebuild: bool = False
     membership: Membership = Membership()  # noqa: RUF009  # frozen
 
 
@@ -99,6 +103,7 @@ class Drive:
         sink: Sink,
         snapshots: Snapshots,
         settings: Settings,
+        client: Config,
         on_batch: Callable[[Batch], None] | None = None,
     ) -> None:
         """Nothing is opened yet: a restart learns on its first batch where it stands."""
@@ -110,6 +115,7 @@ class Drive:
         self._sink = sink
         self._snapshots = snapshots
         self._settings = settings
+        self._client = client
         self._hold = milliseconds(settings.hold)
         self._on_batch = on_batch
         self._query: StreamingQuery | None = None
@@ -139,7 +145,7 @@ class Drive:
         if not self._started.wait(_START_TIMEOUT) or self._query is None:
             raise AssertionError  # write() attaches right after it starts the query
         engine = Engine(self._query)
-        progress = self._progress or self._resume(batch_id)
+        progress = self._progress or self._resume(batch_id, engine)
         ran_with = progress.applied
         self._sink.consume(frame, batch_id)
         observed = engine.observed()
@@ -170,13 +176,19 @@ class Drive:
             **counts,
         )
 
-    def _resume(self, batch_id: int) -> Progress:
+    def _resume(self, batch_id: int, engine: Engine) -> Progress:
         """Take up the progress of the last committed batch, and a new epoch."""
+        topics = {topic for reading in self._readings for topic in reading.topics}
         if batch_id == 0:
-            topics = {topic for reading in self._readings for topic in reading.topics}
             progress = Progress(Tracker(topics))
         else:
-            progress = self._snapshots.load(batch_id - 1)
+            try:
+                progress = self._snapshots.load(batch_id - 1)
+            except SnapshotError as error:
+                if not self._settings.rebuild:
+                    raise
+                _log.warning("job %s: %s", self.identity.job, error)
+                progress = rebuild(self._client, topics, engine.offsets()[0])
         progress.epoch = max(progress.epoch + 1, time.time_ns() // 1_000_000)
         self._sink.open()
         partitions = self._sink.partitions()

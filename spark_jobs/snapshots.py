@@ -20,8 +20,8 @@ KEPT: Final = 100
 """How many snapshots stay: as many batches as Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
 
 _ADVICE: Final = (
-    "restore the checkpoint from a copy, or start again with a new checkpoint_location: the topics are then read from "
-    "their beginning"
+    "give write() rebuild=True to work it out again from the topics, or start again with a new checkpoint_location: "
+    "the topics are then read from their beginning"
 )
 
 
@@ -43,8 +43,12 @@ class Snapshots:
         self.checkpoint_location = checkpoint_location
         self._files = Files(spark, checkpoint_location)
 
-    def claim(self, identity: JobIdentity) -> JobIdentity:
+    def claim(self, identity: JobIdentity, *, adopt: bool = False) -> JobIdentity:
         """Take the checkpoint location for a job, or find that it is already the job's.
+
+        Args:
+            identity: the job.
+            adopt: take one whose owner is not known any more, too.
 
         Returns:
             The identity with the id that this checkpoint has had since its first use.
@@ -55,7 +59,7 @@ class Snapshots:
         name = f"{FOLDER}/job.json"
         text = self._files.read(name)
         if text is None:
-            if self._files.exists("offsets"):
+            if self._files.exists("offsets") and not adopt:
                 found = "a query that is not Floodmark's"
                 raise self._foreign(found, identity)
             claimed = JobIdentity(identity.job, identity.topics, identity.output, uuid.uuid4().hex)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from floodmark.producers.kafka import require_topics
-from floodmark.schemas.errors import DeadlineError, JobFailedError, UsageError
+from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError, UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.drive import OUTPUT, Batch, Drive, Settings
@@ -95,8 +95,13 @@ class Job:
 
     def raise_failure(self) -> None:
         """Raise what failed the job, if anything did: Floodmark's own errors as they were."""
-        if self._drive.failure is not None:
-            raise self._drive.failure
+        inner = self._drive.failure
+        if isinstance(inner, FloodmarkError):
+            raise inner
+        if inner is not None:
+            lines = [line for line in str(inner).splitlines() if line.strip()]
+            said = " ".join(line for line in lines if "Exception" in line)[:500] or str(inner)[:500]
+            raise JobFailedError(job=self.name, reason=f"{type(inner).__name__}: {said}") from inner
         failure: StreamingQueryException | None = self.query.exception()
         if failure is not None:
             raise JobFailedError(job=self.name, reason=str(failure).split("\n\n", maxsplit=1)[0]) from failure
@@ -126,6 +131,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     output_mode: Literal["append", "update"] = "append",
     trigger: Mapping[str, Any] | None = None,
     membership: Membership = Membership(),  # noqa: B008  # frozen
+    rebuild: bool = False,
     client: Mapping[str, Any] | None = None,
     options: Mapping[str, str] | None = None,
     on_batch: Callable[[Batch], None] | None = None,
@@ -151,6 +157,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         output_mode: Spark's.
         trigger: Spark's, for example ``{"processingTime": "1 second"}``; default: batch after batch.
         membership: how many jobs or producers write to the output topic.
+        rebuild: where a snapshot is lost or damaged, work it out again from the topics, as far as they reach back,
+            instead of raising.
         client: confluent-kafka settings for the output (security and so on).
         options: options of Spark's Kafka writer, for ``at-least-once``.
         on_batch: is told what each batch did.
@@ -176,9 +184,10 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
             raise UsageError(reason=f"topic {topic!r} is both input and output of job {name!r}: it would never end")
         require_topics(config, [topic])
     frame = result if topic is None else _output(result, topic, key, value, event_time)
-    identity = snapshots.claim(JobIdentity(name, topics, topic))
+    identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
     sink = _sink(identity, writer, delivery, config, options or {})
-    drive = Drive(identity, readings, sink, snapshots, Settings(hold, windows_close, membership), on_batch)
+    settings = Settings(hold, windows_close, rebuild, membership)
+    drive = Drive(identity, readings, sink, snapshots, settings, config, on_batch)
     stream = (
         frame.writeStream.foreachBatch(drive)
         .option("checkpointLocation", checkpoint_location)

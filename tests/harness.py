@@ -107,15 +107,19 @@ class Stream:
             for name, script in self.steps.items():
                 if number < len(script):
                     times, watermark = script[number]
-                    for time_ in times:
-                        user = f"u{time_ % 5}"
-                        value = events.encode({"user": user, "at": time_})
-                        producers[name].produce(value, event_time=time_, key=user)
+                    self.produce_step(producers[name], times)
                     producers[name].advance(watermark)
                     producers[name].flush()
         for producer in producers.values():
             if end:
                 producer.end()
+
+    @staticmethod
+    def produce_step(producer: WatermarkedProducer, times: list[int]) -> None:
+        """Write the events of one step."""
+        for time_ in times:
+            user = f"u{time_ % 5}"
+            producer.produce(events.encode({"user": user, "at": time_}), event_time=time_, key=user)
 
     def windows(self, width: int) -> Counter[tuple[str, int]]:
         """Count events per user and tumbling window end: the batch result."""

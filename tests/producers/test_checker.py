@@ -133,7 +133,7 @@ def test_the_command_names_the_place_of_a_fault_and_fails(kafka, topic, tmp_path
     done = command(kafka, target, tmp_path, "--json")
     assert done.returncode == 1
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(finding["fault"], finding["offset"]) for finding in found] == [("late row", 2), ("unreadable row", 3)]
+    assert [(finding["fault"], finding["offset"]) for finding in found] == [("late row", 3), ("unreadable row", 4)]
 
 
 @pytest.mark.kafka

@@ -4,7 +4,7 @@ import pytest
 from floodmark.producers.emitter import SHIPMENT_SIZE, Emitter, Identity
 from floodmark.producers.strategies import Explicit, ascending
 from floodmark.schemas import Membership, Status
-from floodmark.schemas.errors import EndedError
+from floodmark.schemas.errors import EndedError, IdleError
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -49,12 +49,15 @@ def test_a_new_partition_is_marked_from_its_first_sequence():
     assert [(p, m.sequence, m.partitions) for p, m in ours.marks(now=0)] == [(0, 1, 3), (1, 0, 3), (2, 0, 3)]
 
 
-def test_idle_lasts_until_the_next_record():
+def test_an_idle_source_says_that_it_is_back_before_its_next_record():
     ours = emitter()
     ours.mark_idle()
     assert ours.marks(now=0)[0][1].status is Status.IDLE
-    ours.send(0, 12)
+    with pytest.raises(IdleError):
+        ours.send(0, 12)
+    ours.mark_active()
     assert ours.marks(now=0)[0][1].status is Status.ACTIVE
+    ours.send(0, 12)
 
 
 def test_a_source_that_ended_sends_nothing_more():

@@ -108,6 +108,17 @@ def test_two_sources_are_both_waited_for(kafka, topic):
     drain(kafka.config, target)
 
 
+def test_a_source_back_from_idle_says_so_before_its_record(kafka, topic):
+    target = topic(partitions=1)
+    ours = producer(kafka, target)
+    ours.mark_idle()
+    ours.produce(b"x", event_time=12)
+    ours.end()
+    records = log(kafka, target)[0]
+    said = [record.record.status if isinstance(record, Mark) else record.value for record in records]
+    assert said == [Status.IDLE, Status.ACTIVE, b"x", Status.ENDED]
+
+
 def test_new_partitions_are_found_and_marked(kafka, topic, monkeypatch):
     monkeypatch.setattr("floodmark.producers.producer._METADATA_INTERVAL", 0.0)
     target = topic(partitions=1)

@@ -7,10 +7,9 @@ import os
 from collections import Counter
 
 import pytest
-from world import STEPS, World
-
 from floodmark.producers.checker import Checker, Fault
 from floodmark.schemas import FORMAT_VERSION, HEADER, WatermarkRecord, control_key, encode_watermark
+from world import STEPS, World
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "2000"))
 CHUNKS = 10

@@ -1,6 +1,6 @@
 """A small world in which everything goes wrong, on the real cores: `Emitter`, `Tracker`, `Progress`, `Checker`.
 
-Only the surroundings are made up: an in-memory log instead of Kafka, a dictionary of windows instead of Spark's state.  One
+Only the surroundings are made up: an in-memory log instead of Kafka, a dictionary instead of Spark's state.  One
 seed is one history: sources that crash, lose acknowledgements, send again, fall idle, join and leave; zombies, replayed
 marks, growing topics; and two stages that are killed between any two steps of a batch.
 """
@@ -63,6 +63,7 @@ class Source:
         identity = Identity(self.name, self.epoch, self.membership)
         self.emitter = Emitter(identity, self.generator, len(self.topic.partitions))
         again, self.unacknowledged = [time for time, _ in self.unacknowledged], []
+        self.mark()  # before the first record
         for event_time in again:
             self.send(event_time, lost=False)
 
@@ -264,8 +265,9 @@ class World:
                 if source.idling:  # back, but no earlier than where the others are by now
                     source.idling = False
                     source.floor = max(other.floor for other in self.sources)
-                    source.emitter.status = Status.ACTIVE
+                    source.emitter.mark_active()
                     source.generator.advance(source.floor)
+                    source.mark()
                 source.work()
         for stage in self.stages:
             if chance.random() < 0.6:
@@ -277,6 +279,9 @@ class World:
     def crash(self, source: Source, _alive: list[Source]) -> None:
         """A source dies and starts again."""
         self.faults["crash"] += 1
+        if source.idling:
+            source.idling = False
+            source.floor = max(other.floor for other in self.sources)
         source.start()
         source.generator.advance(source.floor)
 
@@ -353,5 +358,3 @@ class World:
             for entry in log
             if isinstance(entry, Row)
         )
-
-

@@ -1,6 +1,8 @@
 """A Spark job on a real broker: exact results, one scan, clear errors."""
 
 import json
+import os
+import signal
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -373,6 +375,52 @@ def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source
     _more(kafka, given)
     with pytest.raises(MissingSnapshotError, match="is missing"):
         counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
+
+
+@pytest.mark.parametrize("lost", ["[0-9]*.json", "*"])
+def test_a_lost_snapshot_is_rebuilt_from_the_topic_when_asked(kafka, topic, source, checkpoint, lost):
+    given, out = topic(2), topic(1)
+    stream = Stream.seeded(13, sources=2)
+    stream.produce(kafka.config, given, end=False)
+    job = counted(windowed(source(given, max_offsets_per_trigger=300)), out, checkpoint)
+    job.process_available(_LIMIT)
+    reached = job.watermark
+    job.stop()
+    for snapshot in Path(checkpoint, "floodmark").glob(lost):
+        snapshot.unlink()
+    for name in stream.steps:
+        membership = Membership(version=1, size=2)
+        WatermarkedProducer(kafka.config, topic=given, source=name, strategy=explicit(), membership=membership).end()
+    batches = []
+    again = counted(windowed(source(given)), out, checkpoint, rebuild=True, on_batch=batches.append)
+    again.await_end(_LIMIT)
+    assert batches[0].output == reached == min(script[-1][1] for script in stream.steps.values())
+    assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
+    assert again.counts["late"] == 0
+
+
+def test_a_python_worker_that_is_killed_costs_no_row(kafka, topic, source, checkpoint, tmp_path):
+    """A user's Python function dies with its worker; the job fails, starts again, and ends right."""
+    given, out = topic(2), topic(1)
+    stream = Stream.seeded(14, sources=1)
+    stream.produce(kafka.config, given)
+    flag = str(tmp_path / "died")
+
+    def dying(user: str) -> str:
+        if user == "u3" and not os.path.exists(flag):  # noqa: PTH110  # runs in a bare worker
+            open(flag, "w").close()  # noqa: PTH123
+            os.kill(os.getpid(), signal.SIGKILL)
+        return user
+
+    def start():
+        rows = source(given, max_offsets_per_trigger=150).withColumn("user", F.udf(dying, "string")("user"))
+        return counted(windowed(rows), out, checkpoint)
+
+    with pytest.raises(JobFailedError):
+        start().await_end(_LIMIT)
+    start().await_end(_LIMIT)
+    assert Path(flag).exists()
+    assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
 
 
 def test_a_checkpoint_of_another_job_is_refused(kafka, topic, source, checkpoint):

@@ -1,0 +1,130 @@
+"""Break things on purpose, on real Kafka and real Spark, and compare the results with a batch computation.
+
+    PYTHONPATH=tests python tests/benchmarks/nemesis.py [FAULTS] [SEED]
+
+Two Spark jobs in a chain, three sources; FAULTS (default 30) of: SIGKILL of the first job, of the second, of the broker
+(each comes back), at random moments.  Ends with status 0 only if no row was lost, doubled or late.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+from floodmark.producers import EmbeddedKafka, WatermarkedProducer, create_topics, explicit
+from floodmark.schemas import FloodmarkError, Membership
+from floodmark.spark_jobs.demo.processes import Child
+from harness import Stream, drain, until, window_counts
+
+WIDTH = 10_000
+STEPS_PER_FAULT = 8
+
+
+class Supervisor:
+    """Starts a job again whenever it has ended, as any operator would."""
+
+    def __init__(self, name: str, options: dict[str, object], directory: Path) -> None:
+        """Start it."""
+        self.child = Child(name, "nemesis_job", options, directory)
+        self.failures = 0
+
+    def tend(self) -> bool:
+        """Start it again if it failed; tells whether it has finished."""
+        try:
+            return self.child.finished
+        except FloodmarkError:
+            self.failures += 1
+            self.child.crash()
+            return False
+
+
+def feed(config: dict[str, str], stream: Stream, stop: threading.Event) -> None:
+    """Write the stream step by step, slowly, through every broker crash; then end."""
+    membership = Membership(version=1, size=len(stream.steps))
+    patient = {**config, "message.timeout.ms": 120_000, "linger.ms": 5}
+    producers = {
+        name: WatermarkedProducer(
+            patient,
+            topic="in",
+            source=name,
+            strategy=explicit(),
+            membership=membership,
+            interval=timedelta(milliseconds=200),
+            on_late="raise",
+        )
+        for name in stream.steps
+    }
+    for number in range(max(map(len, stream.steps.values()))):
+        for name, script in stream.steps.items():
+            times, watermark = script[number]
+            stream.produce_step(producers[name], times)
+            producers[name].advance(watermark)
+            producers[name].poll()
+        stop.wait(0.25)
+    for producer in producers.values():
+        producer.end(timeout=240)
+
+
+def main(faults: int = 30, seed: int = 1) -> int:
+    """Run, break, compare."""
+    here = Path(__file__).parent
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent)])  # for the jobs
+    chance = random.Random(seed)  # noqa: S311  # a repeatable run
+    stream = Stream.seeded(seed, sources=3, steps=STEPS_PER_FAULT * faults, per_step=12)
+    done = Counter[str]()
+    with tempfile.TemporaryDirectory() as place, EmbeddedKafka(Path(place, "kafka")) as kafka:
+        directory = Path(place)
+        create_topics(kafka.config, {"in": 3, "windows": 2, "totals": 2})
+        began = time.monotonic()
+        common = {"bootstrap-servers": kafka.bootstrap_servers}
+        jobs = [
+            Supervisor(
+                name,
+                {**common, "source": given, "topic": out, "checkpoint": directory / name, "stage": name},
+                directory,
+            )
+            for name, given, out in (("first", "in", "windows"), ("second", "windows", "totals"))
+        ]
+        stop = threading.Event()
+        feeder = threading.Thread(target=feed, args=(kafka.config, stream, stop))
+        until(lambda: all(job.tend() or job.child.lines() for job in jobs), "two jobs", 120)
+        feeder.start()
+        for number in range(faults):
+            time.sleep(chance.uniform(2, 9))
+            victim = chance.choice(["first", "second", "broker", "both"])
+            done[victim] += 1
+            if victim == "broker":
+                kafka.kill()
+                kafka.start()
+            for job in jobs:
+                if victim in {job.child.name, "both"}:
+                    job.child.crash()
+                job.tend()
+            sys.stdout.write(f"{time.monotonic() - began:5.0f} s  fault {number + 1:2}: SIGKILL of {victim}\n")
+            sys.stdout.flush()
+        feeder.join(300)
+        until(lambda: all([job.tend() for job in jobs]), "the end of both jobs", 300)  # noqa: C419  # tend to each
+        first = window_counts(drain(kafka.config, "windows")[0])
+        second = window_counts(drain(kafka.config, "totals")[0])
+        rows = len(drain(kafka.config, "windows")[0])
+        late = [json.loads(job.child.lines()[-1])["late"] for job in jobs]
+    truth = stream.windows(WIDTH)
+    equal = first == truth and second == truth and rows == len(truth)
+    failures = sum(job.failures for job in jobs)
+    sys.stdout.write(
+        f"{faults} faults ({', '.join(f'{n} {what}' for what, n in sorted(done.items()))}), "
+        f"{failures} more failures of jobs that followed\n"
+        f"{stream.size:,} events, {len(truth):,} windows: "
+        f"{'equal row by row in both stages' if equal else 'DIFFERENT'}, late rows: {sum(late)}\n"
+    )
+    return 0 if equal and not sum(late) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -1,0 +1,60 @@
+"""The two jobs of ``nemesis.py``: windows per user, then totals per window."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from floodmark.producers.command import run_command
+from floodmark.spark_jobs import avro, local_session, read, write
+from harness import COUNT, EVENT
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+WIDTH = 10_000
+
+
+def say(**fields: object) -> None:
+    """Write a line of JSON."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+Text = Annotated[str, typer.Option()]
+
+
+def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, stage: Text) -> None:
+    """Run one of the two stages."""
+    spark = local_session(stage, cores=1)
+    first = stage == "first"
+    event_time = "at" if first else "ended"
+    rows = read(
+        spark,
+        topics=source,
+        value=avro(EVENT if first else COUNT),
+        event_time=event_time,
+        bootstrap_servers=bootstrap_servers,
+        max_offsets_per_trigger=2_000,
+    )
+    if first:
+        grouped = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).agg(F.count("user").alias("n"))
+        result = grouped.select("user", F.col("window.end").alias("ended"), "n")
+    else:
+        # Grouped by the event time itself: Spark lets a group go when the watermark is past it.
+        grouped = rows.groupBy("user", "ended").agg(F.sum("n").alias("n"))
+        result = grouped.select("user", "ended", "n")
+    job = write(
+        result,
+        topic=topic,
+        value=avro(COUNT),
+        key="user",
+        event_time="ended",
+        checkpoint_location=checkpoint,
+        on_batch=lambda batch: say(batch=batch.batch_id, late=batch.late),
+    )
+    say(started=stage)
+    job.await_end()
+    say(ended=stage, late=job.counts["late"])
+
+
+if __name__ == "__main__":
+    run_command(main)
