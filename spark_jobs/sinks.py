@@ -22,6 +22,9 @@ from typing_extensions import override
 _log = logging.getLogger(__name__)
 _TIMEOUT: Final = 30.0
 _ATTEMPTS: Final = 5
+_TAIL: Final = 1_000
+BATCH_HEADER: Final = "floodmark-batch"
+"""The header of a job's marks that names the checkpoint and the batch they end."""
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 
 BatchWriter = Callable[[DataFrame, int], None]
@@ -86,10 +89,10 @@ class _KafkaSink(Sink):
     def partitions(self) -> int | None:
         return partition_count(self._producer, self._topic, self._config.get("bootstrap.servers"))
 
-    def _produce_marks(self, marks: Marks) -> None:
+    def _produce_marks(self, marks: Marks, headers: Sequence[tuple[str, bytes]] = ()) -> None:
         key = control_key(self._job)
         for partition, mark in marks:
-            self._produce(encode_watermark(mark), key, partition, [(HEADER, FORMAT_VERSION)])
+            self._produce(encode_watermark(mark), key, partition, [(HEADER, FORMAT_VERSION), *headers])
 
     def _produce(
         self, value: bytes, key: bytes | None, partition: int, headers: list[tuple[str, str | bytes | None]] | None
@@ -135,15 +138,15 @@ class AtLeastOnceSink(_KafkaSink):
 class ExactlyOnceSink(_KafkaSink):
     """One Kafka transaction a batch: its rows, its marks and its number, all or none, through the driver.
 
-    The number of the last batch stands in Kafka as the committed offset of a consumer group that nobody joins, so a
-    batch that Spark runs again after a crash is seen to be there, and skipped.  The group carries the id of the
-    checkpoint: another checkpoint begins anew.  The transactional id is the job's: a second instance fences the first.
+    The number stands in a header of the batch's marks, so a batch that Spark runs again after a crash is seen to be
+    there, and skipped.  It carries the id of the checkpoint: another checkpoint begins anew.  The transactional id is
+    the job's: a second instance fences the first.
     """
 
     def __init__(self, config: Config, topic: str, job: str, checkpoint_id: str) -> None:
         """Keep the names."""
         super().__init__(config, topic, job)
-        self._group = f"floodmark-{job}-{checkpoint_id}"
+        self._checkpoint_id = checkpoint_id
         self._place = partitioner(str(config.get("partitioner", "consistent_random")))
         self._last = -1
         self._rows: list[tuple[int, bytes | None, bytes]] = []
@@ -152,13 +155,46 @@ class ExactlyOnceSink(_KafkaSink):
     def open(self) -> None:
         transactional = {"transactional.id": f"floodmark-{self._job}-{self._topic}", "transaction.timeout.ms": 300_000}
         self._producer = Producer({**self._config, **transactional}, logger=_log)
-        self._consumer = Consumer({**self._config, "group.id": self._group, "enable.auto.commit": False}, logger=_log)
         try:
             self._producer.init_transactions(_TIMEOUT)
-            stored = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_TIMEOUT)[0]
+            self._last = self._last_batch()
         except KafkaException as error:
             raise self._unavailable(error) from error
-        self._last = stored.offset - 1
+
+    def _last_batch(self) -> int:
+        """Return the number of the last batch of this checkpoint in the topic, found from its end; -1: none."""
+        fixed = {"enable.auto.commit": False, "enable.partition.eof": True, "isolation.level": "read_committed"}
+        consumer = Consumer({"group.id": "floodmark-sink", **self._config, **fixed}, logger=_log)
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_TIMEOUT)
+            reach = _TAIL
+            while True:
+                start = max(low, high - reach)
+                found = self._scan(consumer, start)
+                if found >= 0 or start <= low:
+                    return found
+                reach *= 10
+        finally:
+            consumer.close()
+
+    def _scan(self, consumer: Consumer, start: int) -> int:
+        consumer.assign([TopicPartition(self._topic, 0, start)])
+        key, last = control_key(self._job), -1
+        while True:
+            for message in consumer.consume(_TAIL, 0.5):
+                error = message.error()
+                if error is None:
+                    if message.key() == key:
+                        last = max(last, self._number(message.headers()))
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+                    return last
+                elif not error.retriable():
+                    raise KafkaException(error)
+
+    def _number(self, headers: Any) -> int:  # noqa: ANN401  # confluent-kafka's own loose type
+        value = dict(headers or []).get(BATCH_HEADER, b"").decode()
+        checkpoint_id, _, number = value.partition("/")
+        return int(number) if checkpoint_id == self._checkpoint_id else -1
 
     @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
@@ -209,9 +245,7 @@ class ExactlyOnceSink(_KafkaSink):
         self._producer.begin_transaction()
         for partition, key, value in rows:
             self._produce(value, key, partition, None)
-        self._produce_marks(marks)
-        number = TopicPartition(self._topic, 0, batch_id + 1)
-        self._producer.send_offsets_to_transaction([number], self._consumer.consumer_group_metadata(), _TIMEOUT)
+        self._produce_marks(marks, [(BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode())])
         self._producer.commit_transaction(_TIMEOUT)
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
@@ -219,8 +253,3 @@ class ExactlyOnceSink(_KafkaSink):
         return BrokerUnavailableError(
             bootstrap_servers=self._config.get("bootstrap.servers"), seconds=_TIMEOUT, reason=reason
         )
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self._consumer.close()

@@ -23,7 +23,7 @@ def test_the_example_prints_what_the_readme_shows(tmp_path):
     command = [sys.executable, "-c", blocks("python")[0]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == blocks("text")[0]
+    assert done.stdout == blocks("text")[0], done.stderr
 
 
 def test_the_two_commands_are_there_and_ci_runs_the_second():
