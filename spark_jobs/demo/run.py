@@ -248,7 +248,7 @@ class _Flow:
             guess=[SHORT_GUESS, LONG_GUESS],
             gap_hours=self._options.gap / timedelta(hours=1),
             days=self._options.days,
-            batches=[min(90, max(40, self._options.days)), 8],
+            batches=[min(160, max(40, self._options.days)), 8],
         )
         self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
         said = [json.loads(line) for line in child.lines()]
