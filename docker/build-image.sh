@@ -16,13 +16,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # The Debian mirror is whatever this machine's own apt uses.
 mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep debian | grep -v security | head -1)
-debootstrap --variant=minbase --include=openjdk-17-jre-headless bookworm "$work/root" "$mirror" > "$work/log" 2>&1 ||
+debootstrap --variant=minbase --include=openjdk-17-jre-headless bookworm "$work/image" "$mirror" > "$work/log" 2>&1 ||
     { tail -20 "$work/log" >&2; exit 1; }
-rm -rf "$work/root/var/cache/apt" "$work/root/var/lib/apt/lists" "$work/root/usr/share/doc" "$work/root/usr/share/man"
-mkdir -p "$work/root/opt/kafka/libs" "$work/root/var/lib/kafka"
+rm -rf "$work/image/var/cache/apt" "$work/image/var/lib/apt/lists" "$work/image/usr/share/doc" "$work/image/usr/share/man"
+mkdir -p "$work/image/opt/kafka/libs" "$work/image/var/lib/kafka"
 "$python" -c 'from floodmark.producers.jars import fetch
 from floodmark.producers.embedded_kafka import VERSION
-print(*fetch("org.apache.kafka", "kafka_2.13", VERSION), sep="\n")' | xargs -I{} cp {} "$work/root/opt/kafka/libs/"
-cp "$here"/kafka/start.sh "$here"/kafka/log4j2.xml "$work/root/opt/kafka/"
-chmod +x "$work/root/opt/kafka/start.sh"
-tar -C "$work/root" -c . | docker import --change 'ENTRYPOINT ["/opt/kafka/start.sh"]' - "$tag"
+print(*fetch("org.apache.kafka", "kafka_2.13", VERSION), sep="\n")' | xargs -I{} cp {} "$work/image/opt/kafka/libs/"
+cp "$here"/kafka/start.sh "$here"/kafka/log4j2.xml "$work/image/opt/kafka/"
+chmod +x "$work/image/opt/kafka/start.sh"
+tar -C "$work/image" -c . | docker import --change 'ENTRYPOINT ["/opt/kafka/start.sh"]' - "$tag"

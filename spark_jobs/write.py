@@ -1,7 +1,6 @@
 """Write a job's results, and its progress behind them: the second half of the public API."""
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -34,7 +33,6 @@ class Job:
         """Wrap a started query."""
         self.query: Final = query
         self._drive = drive
-        self._closed = threading.Lock()
 
     @property
     def name(self) -> str:
