@@ -8,9 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import UnreadableControlRecordError
+from floodmark.schemas.ledger import Discord, Ledger
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
 
@@ -70,28 +72,17 @@ class Finding:
 
 @dataclass(slots=True)
 class _Source:
-    """The last mark of one source, and what it counted in earlier epochs."""
+    """The last mark of one source."""
 
     last: WatermarkRecord
     watermark: int | None
-    earlier_records: int | None = 0
-
-    def records(self) -> int | None:
-        """Return how many data records the source says it wrote, over all epochs; ``None``: it does not count."""
-        if self.earlier_records is None or self.last.records is None:
-            return None
-        return self.earlier_records + self.last.records
 
 
 @dataclass(slots=True)
 class _Partition:
     sources: dict[str, _Source] = field(default_factory=dict)
     statements: dict[tuple[str, int, int], WatermarkRecord] = field(default_factory=dict)
-    rows: int = 0
-    lost: int = 0
-    surplus: int = 0
     last_offset: int | None = None
-    restarted: bool = False
 
 
 class Checker:
@@ -112,6 +103,7 @@ class Checker:
         self.records: Counter[str] = Counter()
         """How many ``data`` and ``marks`` were seen."""
         self._partitions: dict[int, _Partition] = defaultdict(_Partition)
+        self._ledger = Ledger()
         self._sizes: dict[int, int] = {}
         self._version = 0
         self._named = 0
@@ -127,7 +119,7 @@ class Checker:
         """
         self.records["data"] += 1
         state = self._partitions[partition]
-        state.rows += 1
+        self._ledger.read("", partition, 1)
         state.last_offset = offset
         if not readable:
             message = "the value does not decode to one with an event time"
@@ -156,7 +148,7 @@ class Checker:
             *self._header(record, headers),
             *self._membership(record),
             *self._statement(state, record),
-            *self._counts(state),
+            *self._counts(partition, offset, record),
         ]
         for fault, message in findings:
             yield Finding(fault, partition, offset, record.source, f"{record.source}: {message}")
@@ -190,36 +182,23 @@ class Checker:
             yield Fault.ZOMBIE, f"a mark of epoch {record.epoch}, and epoch {last.epoch} has begun"
             return
         if record.epoch > last.epoch:
-            # Rows that the old epoch wrote after its last mark were never counted: from here on only losses show.
-            state.restarted = True
-            state.sources[record.source] = _Source(record, source.watermark, source.records())
+            state.sources[record.source] = _Source(record, source.watermark)
             return
         if record.sequence <= last.sequence:
             return
         if last.status is Status.ENDED:
             yield Fault.AFTER_END, f"mark {record.sequence}, and the source had ended with {last.sequence}"
-        if record.sequence > last.sequence + 1:
-            yield Fault.SEQUENCE_GAP, f"mark {record.sequence} follows {last.sequence}"
         if source.watermark is not None and (record.watermark is None or record.watermark < source.watermark):
             yield Fault.REGRESSING_MARK, f"watermark {record.watermark} follows {source.watermark}"
         else:
             source.watermark = record.watermark
         source.last = record
 
-    @staticmethod
-    def _counts(state: _Partition) -> Iterator[tuple[Fault, str]]:
-        """Hold what the sources have counted against the rows that stand in the partition; each loss is told once."""
-        counted = [source.records() for source in state.sources.values()]
-        said = [records for records in counted if records is not None]
-        missing = sum(said) - state.rows
-        if missing > state.lost:
-            yield Fault.LOST_ROWS, f"{sum(said)} data records are counted, {state.rows} stand before the mark"
-            state.lost = missing
-        # One source alone has counted every row before its mark; several do only when the last of them speaks.
-        exact = len(counted) == len(said) == 1 and not state.restarted
-        if exact and -missing > state.surplus:
-            yield Fault.SURPLUS_ROWS, f"{state.rows} data records stand before the mark, {sum(said)} are counted"
-            state.surplus = -missing
+    def _counts(self, partition: int, offset: int, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
+        for found in self._ledger.take(record, topic="", partition=partition, offset=offset, rows=0):
+            since = "the beginning" if found.after is None else f"offset {found.after}"
+            unit = "mark(s) missing" if found.discord is Discord.GAP else "row(s)"
+            yield _FAULTS[found.discord], f"{found.records} {unit} since {since}"
 
     def _members(self, state: _Partition) -> list[_Source]:
         return [s for s in state.sources.values() if s.last.membership.version == self._version]
@@ -250,16 +229,10 @@ class Checker:
             if len(names) != size:
                 fault = Fault.MISSING_MEMBER if len(names) < size else Fault.SURPLUS_MEMBER
                 yield Finding(fault, number, state.last_offset, None, said)
-            yield from self._final_count(number, state)
 
-    @staticmethod
-    def _final_count(number: int, state: _Partition) -> Iterator[Finding]:
-        """When all sources have ended, their counts are final: more rows than that are nobody's."""
-        sources = state.sources.values()
-        if state.restarted or len(sources) == 1 or any(source.last.status is not Status.ENDED for source in sources):
-            return
-        counted = [source.records() for source in sources]
-        said = sum(records for records in counted if records is not None)
-        if None not in counted and state.rows > said:
-            message = f"{state.rows} data records stand in it, its sources have counted {said}"
-            yield Finding(Fault.SURPLUS_ROWS, number, state.last_offset, None, message)
+
+_FAULTS: Final = {
+    Discord.LOST: Fault.LOST_ROWS,
+    Discord.SURPLUS: Fault.SURPLUS_ROWS,
+    Discord.GAP: Fault.SEQUENCE_GAP,
+}

@@ -2,12 +2,16 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not marked as such
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 
@@ -105,13 +109,35 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
             raise UnknownTopicError(topic=", ".join(topics), bootstrap_servers=servers)
 
 
+def begin_offsets(config: Config, topics: Collection[str]) -> dict[tuple[str, int], int]:
+    """Return the offset of the first record that Kafka still has of each partition."""
+    return {place: begin for topic in topics for place, (begin, _) in _bounds(config, topic).items()}
+
+
+def compacted_topics(config: Config, topics: Collection[str]) -> set[str]:
+    """Return which topics are compacted; one whose settings may not be read counts as not compacted."""
+    client = AdminClient(dict(config), logger=QUIET)
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    found = set()
+    for resource, future in client.describe_configs(resources, request_timeout=TIMEOUT).items():
+        with suppress(KafkaException):
+            policy = future.result(timeout=TIMEOUT + 5)["cleanup.policy"].value
+            if "compact" in str(policy):
+                found.add(str(resource.name))
+    return found
+
+
 def end_offsets(config: Config, topic: str) -> dict[int, int]:
     """Return the offset after the last readable record of each partition (`read_committed`)."""
+    return {number: end for (_, number), (_, end) in _bounds(config, topic).items()}
+
+
+def _bounds(config: Config, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
     consumer = Consumer({**config, "group.id": "floodmark-offsets", "enable.auto.commit": False}, logger=QUIET)
     try:
         count = partition_count(consumer, topic, config.get("bootstrap.servers"))
         return {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT)[1]
+            (topic, number): consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT)
             for number in range(count)
         }
     finally:

@@ -15,7 +15,6 @@ watermark: the records are the same, the snapshot is replaced by its equal, and 
 already (exactly once) or writes it again (at least once).
 """
 
-import base64
 import json
 import logging
 import threading
@@ -26,19 +25,19 @@ from datetime import timedelta
 from typing import Any, Final
 
 from floodmark.producers.emitter import Emitter, Identity
-from floodmark.producers.kafka import Config
+from floodmark.producers.kafka import Config, begin_offsets, compacted_topics
 from floodmark.producers.strategies import Explicit
-from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import (
     BatchNotConsumedError,
     InvalidOutputError,
     PromiseBrokenError,
     SnapshotError,
-    UnreadableControlRecordError,
 )
+from floodmark.schemas.ledger import Discord, Discrepancy, Ledger
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import is_late, milliseconds
 from floodmark.schemas.tracker import Hold, Tracker
+from floodmark.spark_jobs.audit import Offsets, Sight
 from floodmark.spark_jobs.engine import Engine
 from floodmark.spark_jobs.progress import Progress, WindowsClose, spark_watermark
 from floodmark.spark_jobs.read import Reading, count_late
@@ -61,6 +60,8 @@ class Batch:
     ``watermark`` is the input watermark that the next batch runs with, ``output`` the one handed on.  ``late``: rows
     behind the watermark that the batch ran with.  ``unreadable``: values that could not be decoded; ``timeless``: rows
     without event time; both were skipped.  ``unreadable_marks``: control keys without a readable watermark record.
+    ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;
+    ``discrepancies`` says where, and which marks are missing.
     """
 
     job: str
@@ -75,8 +76,11 @@ class Batch:
     timeless: int
     unreadable_marks: int
     tombstones: int
+    lost: int
+    surplus: int
     rows: int
     seconds: float
+    discrepancies: tuple[Discrepancy, ...] = ()
 
     def to_json(self) -> str:
         """Return it as one line of JSON."""
@@ -123,6 +127,8 @@ class Drive:
         self._progress: Progress | None = None
         self._emitter: Emitter | None = None
         self._generator = Explicit(identity.job)
+        self._uncounted: set[str] = set()
+        """Topics in which rows may vanish by design, so that counts prove nothing."""
 
     def attach(self, query: StreamingQuery) -> None:
         """Learn which query it drives."""
@@ -151,7 +157,7 @@ class Drive:
         observed = engine.observed()
         if not self._sink.consumes_whole:
             self._check_consumed(frame, engine, observed, batch_id)
-        seen = self._take_marks(progress.tracker, observed)
+        seen, discrepancies = self._take_in(progress, observed, engine.offsets())
         seen["late"] = self._count_late(frame, engine, observed, ran_with)
         self._check_output(progress, observed.get(OUTPUT, {}), batch_id, late=seen["late"])
         # Spark must really have run with what the snapshot says; if not, nothing new is complete.
@@ -173,6 +179,7 @@ class Drive:
             ended=progress.ended,
             rows=int(observed.get(OUTPUT, {}).get("rows") or 0),
             seconds=round(time.monotonic() - began, 3),
+            discrepancies=discrepancies,
             **counts,
         )
 
@@ -180,7 +187,7 @@ class Drive:
         """Take up the progress of the last committed batch, and a new epoch."""
         topics = {topic for reading in self._readings for topic in reading.topics}
         if batch_id == 0:
-            progress = Progress(Tracker(topics))
+            progress = Progress(Tracker(topics), ledger=Ledger(self._partial()))
         else:
             try:
                 progress = self._snapshots.load(batch_id - 1)
@@ -189,6 +196,7 @@ class Drive:
                     raise
                 _log.warning("job %s: %s", self.identity.job, error)
                 progress = rebuild(self._client, topics, engine.offsets()[0])
+        self._uncounted = compacted_topics(self._client, topics)
         progress.epoch = max(progress.epoch + 1, time.time_ns() // 1_000_000)
         self._sink.open()
         partitions = self._sink.partitions()
@@ -198,33 +206,42 @@ class Drive:
         self._progress = progress
         return progress
 
-    def _take_marks(self, tracker: Tracker, observed: dict[str, dict[str, Any]]) -> dict[str, int]:
-        seen = dict.fromkeys(_COUNTED, 0)
-        marks: list[dict[str, Any]] = []
+    def _partial(self) -> set[tuple[str, int]]:
+        """Name the partitions whose first records this job does not read."""
+        return {
+            (topic, number)
+            for reading in self._readings
+            for (topic, number), low in begin_offsets(self._client, reading.topics).items()
+            if low > 0 or not reading.from_earliest
+        }
+
+    def _take_in(
+        self, progress: Progress, observed: dict[str, dict[str, Any]], offsets: tuple[Offsets, Offsets]
+    ) -> tuple[dict[str, int], tuple[Discrepancy, ...]]:
+        """Take in what the batch observed; return what is counted of it, and where rows and marks disagree."""
+        job, sight, seen = self.identity.job, Sight(), dict.fromkeys(_COUNTED, 0)
         for reading in self._readings:
             metrics = observed.get(reading.name, {})
-            marks += json.loads(metrics.get("marks") or "[]")
+            sight.add(metrics.get("marks") or "[]", reading.rows(metrics))
             for name in ("records", "unreadable", "timeless", "tombstones"):
                 seen[name] += int(metrics.get(name) or 0)
             for name in ("unreadable", "timeless"):
                 if metrics.get(name):
                     place = metrics[f"{name}_at"]
-                    _log.warning("job %s: %d %s row(s), the first at %s", self.identity.job, metrics[name], name, place)
-        # The order within each partition is the log's; between partitions it does not matter.
-        for mark in sorted(marks, key=lambda mark: (mark["topic"], mark["partition"], mark["offset"])):
+                    _log.warning("job %s: %d %s row(s), the first at %s", job, metrics[name], name, place)
+        for mark in sight.marks:
             seen["marks"] += 1
-            value = mark.get("value")
-            try:
-                record = decode_watermark(
-                    base64.b64decode(mark["key"]), None if value is None else base64.b64decode(value)
-                )
-            except UnreadableControlRecordError as error:
+            if mark.record is None:
                 seen["unreadable_marks"] += 1
-                place = f"{mark['topic']}/{mark['partition']}@{mark['offset']}"
-                _log.warning("job %s: %s: %s", self.identity.job, place, error)
-                continue
-            tracker.apply(record, topic=mark["topic"], partition=mark["partition"], log_time=mark["log_time"])
-        return seen
+                _log.warning("job %s: %s/%d@%d: %s", job, mark.topic, mark.partition, mark.offset, mark.reason)
+            else:
+                progress.tracker.apply(mark.record, topic=mark.topic, partition=mark.partition, log_time=mark.log_time)
+        discrepancies = tuple(sight.audit(progress.ledger, *offsets, self._uncounted))
+        for found in discrepancies:
+            _log.warning("job %s: %s", job, found)
+            if found.discord is not Discord.GAP:
+                seen["lost" if found.discord is Discord.LOST else "surplus"] += found.records
+        return seen, discrepancies
 
     def _check_consumed(
         self, frame: DataFrame, engine: Engine, observed: dict[str, dict[str, Any]], batch_id: int
@@ -325,5 +342,6 @@ class Drive:
             self._sink.close()
 
 
-_COUNTED: Final = ("records", "marks", "late", "unreadable", "timeless", "unreadable_marks", "tombstones")
+_INPUT: Final = ("records", "marks", "late", "unreadable", "timeless", "unreadable_marks", "tombstones")
+_COUNTED: Final = (*_INPUT, "lost", "surplus")
 _EARLIEST: Final = -2  # Spark's word for the beginning of a partition

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.schemas.ledger import Ledger
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Tracker
 
 WindowsClose = Literal["after", "at"]
 """When Spark closes a window that ends at E, as the watermark T passes: ``after``: T > E.  ``at``: T >= E."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 def spark_watermark(watermark: int, windows_close: WindowsClose) -> int:
@@ -41,6 +42,7 @@ class Progress:
         output: the watermark handed on; ``None``: nothing yet.
         epoch: the generation of the job as a source of its output topic.
         counts: totals since the checkpoint began.
+        ledger: whether the records that the marks count were all read.
     """
 
     tracker: Tracker
@@ -48,6 +50,7 @@ class Progress:
     output: int | None = None
     epoch: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    ledger: Ledger = field(default_factory=Ledger)
 
     def finish_batch(self, *, stateful: bool, hold: int) -> int | None:
         """Take what the tracker has learnt into the next batch, and say what is complete after this one.
@@ -82,6 +85,7 @@ class Progress:
             "output": self.output,
             "epoch": self.epoch,
             "counts": dict(self.counts),
+            "ledger": self.ledger.snapshot(),
         }
 
     @classmethod
@@ -101,6 +105,7 @@ class Progress:
                 snapshot["output"],
                 snapshot["epoch"],
                 Counter(snapshot["counts"]),
+                Ledger.restore(snapshot["ledger"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptSnapshotError(

@@ -5,6 +5,8 @@ batch, where `drive` takes them.  What remains are decoded data rows with an eve
 """
 
 import itertools
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +24,10 @@ _NEVER: Final = "9000 years"
 _TUNED: Final = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "8388608"}
 MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 
+_MAX_PARTITIONS: Final = 1 << 20
+_PLACES: Final = 1 << 12
+"""The most partitions whose records are counted."""
+
 Decoder = Callable[[Column], Column]
 """From a column of binary values to a column of structs; null where a value cannot be read."""
 
@@ -38,6 +44,19 @@ class Reading:
     bootstrap_servers: str
     decode: Decoder
     options: Mapping[str, str] = field(repr=False)  # may hold secrets
+
+    @property
+    def from_earliest(self) -> bool:
+        """Whether a new query begins with the first record that Kafka has."""
+        return self.options.get("startingOffsets") == "earliest"
+
+    def rows(self, metrics: Mapping[str, Any]) -> Counter[tuple[str, int]]:
+        """Return how many records of each partition a batch read, from what it observed."""
+        found: Counter[tuple[str, int]] = Counter()
+        for point in json.loads(metrics.get("places") or "[]"):
+            topic, partition = divmod(int(point["x"]), _MAX_PARTITIONS)
+            found[self.topics[topic], partition] += int(point["y"])
+        return found
 
 
 _readings: Final[dict[str, Reading]] = {}
@@ -98,7 +117,7 @@ def read(
     decode = value.decode if isinstance(value, Format) else value
     reading = Reading(f"floodmark-read-{next(_numbers)}", names, event_time, bootstrap_servers, decode, options=source)
     raw = _decoded(spark.readStream.format("kafka").options(**source).load(), reading)
-    observed = raw.observe(reading.name, *_metrics())
+    observed = raw.observe(reading.name, *_metrics(reading))
     rows = observed.where("not control and value is not null and event_time is not null").select("value.*")
     _readings[reading.name] = reading
     return rows.withWatermark(event_time, _NEVER)
@@ -126,8 +145,11 @@ def _require_timestamp(decoded: DataFrame, event_time: str) -> None:
         raise UsageError(reason=f"field {event_time!r} of the values {found}, expected a timestamp as the event time")
 
 
-def _metrics() -> list[Column]:
+def _metrics(reading: Reading) -> list[Column]:
     """What the driver learns of each batch, in one row."""
+    index = F.array_position(F.array(*map(F.lit, reading.topics)), F.col("topic")) - 1
+    # With more bins than partitions this counts exactly, in one expression and whatever their number.
+    places = F.histogram_numeric(index * _MAX_PARTITIONS + F.col("partition"), F.lit(_PLACES))
     place = F.struct("topic", "partition", "offset")
     log_time = F.unix_millis("timestamp").alias("log_time")
     mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
@@ -142,6 +164,7 @@ def _metrics() -> list[Column]:
         F.count_if(timeless).alias("timeless"),
         F.to_json(F.min(F.when(timeless, place))).alias("timeless_at"),
         F.unix_millis(F.min("event_time")).alias("earliest"),
+        F.to_json(places).alias("places"),
     ]
 
 

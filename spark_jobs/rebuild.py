@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from floodmark.producers.kafka import TIMEOUT, Config
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import UnreadableControlRecordError
+from floodmark.schemas.ledger import Ledger
 from floodmark.schemas.records import is_control_key
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress import Progress
@@ -49,7 +50,7 @@ def rebuild(config: Config, topics: set[str], offsets: Mapping[str, Mapping[str,
         consumer.close()
     tracker.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
-    return Progress(tracker, applied=tracker.watermark)
+    return Progress(tracker, applied=tracker.watermark, ledger=Ledger(ends))
 
 
 def _is_before(message: Any, end: int) -> bool:  # noqa: ANN401  # a message, or the word that a partition is at its end

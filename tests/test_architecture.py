@@ -20,6 +20,7 @@ PURE = {
     "schemas/__init__.py": set(),
     "schemas/codec.py": {"fastavro"},
     "schemas/errors.py": set(),
+    "schemas/ledger.py": set(),
     "schemas/records.py": set(),
     "schemas/timestamps.py": set(),
     "schemas/tracker.py": set(),
@@ -27,6 +28,7 @@ PURE = {
     "producers/emitter.py": set(),
     "producers/partitioners.py": set(),
     "producers/strategies.py": set(),
+    "spark_jobs/audit.py": set(),
     "spark_jobs/progress.py": set(),
 }
 IMPURE_STDLIB = {"os", "io", "socket", "subprocess", "threading", "time", "pathlib", "logging", "tempfile", "shutil"}

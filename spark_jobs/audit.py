@@ -1,0 +1,119 @@
+"""What one batch saw of its topics: the marks, and whether the rows that they count were all there.  Pure.
+
+A batch says how many records it read of each partition, and where its marks stand, but not how many rows stand before
+a mark: that would take a second read.  Offsets tell, where they have no holes.  Transactions leave holes, one a commit
+and whatever was aborted; then the number of records bounds what the offsets alone leave open.
+"""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from floodmark.schemas.codec import decode_watermark
+from floodmark.schemas.errors import UnreadableControlRecordError
+from floodmark.schemas.ledger import Discrepancy, Ledger
+from floodmark.schemas.records import WatermarkRecord
+
+Offsets = Mapping[str, Mapping[str, int] | None]
+"""Topic to partition (as text) to offset, as Spark's Kafka source writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMark:
+    """A record under a control key; ``record`` is ``None`` where it cannot be read, and ``reason`` says why."""
+
+    topic: str
+    partition: int
+    offset: int
+    log_time: int
+    record: WatermarkRecord | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Sight:
+    """The marks of one batch in the order of each partition, and how many records it read of each partition."""
+
+    marks: list[SeenMark] = field(default_factory=list)
+    records: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def add(self, marks: str, records: Counter[tuple[str, int]]) -> None:
+        """Add what one reading observed.
+
+        Args:
+            marks: as JSON.
+            records: per partition; of a topic that is read twice only the first reading counts.
+        """
+        self.marks += map(_seen, json.loads(marks))
+        # The order within each partition is the log's; between partitions it does not matter.
+        self.marks.sort(key=lambda mark: (mark.topic, mark.partition, mark.offset))
+        known = {topic for topic, _ in self.records}
+        self.records.update({place: count for place, count in records.items() if place[0] not in known})
+
+    def audit(self, ledger: Ledger, start: Offsets, end: Offsets, uncounted: Collection[str]) -> Iterator[Discrepancy]:
+        """Enter the batch into the ledger, and yield where rows and marks disagree.
+
+        Args:
+            ledger: of the job, as of the batch before.
+            start: where the batch begins; partitions not named begin at 0.
+            end: where it ends.
+            uncounted: topics to leave out.
+        """
+        marked: Counter[tuple[str, int]] = Counter()
+        for (topic, partition), group in groupby(self.marks, lambda mark: (mark.topic, mark.partition)):
+            marks = list({mark.offset: mark for mark in group}.values())
+            marked[topic, partition] = len(marks)
+            if topic in uncounted:
+                continue
+            begin, stop = (int((ends.get(topic) or {}).get(str(partition), 0)) for ends in (start, end))
+            span = Span(begin, stop, self.records[topic, partition])
+            for mark, (least, most) in zip(marks, rows_before(span, [mark.offset for mark in marks]), strict=True):
+                if mark.record is not None:
+                    place = {"topic": topic, "partition": partition, "offset": mark.offset}
+                    yield from ledger.take(mark.record, **place, rows=least, most=most)
+        for (topic, partition), count in self.records.items():
+            if topic not in uncounted:
+                ledger.read(topic, partition, count - marked[topic, partition])
+
+
+def _seen(mark: Mapping[str, Any]) -> SeenMark:
+    place = (mark["topic"], mark["partition"], mark["offset"], mark["log_time"])
+    value = mark.get("value")
+    try:
+        record = decode_watermark(base64.b64decode(mark["key"]), None if value is None else base64.b64decode(value))
+    except UnreadableControlRecordError as error:
+        return SeenMark(*place, None, str(error))
+    return SeenMark(*place, record)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a batch read of one partition: offsets from ``start`` to before ``end``, and so many records there."""
+
+    start: int
+    end: int
+    records: int
+
+
+def rows_before(span: Span, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Give, for each mark, the least and the most data records of the batch that stand before it.
+
+    Args:
+        span: what was read.
+        marks: the offsets of all marks there, ascending.
+
+    >>> list(rows_before(Span(start=100, end=106, records=6), [102, 105]))  # no holes: exact
+    [(2, 2), (4, 4)]
+    >>> list(rows_before(Span(start=100, end=106, records=4), [102, 104]))  # two holes
+    [(0, 2), (1, 2)]
+    """
+    rows = span.records - len(marks)
+    for number, offset in enumerate(marks):
+        marks_behind = len(marks) - number - 1
+        behind = span.end - offset - 1 - marks_behind
+        before = offset - span.start - number
+        yield max(0, rows - behind), min(rows, before)
