@@ -53,7 +53,7 @@ def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, s
     )
     say(started=stage)
     job.await_end()
-    say(ended=stage, late=job.counts["late"])
+    say(ended=stage, **{name: job.counts[name] for name in ("late", "lost", "surplus")})
 
 
 if __name__ == "__main__":
