@@ -121,11 +121,12 @@ def main(faults: int = 30, seed: int = 1) -> int:
     truth = stream.windows(WIDTH)
     equal = first == truth and second == truth and rows == len(truth)
     failures = sum(job.failures for job in jobs)
+    counted = ", ".join(f"{count} {name}" for name, count in wrong.items())
     sys.stdout.write(
         f"{faults} faults ({', '.join(f'{n} {what}' for what, n in sorted(done.items()))}), "
         f"{failures} more failures of jobs that followed\n"
         f"{stream.size:,} events, {len(truth):,} windows: "
-        f"{'equal row by row in both stages' if equal else 'DIFFERENT'}, {', '.join(f'{count} {name}' for name, count in wrong.items())} rows\n"
+        f"{'equal row by row in both stages' if equal else 'DIFFERENT'}, {counted} rows\n"
     )
     return 0 if equal and not any(wrong.values()) else 1
 

@@ -19,7 +19,7 @@ def said(source, sequence, records, **more):
 
 
 def audit(log, ledger=None, **bounds):
-    """Audit one partition: ints are so many rows, records are marks; gives (discord, after, before, source, records)."""
+    """Audit one partition: ints are so many rows, records are marks."""
     ledger = ledger or Ledger(**bounds)
     found, offset = [], 0
     for entry in log:

@@ -1,0 +1,153 @@
+"""A running job tells which partition lacks rows or marks, or has too many, despite transactions and restarts."""
+
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from floodmark.producers import WatermarkedProducer, ascending, create_topics
+from floodmark.schemas import control_key, encode_watermark
+from floodmark.schemas.ledger import Discord
+from floodmark.spark_jobs import avro, read, write
+from harness import EVENT, Stream, events, mark
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def counting(spark, kafka, checkpoint):
+    """Start a job that counts what it reads; keeps its batches."""
+    batches = []
+
+    def start(topic, **options):
+        rows = read(
+            spark,
+            topics=topic,
+            value=avro(EVENT),
+            event_time="at",
+            bootstrap_servers=kafka.bootstrap_servers,
+            **options,
+        )
+        return write(
+            rows,
+            writer=lambda frame, _: frame.write.format("noop").mode("append").save(),
+            job="counting",
+            checkpoint_location=checkpoint,
+            on_batch=batches.append,
+        )
+
+    start.batches = batches
+    return start
+
+
+def send(producer, topic, *log, partition=0):
+    """Write rows (event times) and marks."""
+    for entry in log:
+        if isinstance(entry, int):
+            producer.produce(topic, value=events.encode({"user": "u", "at": entry}), partition=partition)
+        else:
+            value = encode_watermark(entry)
+            producer.produce(topic, key=control_key(entry.source), value=value, partition=partition)
+
+
+def said(sequence, records, **more):
+    return replace(mark("a", 0, sequence, **more), records=records)
+
+
+def told(batches):
+    return [
+        (one.discord, one.partition, one.after, one.before, one.source, one.records)
+        for batch in batches
+        for one in batch.discrepancies
+    ]
+
+
+def finish(job):
+    try:
+        job.process_available(90)
+    finally:
+        job.stop()
+
+
+def test_lost_and_doubled_rows_and_missing_marks_are_told_with_their_place_across_a_restart(kafka, topic, counting):
+    target = topic(2)
+    producer = Producer(kafka.config)
+    send(producer, target, said(0, 0, partitions=2), 10, 11, said(1, 3, partitions=2), 12, said(2, 4, partitions=2))
+    send(producer, target, said(0, 0, partitions=2), 10, 10, said(1, 1, partitions=2), partition=1)
+    producer.flush(30)
+    job = counting(target, max_offsets_per_trigger=5)
+    finish(job)
+    first = told(counting.batches)
+    assert sorted(first) == [(Discord.LOST, 0, 0, 3, "a", 1), (Discord.SURPLUS, 1, 0, 3, "a", 1)]
+    assert (job.counts["lost"], job.counts["surplus"]) == (1, 1)
+
+    send(producer, target, 13, said(3, 5, partitions=2), said(5, 5, partitions=2))
+    send(producer, target, 14, said(2, 3, partitions=2), partition=1)
+    producer.flush(30)
+    job = counting(target)
+    finish(job)
+    assert told(counting.batches)[2:] == [
+        (Discord.GAP, 0, 7, 8, "a", 1),
+        (Discord.LOST, 1, 3, 5, "a", 1),
+    ]
+    assert (job.counts["lost"], job.counts["surplus"], job.counts["sequence_gaps"]) == (2, 1, 1)
+
+
+def test_holes_of_transactions_are_no_loss_and_hide_none(kafka, topic, counting):
+    target = topic(1)
+    producer = Producer({**kafka.config, "transactional.id": f"writer-of-{target}"})
+    producer.init_transactions(60)
+
+    def transact(*log, commit=True):
+        producer.begin_transaction()
+        send(producer, target, *log)
+        producer.flush(30)
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
+    transact(said(0, 0), 10, 11, said(1, 2))
+    transact(98, 99, commit=False)
+    transact(12, said(2, 3))
+    transact(13, said(3, 4))
+    job = counting(target)
+    finish(job)
+    assert told(counting.batches) == []
+    transact(14, said(4, 6))
+    job = counting(target)
+    finish(job)
+    assert [(discord, records) for discord, *_, records in told(counting.batches)] == [(Discord.LOST, 1)]
+
+
+def test_a_chain_has_every_row(kafka, topic, counting):
+    """Several sources over several partitions, read in many batches."""
+    target = topic(3)
+    Stream.seeded(3, sources=3).produce(kafka.config, target)
+    job = counting(target, max_offsets_per_trigger=100)
+    job.await_end(90)
+    assert told(counting.batches) == []
+    assert len(counting.batches) > 3
+
+
+def test_a_compacted_topic_is_not_judged(kafka, counting):
+    create_topics(kafka.config, {"compacted-input": 1}, {"cleanup.policy": "compact"})
+    producer = Producer(kafka.config)
+    send(producer, "compacted-input", said(0, 7))
+    producer.flush(30)
+    finish(counting("compacted-input"))
+    assert told(counting.batches) == []
+
+
+def test_a_topic_whose_beginning_is_gone_is_judged_from_there(kafka, topic, counting):
+    target = topic(1)
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
+        for time in range(20):
+            ours.produce(events.encode({"user": "u", "at": time}), event_time=time)
+        ours.flush()
+        admin = AdminClient(kafka.config)
+        for future in admin.delete_records([TopicPartition(target, 0, 9)]).values():
+            future.result(30)
+        job = counting(target)
+        job.process_available(90)
+        ours.produce(events.encode({"user": "u", "at": 30}), event_time=30)
+        ours.end()
+        job.await_end(90)
+    assert told(counting.batches) == []

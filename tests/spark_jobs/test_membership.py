@@ -1,0 +1,84 @@
+"""Sources come, go, and are replaced while a Spark job runs: two, five, one; zombies are fenced and counted."""
+
+from datetime import timedelta
+
+import pytest
+from floodmark.producers import WatermarkedProducer, explicit
+from floodmark.schemas import Membership
+from floodmark.spark_jobs import avro, read, write
+from harness import COUNT, EVENT, Stream, drain, until, window_counts
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+pytestmark = pytest.mark.spark
+WIDTH = 1_000
+
+
+def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # noqa: PLR0915  # one story, told in order
+    given, out = topic(3), topic(2)
+    sent: list[int] = []
+
+    def source(name, version, size, **options):
+        return WatermarkedProducer(
+            kafka.config,
+            topic=given,
+            source=name,
+            strategy=explicit(),
+            membership=Membership(version=version, size=size),
+            interval=timedelta(hours=1),
+            **options,
+        )
+
+    def work(producers, begin, end):
+        """Every source writes times of [begin, end), out of order, and promises the end."""
+        for number, producer in enumerate(producers):
+            times = [*range(begin + number, end, 37)][::-1]
+            sent.extend(times)
+            Stream.produce_step(producer, times)
+            producer.advance(end)
+            producer.flush()
+
+    rows = read(spark, topics=given, value=avro(EVENT), event_time="at", bootstrap_servers=kafka.bootstrap_servers)
+    windows = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
+    result = windows.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
+    job = write(result, topic=out, value=avro(COUNT), event_time="ended", key="user", checkpoint_location=checkpoint)
+
+    def reaches(watermark):
+        until(lambda: job.raise_failure() or job.watermark == watermark, f"watermark {watermark}", 90)
+
+    try:
+        two = [source("a", 1, 2, epoch=1), source("b", 1, 2)]
+        work(two, 0, 5_000)
+        reaches(5_000)
+
+        five = [*two, *(source(name, 2, 5) for name in "cde")]
+        five[0].change_membership(Membership(2, 5))
+        work([five[0], *five[2:]], 5_000, 9_000)
+        job.process_available(90)
+        assert job.watermark == 5_000  # b has not reported in the new membership
+        assert "4 of 5" in job.holds()[0].reason
+        five[1].change_membership(Membership(2, 5))
+        work([five[1]], 5_000, 9_000)
+        reaches(9_000)
+
+        again = source("a", 2, 5, epoch=2)  # restarted; the old one is a zombie from now on
+        again.advance(9_000)
+        again.flush()
+        work([again, *five[1:]], 9_000, 11_000)
+        reaches(11_000)
+        two[0].advance(50_000)
+        two[0].flush()
+
+        one = source("z", 3, 1)  # all five are replaced by one of a new name
+        work([one], 11_000, 15_000)
+        reaches(15_000)
+        five[3].advance(60_000)
+        five[3].flush()
+        job.process_available(90)
+        assert job.watermark == 15_000
+        one.end()
+        job.await_end(90)
+    finally:
+        job.stop()
+    assert (job.counts["fenced"], job.counts["retired"], job.counts["late"]) == (3, 3, 0)
+    stream = Stream({"all": [(sent, 15_000)]})
+    assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
