@@ -1,9 +1,11 @@
 """From events to watermark records: who promises what, when, and how it gets into Kafka beside the data.
 
-`strategies` and `emitter` decide and are pure; `producer` is the shell a user writes with, `observer` the one a user
-reads with.  `embedded_kafka` is a real broker for first steps and tests.
+`strategies` and `emitter` decide and are pure; `producer` is the shell a user writes with, `consumer` the one a user
+reads with, `observer` what it sees.  `embedded_kafka` is a real broker for first steps and tests.
 """
 
+from floodmark.producers.completeness import Window
+from floodmark.producers.consumer import Position, WatermarkedConsumer
 from floodmark.producers.embedded_kafka import EmbeddedKafka
 from floodmark.producers.kafka import create_topics
 from floodmark.producers.observer import Data, Mark, Observer, Unreadable
@@ -22,9 +24,12 @@ __all__ = [
     "Generator",
     "Mark",
     "Observer",
+    "Position",
     "Strategy",
     "Unreadable",
+    "WatermarkedConsumer",
     "WatermarkedProducer",
+    "Window",
     "ascending",
     "bounded_out_of_orderness",
     "create_topics",

@@ -1,11 +1,11 @@
 """Read topics as anyone may: data on one side, watermark records on the other, with a tracker between.
 
-A thin shell around confluent-kafka's Consumer: no group, no commits, every partition from its beginning.
+A thin shell around confluent-kafka's Consumer: no group, no commits, every partition.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -39,6 +39,7 @@ class Data:
     log_time: int
     key: bytes | None
     value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +65,29 @@ class Unreadable:
 
 
 class Observer:
-    """Follow some topics from the beginning; one tracker per topic.
+    """Follow some topics.
 
     Args:
         config: confluent-kafka consumer settings; all pass through.
         topics: what to read; each must exist.
+        trackers: what takes in the marks of each topic; default: a new one per topic.
+        offsets: where to begin (topic and partition to offset); default, and for all others: the beginning.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
     """
 
-    def __init__(self, config: Config, topics: list[str]) -> None:
-        """Assign every partition of every topic, from its beginning."""
-        self.trackers = {topic: Tracker({topic}) for topic in topics}
+    def __init__(
+        self,
+        config: Config,
+        topics: list[str],
+        *,
+        trackers: Mapping[str, Tracker] | None = None,
+        offsets: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
+        """Assign every partition of every topic."""
+        self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
+        self._offsets = offsets or {}
         self.counts: dict[str, Counter[str]] = {topic: Counter() for topic in topics}
         """Per topic: ``data``, ``marks``, ``unreadable``."""
         self._servers = config.get("bootstrap.servers")
@@ -93,7 +104,10 @@ class Observer:
             count = partition_count(self._consumer, topic, self._servers)
             known = self._assigned.get(topic, 0)
             if count > known:
-                new = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(known, count)]
+                new = [
+                    TopicPartition(topic, number, self._offsets.get((topic, number), OFFSET_BEGINNING))
+                    for number in range(known, count)
+                ]
                 self._consumer.incremental_assign(new)
                 self._assigned[topic] = count
 
@@ -123,7 +137,7 @@ class Observer:
         counts = self.counts[topic]
         if raw_key is None or not is_control_key(raw_key):
             counts["data"] += 1
-            return Data(topic, partition, offset, log_time, raw_key, raw_value)
+            return Data(topic, partition, offset, log_time, raw_key, raw_value, message.headers())  # type: ignore[arg-type]
         try:
             record = decode_watermark(raw_key, raw_value)
         except UnreadableControlRecordError as error:

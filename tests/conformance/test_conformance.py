@@ -1,4 +1,4 @@
-"""The case table, three times: the pure tracker, an observer on a real Kafka, a Spark job on a real Kafka."""
+"""The table of marks, three times: the pure tracker, an observer on a real Kafka, a Spark job on a real Kafka."""
 
 import tomllib
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Observer
-from floodmark.schemas import END_OF_TIME, Status, Tracker, control_key, encode_watermark
+from floodmark.schemas import END_OF_TIME, Status, Tracker, control_key, decode_watermark, encode_watermark
+from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.spark_jobs import avro, read, write
 from harness import EVENT, mark, until
 
@@ -15,9 +16,12 @@ cases = pytest.mark.parametrize("case", CASES, ids=[f"{case['origin']}: {case['n
 
 
 def records(case):
-    """Give each step's (partition, record) and expected output."""
+    """Give each step's (partition, record or None for a corrupt one) and expected output."""
     sequences = {}
     for step in case["steps"]:
+        if step.get("corrupt"):
+            yield 0, None, None
+            continue
         partition, source, epoch = step.get("partition", 0), step.get("source", "a"), step.get("epoch", 1)
         place = (partition, source, epoch)
         sequence = step.get("sequence", sequences.get(place, 0))
@@ -37,7 +41,10 @@ def records(case):
 
 def send(kafka, topic, partition, record):
     producer = Producer(kafka.config)
-    producer.produce(topic, key=control_key(record.source), value=encode_watermark(record), partition=partition)
+    key, value = (
+        (control_key("a"), b"garbage") if record is None else (control_key(record.source), encode_watermark(record))
+    )
+    producer.produce(topic, key=key, value=value, partition=partition)
     assert producer.flush(30) == 0
 
 
@@ -45,7 +52,11 @@ def send(kafka, topic, partition, record):
 def test_the_tracker(case):
     tracker = Tracker({"t"})
     for partition, record, expected in records(case):
-        tracker.apply(record, topic="t", partition=partition, log_time=0)
+        if record is None:
+            with pytest.raises(UnreadableControlRecordError):
+                decode_watermark(control_key("a"), b"garbage")
+        else:
+            tracker.apply(record, topic="t", partition=partition, log_time=0)
         assert tracker.advance() == expected
 
 
@@ -56,7 +67,7 @@ def test_over_kafka(kafka, topic, case):
     with Observer(kafka.config, [target]) as observer:
         for number, (partition, record, expected) in enumerate(records(case), start=1):
             send(kafka, target, partition, record)
-            until(lambda due=number: list(observer.poll(0.05)) or observer.counts[target]["marks"] >= due, "the mark")
+            until(lambda due=number: list(observer.poll(0.05)) or observer.counts[target].total() >= due, "the mark")
             assert observer.trackers[target].advance() == expected
 
 

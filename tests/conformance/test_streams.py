@@ -1,0 +1,159 @@
+"""The table of streams, three times: pure, a consumer on a real Kafka, a Spark job on a real Kafka."""
+
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, bounded_out_of_orderness
+from floodmark.producers.completeness import Buffer
+from floodmark.producers.emitter import Emitter, Identity
+from floodmark.schemas import Membership, Tracker
+from floodmark.spark_jobs import avro, read, write
+from harness import EVENT, events, until
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+CASES = tomllib.loads(Path(__file__).with_name("streams.toml").read_text(encoding="utf-8"))["case"]
+cases = pytest.mark.parametrize("case", CASES, ids=[f"{case['origin']}: {case['name']}" for case in CASES])
+
+
+def expected(step):
+    watermark = step["watermark"]
+    windows = [tuple(window) for window in step.get("windows", [])]
+    return None if watermark == "none" else watermark, windows, step.get("late", 0)
+
+
+def the_source(case, step):
+    return step.get("source", next(iter(case["sources"])))
+
+
+@cases
+def test_pure(case):
+    membership = Membership(1, len(case["sources"]))
+    emitters = {
+        name: Emitter(
+            Identity(name, 1, membership), bounded_out_of_orderness(timedelta(milliseconds=bound)).build(), partitions=1
+        )
+        for name, bound in case["sources"].items()
+    }
+    tracker, buffer, late = Tracker({"t"}), Buffer(), 0
+    for step in case["steps"]:
+        if step.get("restart"):
+            tracker = Tracker.restore(tracker.snapshot())
+        emitter = emitters[the_source(case, step)]
+        for event in step["events"]:
+            emitter.send(0, event).land()
+            # Late is late by the watermark, not by the window: a row may miss it and still find its window open.
+            late += tracker.watermark is not None and event < tracker.watermark
+            buffer.add(event, event)
+        for partition, record in emitter.marks(now=0):
+            tracker.apply(record, topic="t", partition=partition, log_time=0)
+        tracker.advance()
+        windows = buffer.windows(case.get("width", 1 << 50), tracker.watermark)
+        found = [(window.start, len(window.rows)) for window in windows]
+        assert (tracker.watermark, found, late) == expected(step)
+
+
+@pytest.fixture
+def sources(kafka):
+    """Make the sources of a case, and a function that writes one step and waits for its marks."""
+    made = {}
+
+    def make(case, topic):
+        for name, bound in case["sources"].items():
+            made[name] = WatermarkedProducer(
+                kafka.config,
+                topic=topic,
+                source=name,
+                strategy=bounded_out_of_orderness(timedelta(milliseconds=bound)),
+                membership=Membership(1, len(case["sources"])),
+                interval=timedelta(hours=1),
+            )
+
+    def step(name, times):
+        for time in times:
+            made[name].produce(events.encode({"user": "u", "at": time}), event_time=time)
+        made[name].flush()
+
+    return make, step
+
+
+@pytest.mark.kafka
+@cases
+def test_over_kafka(kafka, topic, sources, case):
+    make, write_step = sources
+    target = topic(1)
+    make(case, target)
+    width = timedelta(milliseconds=case.get("width", 1 << 45))
+
+    def consumer(position=None):
+        reads = lambda record: events.decode(record.value)["at"]  # noqa: E731
+        return WatermarkedConsumer(kafka.config, [target], reads, position=position)
+
+    reader, late = consumer(), 0
+    try:
+        for step in case["steps"]:
+            if step.get("restart"):
+                late += reader.counts["late"]
+                reader.close()
+                reader = consumer(reader.position())
+            write_step(the_source(case, step), step["events"])
+            windows = []
+            watermark, due, _ = expected(step)
+
+            def arrived(reader=reader, windows=windows, watermark=watermark, due=due):
+                windows += [(window.start, len(window.rows)) for window in reader.windows(width, 0.05)]
+                return reader.watermark == watermark and len(windows) >= len(due)
+
+            until(arrived, f"watermark {watermark} and windows {due}", 20)
+            assert (reader.watermark, windows, late + reader.counts["late"]) == expected(step)
+    finally:
+        reader.close()
+
+
+@pytest.mark.spark
+@cases
+def test_in_a_spark_job(spark, kafka, topic, sources, checkpoint, case):
+    make, write_step = sources
+    target = topic(1)
+    make(case, target)
+    out, batches = [], []
+
+    def keep(frame, _):
+        out.extend((row["start"], row["n"]) for row in frame.collect())
+
+    def start():
+        rows = read(spark, topics=target, value=avro(EVENT), event_time="at", bootstrap_servers=kafka.bootstrap_servers)
+        windows = rows.groupBy(F.window("at", f"{case.get('width', 1 << 40)} milliseconds")).count()
+        result = windows.select(F.unix_millis("window.start").alias("start"), F.col("count").alias("n"))
+        job = write(
+            result,
+            writer=keep,
+            job="conformance",
+            checkpoint_location=checkpoint,
+            windows_close="at",
+            on_batch=batches.append,
+        )
+        job.process_available(60)
+        return job
+
+    job = start()
+    try:
+        for step in case["steps"]:
+            if step.get("restart"):
+                job.stop()
+                job = start()
+            out.clear()
+            write_step(the_source(case, step), step["events"])
+            watermark, due, _ = expected(step)
+            until(
+                lambda job=job, watermark=watermark, due=due: (
+                    job.raise_failure() or (job.watermark == watermark and len(out) >= len(due))
+                ),
+                f"watermark {watermark} and windows {due}",
+                20,
+            )
+            job.process_available(60)
+            assert (job.watermark, sorted(out), job.counts["late"]) == expected(step)
+    finally:
+        job.stop()
