@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL: Final = 0.05
+_NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 Delivery = Literal["exactly-once", "at-least-once"]
 
 
@@ -166,6 +167,9 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         UnknownTopicError, BrokerUnavailableError, ForeignCheckpointError, UnsupportedSparkError: at once.
     """
     readings = _readings(result)
+    if result.sparkSession.conf.get(_NO_DATA_BATCHES, "true") != "true":
+        reason = f"{_NO_DATA_BATCHES} is off: a watermark that comes without rows would move nothing; leave it on"
+        raise UsageError(reason=reason)
     if (topic is None) == (writer is None):
         raise UsageError(reason="write() needs either topic= or writer=")
     if hold < timedelta(0):
