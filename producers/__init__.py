@@ -6,6 +6,7 @@ reads with, `observer` what it sees.  `embedded_kafka` is a real broker for firs
 
 from floodmark.producers.completeness import Window
 from floodmark.producers.consumer import Position, WatermarkedConsumer
+from floodmark.producers.delays import adaptive, percentile
 from floodmark.producers.embedded_kafka import EmbeddedKafka
 from floodmark.producers.kafka import create_topics
 from floodmark.producers.observer import Data, Mark, Observer, Unreadable
@@ -16,7 +17,11 @@ from floodmark.producers.strategies import (
     ascending,
     bounded_out_of_orderness,
     explicit,
+    ingress,
+    punctuated,
+    with_idleness,
 )
+from floodmark.producers.time_policy import TimePolicy
 
 __all__ = [
     "Data",
@@ -26,12 +31,18 @@ __all__ = [
     "Observer",
     "Position",
     "Strategy",
+    "TimePolicy",
     "Unreadable",
     "WatermarkedConsumer",
     "WatermarkedProducer",
     "Window",
+    "adaptive",
     "ascending",
     "bounded_out_of_orderness",
     "create_topics",
     "explicit",
+    "ingress",
+    "percentile",
+    "punctuated",
+    "with_idleness",
 ]

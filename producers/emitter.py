@@ -33,7 +33,7 @@ class Shipment:
     One object serves many records, so that a delivery report costs one call and no memory of its own.
     """
 
-    __slots__ = ("_on_landed", "earliest", "failed", "pending", "sent")
+    __slots__ = ("_on_landed", "earliest", "failed", "pending", "sent", "since")
 
     def __init__(self, on_landed: Callable[["Shipment"], None]) -> None:
         """Begin empty; ``on_landed`` is told when the last of its records is acknowledged or has failed."""
@@ -41,10 +41,14 @@ class Shipment:
         self.pending = 0
         self.failed = 0
         self.earliest: int | None = None
+        self.since: int | None = None
+        """When the first of those still under way may have been sent, wall clock."""
         self._on_landed = on_landed
 
-    def send(self, event_time: int) -> None:
-        """Count a record as under way."""
+    def send(self, event_time: int, now: int | None = None) -> None:
+        """Count a record as under way, since ``now``."""
+        if not self.pending:
+            self.since = now
         self.sent += 1
         self.pending += 1
         if self.earliest is None or event_time < self.earliest:
@@ -83,6 +87,9 @@ class Emitter:
         self.announced = False
         """Whether readers have been told that this source is there, in this epoch and since it was last idle."""
         self.late = 0
+        self.paused = False
+        """Whether the source is held back by alignment: silent, but not idle."""
+        self._waking = False
         self._records: Counter[int] = Counter()
         self._sequences: Counter[int] = Counter()
         self._promised: int | None = None
@@ -104,8 +111,14 @@ class Emitter:
         if shipment is not self._boarding and not shipment.failed:
             del self._shipments[id(shipment)]
 
-    def send(self, partition: int, event_time: int) -> Shipment:
+    def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> Shipment:
         """Note that a record is about to be sent.
+
+        Args:
+            partition: where to.
+            event_time: of the record.
+            now: wall clock, for generators that look at it.
+            value: of the record, for generators that look at it.
 
         Returns:
             The shipment to ``land`` when the record is acknowledged or has failed.
@@ -116,11 +129,12 @@ class Emitter:
             self.late += 1
         if self.status is Status.IDLE:
             raise IdleError(source=self.identity.source)
-        self.generator.on_event(event_time)
+        self._waking = False
+        self.generator.on_event(event_time, now, value)
         self._records[partition] += 1
         if self._boarding.sent >= SHIPMENT_SIZE:
             self._close_boarding()
-        self._boarding.send(event_time)
+        self._boarding.send(event_time, now)
         return self._boarding
 
     def count(self, partition: int, records: int) -> None:
@@ -141,6 +155,23 @@ class Emitter:
         ]
         return min(held, default=None)
 
+    def oldest_arrival(self) -> int | None:
+        """Return when the oldest record that is not yet acknowledged was sent; ``None``: all are.
+
+        The processing-time watermark of the source ("Streaming Systems", ch. 3): it tells a stuck system, whose oldest
+        record ages, from data that is merely late.
+        """
+        return min(
+            (one.since for one in self._shipments.values() if one.pending and one.since is not None), default=None
+        )
+
+    def _percentiles(self, watermark: int | None) -> dict[int, int] | None:
+        said = self.generator.percentiles()
+        if not said:
+            return None
+        # A part of the events is never behind what all of them have kept.
+        return {percent: time if watermark is None else max(time, watermark) for percent, time in said.items()}
+
     @property
     def watermark(self) -> int | None:
         """What the source can promise now."""
@@ -160,9 +191,11 @@ class Emitter:
         """Return one watermark record for every partition, to be sent at once and in this order.
 
         Args:
-            now: wall clock, epoch milliseconds; informative only.
+            now: wall clock, epoch milliseconds.
             holder: what holds the watermark, where the source itself is a stage behind others.
         """
+        self.generator.on_tick(now)
+        self._fall_asleep()
         watermark = self.watermark
         self._promised = watermark
         self.announced = self.status is Status.ACTIVE
@@ -177,6 +210,8 @@ class Emitter:
             status=self.status,
             membership=self.identity.membership,
             lease=self.identity.lease,
+            processing_time_watermark=self.oldest_arrival(),
+            percentiles=self._percentiles(watermark),
             holder=holder,
         )
         marks = []
@@ -191,6 +226,12 @@ class Emitter:
             )
         return marks
 
+    def _fall_asleep(self) -> None:
+        """Go idle where the generator says so; not while it is paused, about to send, or holds a record."""
+        awake = self.paused or self._waking or self.held_at() is not None
+        if self.generator.idle and self.status is Status.ACTIVE and not awake:
+            self.mark_idle()
+
     def mark_idle(self) -> None:
         """Ask readers not to wait for this source until it is active again."""
         self._check_not_ended("go idle")
@@ -204,6 +245,7 @@ class Emitter:
         """
         self._check_not_ended("be active")
         self.status = Status.ACTIVE
+        self._waking = True
 
     def end(self) -> None:
         """Say that nothing more will come in this epoch.  Safe only when every record is acknowledged."""

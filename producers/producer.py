@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from confluent_kafka import KafkaError, Message, Producer
+from floodmark.producers.alignment import Alignment
 from floodmark.producers.emitter import Emitter, Identity, Shipment
 from floodmark.producers.kafka import Config, partition_count
 from floodmark.producers.partitioners import partitioner
-from floodmark.producers.strategies import Explicit, Strategy
+from floodmark.producers.strategies import Explicit, Ingress, Strategy
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import DeliveryError, LateRecordError, ReservedKeyError, UsageError
 from floodmark.schemas.records import (
@@ -29,6 +30,7 @@ from floodmark.schemas.timestamps import event_time_of, milliseconds
 _log = logging.getLogger(__name__)
 _METADATA_INTERVAL: Final = 10.0
 _QUEUE_TIMEOUT: Final = 60.0
+_LOOK_INTERVAL: Final = 0.1
 
 
 class WatermarkedProducer:
@@ -48,6 +50,7 @@ class WatermarkedProducer:
         interval: time between marks.
         lease: if readers may take this source for idle after so much silence (in log time); default: never.
         on_late: what to do with a record behind the source's own promise: ``send`` it and count it, or ``raise``.
+        alignment: how far this source may run ahead of the slowest other one of the topic; ``produce`` waits then.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once, not at the first record.
@@ -66,6 +69,7 @@ class WatermarkedProducer:
         interval: timedelta = timedelta(seconds=1),
         lease: timedelta | None = None,
         on_late: Literal["send", "raise"] = "send",
+        alignment: timedelta | None = None,
     ) -> None:
         """Connect, and learn the topic's partitions."""
         if str(config.get("enable.idempotence", "true")).lower() != "true":
@@ -86,7 +90,13 @@ class WatermarkedProducer:
             lease=None if lease is None else milliseconds(lease),
         )
         self._emitter = Emitter(identity, generator, partition_count(self._producer, topic, self._servers))
+        self._generator = generator
         self._explicit = generator if isinstance(generator, Explicit) else None
+        self._ingress = generator if isinstance(generator, Ingress) else None
+        self._alignment = None
+        if alignment is not None:
+            self._alignment = Alignment(config, topic=topic, source=source, bound=alignment)
+        self._next_look = 0.0
         self._key = control_key(source)
         self._headers: list[tuple[str, str | bytes | None]] = [(HEADER, FORMAT_VERSION)]
         self._interval = interval.total_seconds()
@@ -109,7 +119,7 @@ class WatermarkedProducer:
         self,
         value: bytes | None,
         *,
-        event_time: int | datetime,
+        event_time: int | datetime | None = None,
         key: bytes | str | None = None,
         partition: int | None = None,
         headers: Sequence[tuple[str, str | bytes | None]] | None = None,
@@ -118,7 +128,7 @@ class WatermarkedProducer:
 
         Args:
             value: as it is to stand in Kafka; not touched.
-            event_time: epoch milliseconds or an aware datetime.
+            event_time: epoch milliseconds or an aware datetime; none with the strategy `ingress`.
             key: as it is to stand in Kafka; decides the partition.
             partition: overrules the key.
             headers: as it is to stand in Kafka.
@@ -127,7 +137,8 @@ class WatermarkedProducer:
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError: nothing was sent, nothing changed.
             BufferError: the queue stayed full for a minute.
         """
-        event_time = event_time_of(event_time)
+        now = time.time_ns() // 1_000_000
+        event_time = self._time_of(event_time, now)
         raw_key = key.encode() if isinstance(key, str) else key
         if is_control_key(raw_key):
             raise ReservedKeyError(key=raw_key, prefix=KEY_PREFIX)
@@ -137,9 +148,11 @@ class WatermarkedProducer:
             raise LateRecordError(source=emitter.identity.source, event_time=event_time, watermark=promised)
         if partition is None:
             partition = self._partitioner(raw_key, emitter.partitions)
+        if self._alignment is not None:
+            self._wait_for_peers()
         if not emitter.announced:
             self._announce()
-        shipment = emitter.send(partition, event_time)
+        shipment = emitter.send(partition, event_time, now, value)
         if shipment is not self._shipment:
             self._shipment = shipment
             self._on_delivery = partial(self._delivered, shipment)
@@ -148,7 +161,33 @@ class WatermarkedProducer:
         except BaseException:
             emitter.unsend(partition)
             raise
+        if self._generator.due:
+            self.emit()
         self.poll(0)
+
+    def _time_of(self, event_time: int | datetime | None, now: int) -> int:
+        if self._ingress is None:
+            return event_time_of(event_time)
+        if event_time is not None:
+            raise UsageError(reason=f"{self!r}: the strategy is ingress(), so records are given no event time")
+        return self._ingress.stamp(now)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether ``produce`` would wait now, because the source is too far ahead of the slowest other one."""
+        if self._alignment is None:
+            return False
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + min(self._interval, _LOOK_INTERVAL)
+            self._alignment.poll()
+        return self._alignment.peers.is_ahead(self._emitter.watermark)
+
+    def _wait_for_peers(self) -> None:
+        """Wait while this source is ahead; marks go out meanwhile, so that it is not taken for idle or dead."""
+        self._emitter.paused = self.ahead
+        while self._emitter.paused:
+            self.poll(_LOOK_INTERVAL)
+            self._emitter.paused = self.ahead
 
     def _announce(self) -> None:
         """Mark before the first record, and before the first after idleness: readers must know whom to wait for."""

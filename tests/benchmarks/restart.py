@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/benchmarks/restart.py [ROUNDS]
 
-A windowed job on a real Kafka is killed (SIGKILL) in the middle of its work and started again, ROUNDS times (default 5).
+A windowed job on a real Kafka is killed (SIGKILL) at work and started again, ROUNDS times (default 5).
 """
 
 import json
@@ -34,7 +34,9 @@ def main(rounds: int = 5) -> None:
             source.advance(times[-1])
             source.flush()
             began = time.monotonic()
-            job = Child(f"first-{number}", "nemesis_job", {"bootstrap-servers": kafka.bootstrap_servers, **options}, directory)
+            job = Child(
+                f"first-{number}", "nemesis_job", {"bootstrap-servers": kafka.bootstrap_servers, **options}, directory
+            )
             until(lambda job=job: any("started" in line for line in job.lines()), "the job", 120)
             ready = time.monotonic()
             until(lambda job=job: any("batch" in json.loads(line) for line in job.lines()), "a batch", 120)
@@ -44,7 +46,7 @@ def main(rounds: int = 5) -> None:
                 started.append(ready - began)
                 worked.append(done - began)
     sys.stdout.write(
-        f"{rounds} restarts after SIGKILL: query started after {statistics.median(started):.1f} s (Python, JVM, Spark), "
+        f"{rounds} restarts after SIGKILL: query started after {statistics.median(started):.1f} s, "
         f"first batch of new rows done after {statistics.median(worked):.1f} s (worst {max(worked):.1f} s)\n"
     )
 

@@ -1,0 +1,248 @@
+"""Event time by arrival: early, late and out-of-order events, and what to do with each.  Pure.
+
+Theory of operation
+-------------------
+For topics whose writers promise nothing.  An event has its own time and an arrival time (the log's).  The policy gives
+it a *system time*, which is the event time or an adjusted one, and derives the watermark from what it has let through:
+
+1. *early*: event time ahead of arrival by more than the tolerance: dropped; the watermark does not move;
+2. *late*: event time behind arrival by more than the tolerance: adjusted to arrival less the tolerance, or dropped;
+3. *out of order*: what remains is behind the watermark: adjusted to the watermark, or dropped;
+4. the watermark becomes the largest time seen less the out-of-order tolerance, if that is more.
+
+With no event, arrival is estimated as the last arrival plus the time elapsed since, and the watermark is at least that
+less the late tolerance.  An estimate depends on the wall clock, so it is logged (`Timekeeper.take_estimates`), and a
+replay is given the log instead of a clock.  The rules and the golden table of the tests are those of Azure Stream
+Analytics ("Understand time handling in Azure Stream Analytics").
+
+*Substreams*: with a key for each event every key has its own watermark and is ordered on its own.  The late tolerance
+bounds their skew: no event can get a system time below the last arrival less the tolerance, so that is a floor under
+every key, and the promise for all of them together.  A key at the floor needs no memory.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.schemas.timestamps import milliseconds
+
+Action = Literal["adjust", "drop"]
+_ACTIONS: Final = ("adjust", "drop")
+
+
+class Fate(StrEnum):
+    """What a policy decides of an event."""
+
+    ON_TIME = "on_time"
+    LATE_ADJUSTED = "late_adjusted"
+    OUT_OF_ORDER_ADJUSTED = "out_of_order_adjusted"
+    EARLY_DROPPED = "early_dropped"
+    LATE_DROPPED = "late_dropped"
+    OUT_OF_ORDER_DROPPED = "out_of_order_dropped"
+
+
+Decision = tuple[Fate, int | None]
+"""The fate of an event and its system time, epoch milliseconds; ``None``: it is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePolicy:
+    """How much an event's time may differ from its arrival and from the order.  Immutable.
+
+    Args:
+        early: how far ahead of its arrival an event may be; ``None``: any.
+        late: how far behind its arrival.
+        out_of_order: how far behind the largest time seen.
+        on_late: what to do with events that are later.
+        on_out_of_order: what to do with events that are more out of order.
+        max_keys: of how many substreams the watermark is kept, beside those at the floor.
+
+    Raises:
+        UsageError: where a tolerance is negative or an action is not known.
+
+    >>> keeper = TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(milliseconds=20)).build()
+    >>> keeper.decide(event_time=100, arrival=100)
+    (<Fate.ON_TIME: 'on_time'>, 100)
+    >>> keeper.watermark
+    80
+    >>> keeper.decide(event_time=70, arrival=110)
+    (<Fate.OUT_OF_ORDER_ADJUSTED: 'out_of_order_adjusted'>, 80)
+    >>> keeper.estimate(elapsed=40), keeper.watermark  # the last arrival was 110
+    (100, 100)
+    """
+
+    early: timedelta | None = timedelta(minutes=5)
+    late: timedelta = timedelta(seconds=5)
+    out_of_order: timedelta = timedelta(0)
+    on_late: Action = "adjust"
+    on_out_of_order: Action = "adjust"
+    max_keys: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name in ("early", "late", "out_of_order"):
+            tolerance = getattr(self, name)
+            if tolerance is not None and tolerance < timedelta(0):
+                raise UsageError(reason=f"time policy: the {name} tolerance is {tolerance}, expected 0 or more")
+        for name in ("on_late", "on_out_of_order"):
+            if getattr(self, name) not in _ACTIONS:
+                raise UsageError(reason=f"time policy: {name} is {getattr(self, name)!r}, expected adjust or drop")
+        if self.max_keys < 1:
+            raise UsageError(reason=f"time policy: max_keys is {self.max_keys}, expected 1 or more")
+
+    def build(self) -> "Timekeeper":
+        """Make a keeper with fresh state, for one partition."""
+        return Timekeeper(self)
+
+
+class Timekeeper:
+    """The state of a policy in one partition.  Times are epoch milliseconds."""
+
+    def __init__(self, policy: TimePolicy) -> None:
+        """Begin with nothing seen."""
+        self._early = None if policy.early is None else milliseconds(policy.early)
+        self._late = milliseconds(policy.late)
+        self._out_of_order = milliseconds(policy.out_of_order)
+        self._drops_late = policy.on_late == "drop"
+        self._drops_out_of_order = policy.on_out_of_order == "drop"
+        self._max_keys = policy.max_keys
+        self._watermark: int | None = None
+        """Under all events; with substreams: under all keys."""
+        self._arrival: int | None = None
+        self._keys: dict[bytes, int] = {}
+        self._has_keys = False
+        self._estimates: list[tuple[int, int]] = []
+        self._seen = 0
+        self.counts: Counter[str] = Counter()
+        """How many events met which `Fate` (by its value), and ``keys_evicted``."""
+
+    def decide(self, event_time: int, arrival: int, key: bytes | None = None) -> Decision:
+        """Judge one event, in the order of the log.
+
+        Args:
+            event_time: its own time.
+            arrival: the log's time.
+            key: its substream; give one with each event or with none.
+        """
+        self._seen += 1
+        if self._arrival is None or arrival > self._arrival:
+            self._arrival = arrival
+        if key is not None:
+            self._raise_floor()
+        fate, time = self._judge(event_time, arrival, self.watermark_of(key))
+        self.counts[fate] += 1
+        if time is not None:
+            watermark = max(event_time, time) - self._out_of_order
+            if key is not None:
+                self._keep(key, watermark)
+            elif self._watermark is None or watermark > self._watermark:
+                self._watermark = watermark
+        return fate, time
+
+    def _judge(self, event_time: int, arrival: int, watermark: int | None) -> Decision:
+        if self._early is not None and event_time - arrival > self._early:
+            return Fate.EARLY_DROPPED, None
+        fate, time = Fate.ON_TIME, event_time
+        if arrival - event_time > self._late:
+            if self._drops_late:
+                return Fate.LATE_DROPPED, None
+            fate, time = Fate.LATE_ADJUSTED, arrival - self._late
+        if watermark is not None and time < watermark:
+            if self._drops_out_of_order:
+                return Fate.OUT_OF_ORDER_DROPPED, None
+            return Fate.OUT_OF_ORDER_ADJUSTED, watermark
+        return fate, time
+
+    @property
+    def watermark(self) -> int | None:
+        """No later event gets a system time below this; ``None``: nothing is known."""
+        return self._watermark
+
+    def watermark_of(self, key: bytes | None) -> int | None:
+        """Return the watermark of one substream."""
+        if key is None:
+            return self._watermark
+        own = self._keys.get(key)
+        return self._watermark if own is None or (self._watermark is not None and own < self._watermark) else own
+
+    def _raise_floor(self) -> None:
+        self._has_keys = True
+        floor = (self._arrival or 0) - self._late
+        if self._watermark is None or floor > self._watermark:
+            self._watermark = floor
+
+    def _keep(self, key: bytes, watermark: int) -> None:
+        if watermark > self._keys.get(key, self._watermark or 0):
+            self._keys[key] = watermark
+            if len(self._keys) > self._max_keys:
+                self._forget_some()
+
+    def _forget_some(self) -> None:
+        """Forget the keys at the floor; if that is not enough, raise the floor to those that are least ahead."""
+        floor = self._watermark or 0
+        kept = sorted((watermark, key) for key, watermark in self._keys.items() if watermark > floor)
+        excess = len(kept) - self._max_keys * 9 // 10
+        if excess > 0:
+            self.counts["keys_evicted"] += excess
+            self._watermark = max(floor, kept[excess - 1][0])
+            kept = kept[excess:]
+        self._keys = {key: watermark for watermark, key in kept}
+
+    def estimate(self, elapsed: int) -> int | None:
+        """Advance the watermark with no event.
+
+        Args:
+            elapsed: milliseconds since the last event was seen, on whatever clock.
+
+        Returns:
+            The new watermark, where it moved; it is logged.
+        """
+        if self._arrival is None:
+            return None
+        watermark = self._arrival + elapsed - self._late
+        if self._watermark is not None and watermark <= self._watermark:
+            return None
+        self.advance(watermark)
+        self._estimates.append((self._seen, watermark))
+        return watermark
+
+    def advance(self, watermark: int) -> None:
+        """Take a watermark that was decided elsewhere: in the run that is being replayed."""
+        if self._watermark is None or watermark > self._watermark:
+            self._watermark = watermark
+
+    def take_estimates(self) -> list[tuple[int, int]]:
+        """Return the estimates since the last call: after how many events, and the watermark."""
+        taken, self._estimates = self._estimates, []
+        return taken
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as a value that JSON can carry."""
+        return {
+            "watermark": self._watermark,
+            "arrival": self._arrival,
+            "seen": self._seen,
+            "keys": {key.hex(): watermark for key, watermark in self._keys.items() if self._is_ahead(watermark)},
+            "counts": dict(self.counts),
+        }
+
+    def _is_ahead(self, watermark: int) -> bool:
+        return self._watermark is None or watermark > self._watermark
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that `snapshot` returned.
+
+        Raises:
+            CorruptSnapshotError: where it is something else.
+        """
+        try:
+            self._watermark, self._arrival, self._seen = state["watermark"], state["arrival"], state["seen"]
+            self._keys = {bytes.fromhex(key): watermark for key, watermark in state["keys"].items()}
+            self.counts = Counter(state["counts"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason, advice = f"{type(error).__name__}: {error}", "begin anew"
+            raise CorruptSnapshotError(where="of a time policy", reason=reason, advice=advice) from error

@@ -1,0 +1,136 @@
+"""The time policy: the golden table, its laws against a model, replays, and bounded memory."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from floodmark.producers.time_policy import Fate, TimePolicy
+from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from golden import POLICIES, clock, golden
+from hypothesis import given
+from hypothesis import strategies as st
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("variant", POLICIES)
+def test_the_golden_table(variant):
+    keeper = POLICIES[variant].build()
+    key = (lambda event: event.device.encode()) if variant == "substreams" else (lambda _: None)
+    decided = {event.n: keeper.decide(event.time, event.arrival, key(event)) for event in golden(variant)}
+    assert {n: time for n, (_, time) in decided.items()} == {event.n: event.expected for event in golden(variant)}
+    adjusted = {n for n, (fate, _) in decided.items() if fate.endswith("adjusted")}
+    assert adjusted == {"policy": {6, 9, 12}, "without_early": {4, 6, 9, 12}, "substreams": {12}}[variant]
+
+
+def test_what_the_table_says_of_the_watermark():
+    keeper = POLICIES["policy"].build()
+    after = {}
+    for event in golden("policy"):
+        keeper.decide(event.time, event.arrival)
+        after[event.n] = keeper.watermark
+    assert after[3] == after[2], "an early event does not move the watermark"
+    assert after[5] == clock("12:17")
+    assert after[11] == clock("12:21")
+    keeper = POLICIES["without_early"].build()
+    for event in golden("policy")[:3]:
+        keeper.decide(event.time, event.arrival)
+    assert keeper.watermark == clock("12:15")
+
+
+def test_drop_instead_of_adjust():
+    policy = TimePolicy(late=5 * SECOND, out_of_order=2 * SECOND, on_late="drop", on_out_of_order="drop")
+    keeper = policy.build()
+    assert keeper.decide(10_000, 10_000) == (Fate.ON_TIME, 10_000)
+    assert keeper.decide(7_999, 10_500) == (Fate.OUT_OF_ORDER_DROPPED, None)
+    assert keeper.decide(4_999, 10_000) == (Fate.LATE_DROPPED, None)
+    assert keeper.watermark == 8_000
+    assert keeper.counts == {"on_time": 1, "out_of_order_dropped": 1, "late_dropped": 1}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"late": -SECOND},
+        {"early": -SECOND},
+        {"out_of_order": -SECOND},
+        {"on_late": "ignore"},
+        {"on_out_of_order": ""},
+        {"max_keys": 0},
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(wrong):
+    with pytest.raises(UsageError, match="time policy"):
+        TimePolicy(**wrong)
+
+
+events = st.lists(st.tuples(st.integers(-40, 40), st.integers(0, 9), st.sampled_from([None, 3, 30])), max_size=60)
+policies = st.builds(
+    TimePolicy,
+    early=st.sampled_from([None, 0 * SECOND, 10 * SECOND]),
+    late=st.integers(0, 20).map(lambda n: n * SECOND),
+    out_of_order=st.integers(0, 20).map(lambda n: n * SECOND),
+    on_late=st.sampled_from(["adjust", "drop"]),
+    on_out_of_order=st.sampled_from(["adjust", "drop"]),
+    max_keys=st.integers(1, 5),
+)
+
+
+@given(policies, events, st.booleans())
+def test_laws(policy, steps, substreams):
+    """The watermark never goes back, no event gets a time below it, and a replay of the log decides the same."""
+    keeper, resumed, arrival, decided, log = policy.build(), policy.build(), 1_000_000, [], []
+    given = []
+    for offset, step, elapsed in steps:
+        arrival += step * 1_000
+        key = b"%d" % (offset % 7) if substreams else None
+        before, floor = keeper.watermark_of(key), keeper.watermark
+        fate, time = keeper.decide(arrival + offset * 1_000, arrival, key)
+        assert (fate, time) == resumed.decide(arrival + offset * 1_000, arrival, key)
+        if time is not None:
+            assert before is None or time >= before
+            assert keeper.watermark_of(key) >= time - 20_000
+        assert floor is None or keeper.watermark >= floor
+        assert before is None or keeper.watermark_of(key) >= before
+        assert len(keeper.snapshot()["keys"]) <= policy.max_keys
+        if elapsed is not None:
+            keeper.estimate(elapsed * 1_000)
+            resumed.estimate(elapsed * 1_000)
+        decided.append((fate, time))
+        given.append((arrival + offset * 1_000, arrival, key))
+        log += keeper.take_estimates()
+        state = json.loads(json.dumps(resumed.snapshot()))
+        resumed = policy.build()
+        resumed.restore(state)
+    replayed, again = policy.build(), []
+    for number, event in enumerate(given, start=1):
+        again.append(replayed.decide(*event))
+        for seen, watermark in log:
+            if seen == number:
+                replayed.advance(watermark)
+    assert again == decided
+    assert replayed.watermark == keeper.watermark
+
+
+def test_the_estimate_is_last_arrival_and_elapsed_less_the_late_tolerance():
+    keeper = TimePolicy(late=5 * SECOND).build()
+    assert keeper.estimate(99_000) is None  # nothing has ever arrived
+    keeper.decide(1_000, 2_000)
+    assert keeper.estimate(3_000) is None
+    assert keeper.estimate(4_500) == 1_500
+    assert keeper.take_estimates() == [(1, 1_500)]
+    assert keeper.take_estimates() == []
+
+
+def test_more_keys_than_are_kept_raise_the_floor_and_are_counted():
+    keeper = TimePolicy(late=3600 * SECOND, max_keys=10).build()
+    for number in range(100):
+        keeper.decide(1_000_000 + number, 1_000_000, b"%d" % number)
+    assert len(keeper.snapshot()["keys"]) <= 10
+    assert keeper.counts["keys_evicted"] >= 80
+    assert keeper.watermark >= 1_000_080
+
+
+def test_a_snapshot_of_something_else_is_an_error():
+    with pytest.raises(CorruptSnapshotError, match="time policy"):
+        TimePolicy().build().restore({"watermark": 1})
