@@ -180,7 +180,7 @@ class WatermarkedProducer:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + min(self._interval, _LOOK_INTERVAL)
             self._alignment.poll()
-        return self._alignment.peers.is_ahead(self._emitter.watermark)
+        return self._alignment.peers.is_ahead(self._generator.watermark())
 
     def _wait_for_peers(self) -> None:
         """Wait while this source is ahead; marks go out meanwhile, so that it is not taken for idle or dead."""
