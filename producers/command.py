@@ -1,10 +1,30 @@
-"""Turn a function into a command: options from its signature, and errors in one line with exit status 2."""
+"""What the commands share: options to objects, settings from a file, and errors in one line with exit status 2."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import typer
-from floodmark.schemas.errors import FloodmarkError
+from floodmark.producers.adapters import (
+    AvroField,
+    CockroachDb,
+    InputFormat,
+    JsonField,
+    LogTime,
+    TiCdcCanal,
+    TiCdcOpen,
+)
+from floodmark.producers.injector import Injector
+from floodmark.schemas.errors import FloodmarkError, UsageError
+from floodmark.schemas.timestamps import to_datetime
+
+_CHANGEFEEDS: dict[str, Callable[[], InputFormat]] = {
+    "cockroachdb": CockroachDb,
+    "ticdc-canal": TiCdcCanal,
+    "ticdc-open": TiCdcOpen,
+}
 
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
@@ -22,3 +42,67 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
     except FloodmarkError as error:
         typer.echo(f"floodmark: {error}", err=True)
         raise SystemExit(2) from None
+
+
+def settings_file(path: Path | None) -> dict[str, str]:
+    """Read Kafka settings from a file, so that no secret stands on a command line.
+
+    One ``name=value`` a line; ``#`` begins a comment; ``${NAME}`` is filled in from the environment.
+
+    Raises:
+        UsageError: where a line is none, or a variable is not set; the message never holds a value.
+    """
+    if path is None:
+        return {}
+    settings = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(reason=f"{path} line {number}: expected name=value")
+        try:
+            settings[name.strip()] = Template(value.strip()).substitute(os.environ)
+        except (KeyError, ValueError) as error:
+            raise UsageError(reason=f"{path} line {number}: {name.strip()} names a variable that is not set") from error
+    return settings
+
+
+def input_format(  # options of a command
+    changefeed: str | None,
+    json_field: str | None,
+    unit: str,
+    schema: Path | None,
+    event_time: str | None,
+    *,
+    log_time: bool,
+) -> InputFormat:
+    """Return what the options of ``inject`` say of time.
+
+    Raises:
+        UsageError: where they say nothing, or two things.
+    """
+    given = [changefeed is not None, json_field is not None, schema is not None, log_time]
+    if sum(given) != 1 or (schema is None) != (event_time is None):
+        reason = "inject needs one of --json-field, --schema with --event-time, --log-time and --changefeed"
+        raise UsageError(reason=reason)
+    if changefeed is not None:
+        if changefeed not in _CHANGEFEEDS:
+            raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(_CHANGEFEEDS)}")
+        return _CHANGEFEEDS[changefeed]()
+    if json_field is not None:
+        return JsonField(json_field, unit)  # type: ignore[arg-type]  # it checks the unit
+    if schema is not None and event_time is not None:
+        return AvroField(schema.read_text(encoding="utf-8"), event_time)
+    return LogTime()
+
+
+def injection_line(injector: Injector) -> str:
+    """Say in a line how far an injection is."""
+    known = [watermark for watermark in injector.watermarks.values() if watermark is not None]
+    reached = (
+        f"watermark {to_datetime(min(known)).isoformat()}" if len(known) == len(injector.watermarks) else "unknown"
+    )
+    fates = ", ".join(f"{count:,} {fate.replace('_', ' ')}" for fate, count in sorted(injector.fates.items()) if count)
+    return f"{injector.counts['records']:,} records read, {fates or 'nothing yet'}; {reached}"

@@ -141,6 +141,11 @@ class Emitter:
         """Note records that are written together with the next marks, all or none (a transaction)."""
         self._records[partition] += records
 
+    @property
+    def records(self) -> int:
+        """How many data records were sent in this epoch."""
+        return self._records.total()
+
     def unsend(self, partition: int) -> None:
         """Take back a `send` whose record was never handed to Kafka (a full queue, an invalid argument)."""
         self._records[partition] -= 1

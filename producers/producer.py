@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from floodmark.producers.alignment import Alignment
 from floodmark.producers.emitter import Emitter, Identity, Shipment
 from floodmark.producers.kafka import Config, partition_count
+from floodmark.producers.metrics import Metrics, delay
 from floodmark.producers.partitioners import partitioner
 from floodmark.producers.strategies import Explicit, Ingress, Strategy
 from floodmark.schemas.codec import encode_watermark
@@ -272,6 +273,18 @@ class WatermarkedProducer:
     def watermark(self) -> int | None:
         """What the source can promise now, epoch milliseconds."""
         return self._emitter.watermark
+
+    def metrics(self) -> Metrics:
+        """Return what is measured of this source."""
+        now, oldest = time.time_ns() // 1_000_000, self._emitter.oldest_arrival()
+        return Metrics(
+            "source",
+            self._emitter.identity.source,
+            records=self._emitter.records,
+            late_events=self._emitter.late,
+            watermark_delay_seconds=delay(now, self._emitter.watermark),
+            processing_time_delay_seconds=0.0 if oldest is None else delay(now, oldest),
+        )
 
     @property
     def late(self) -> int:

@@ -210,6 +210,11 @@ class Timekeeper:
         self._estimates.append((self._seen, watermark))
         return watermark
 
+    def expect(self, arrival: int) -> None:
+        """Learn that whatever comes will arrive at this time or later; counts where nothing has arrived yet."""
+        if self._arrival is None:
+            self._arrival = arrival
+
     def advance(self, watermark: int) -> None:
         """Take a watermark that was decided elsewhere: in the run that is being replayed."""
         if self._watermark is None or watermark > self._watermark:

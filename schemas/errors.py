@@ -166,6 +166,12 @@ class FencedError(EnvironmentProblemError):
     template = "job {job!r} was fenced: another instance with the same name is writing to {topic!r}; stop one of them"
 
 
+class InjectorError(EnvironmentProblemError):
+    """An injection that cannot go on."""
+
+    template = "injector {source!r}: {reason}; {advice}"
+
+
 class JavaError(EnvironmentProblemError):
     """No usable Java."""
 

@@ -17,6 +17,12 @@ HEADER: Final = "floodmark"
 FORMAT_VERSION: Final = b"1"
 """The value of `HEADER`."""
 
+TIME_HEADER: Final = "floodmark-time"
+"""The header of a data record whose event time was adjusted: the time that counts, decimal epoch milliseconds."""
+
+SUBSTREAM_HEADER: Final = "floodmark-substream"
+"""The header of a data record with the watermark of its key behind it, decimal epoch milliseconds."""
+
 _MAX_SOURCE_BYTES: Final = 200
 _MAX_SIZE: Final = 2**31 - 1
 _PERCENT: Final = range(1, 101)

@@ -1,5 +1,6 @@
 """The command ``floodmark``."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from json import dumps
@@ -8,7 +9,18 @@ from typing import Annotated, Final
 
 import typer
 from floodmark.producers.check import check_topic, event_time_reader
-from floodmark.producers.command import run_command
+from floodmark.producers.command import (
+    injection_line,
+    input_format,
+    run_command,
+    settings_file,
+)
+from floodmark.producers.injection import Injection
+from floodmark.producers.injector import Injector, decisions_of
+from floodmark.producers.metrics import serve_metrics
+from floodmark.producers.tail import tail_lines
+from floodmark.producers.time_policy import TimePolicy
+from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
 from rich.console import Console
 
@@ -104,6 +116,116 @@ def check(
     counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
     typer.echo(f"{topic}: {counts}: {len(findings)} fault(s)", err=True)
     raise typer.Exit(1 if findings else 0)
+
+
+@app.command()
+def inject(  # noqa: PLR0913  # each is an option of the command line
+    *,
+    source_topic: Annotated[str, typer.Option("--from", help="The topic without watermarks.")],
+    target_topic: Annotated[str, typer.Option("--to", help="The topic that gets them; at least as many partitions.")],
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    json_field: Annotated[str | None, typer.Option(help="Event time: this field of JSON objects.")] = None,
+    unit: Annotated[str, typer.Option(help="Unit of the JSON field since 1970: s, ms, us or ns.")] = "ms",
+    schema: Annotated[Path | None, typer.Option(help="Event time: in Avro of this schema ...")] = None,
+    event_time: Annotated[str | None, typer.Option(help="... this field.")] = None,
+    log_time: Annotated[bool, typer.Option(help="Event time: Kafka's own timestamp.")] = False,
+    changefeed: Annotated[
+        str | None, typer.Option(help="It brings promises: cockroachdb, ticdc-canal, ticdc-open.")
+    ] = None,
+    early: Annotated[
+        float | None, typer.Option(help="Drop events this much ahead of arrival, seconds; -1: none.")
+    ] = 300,
+    late: Annotated[float, typer.Option(help="Events more seconds behind their arrival are late.")] = 5,
+    out_of_order: Annotated[float, typer.Option(help="Seconds that events may be out of order.")] = 0,
+    on_late: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
+    on_out_of_order: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
+    substreams: Annotated[bool, typer.Option(help="A watermark for every key.")] = False,
+    drop_late: Annotated[bool, typer.Option(help="Leave out what a changefeed repeats behind its promises.")] = False,
+    dropped_to: Annotated[str | None, typer.Option(help="A topic for what is dropped; default: it is counted.")] = None,
+    source: Annotated[str, typer.Option(help="Source id in the target topic; default: inject-<from>.")] = "",
+    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between transactions and marks.")] = 1,
+    align: Annotated[float | None, typer.Option(help="Hold partitions more seconds ahead of the slowest.")] = None,
+    decisions_from: Annotated[
+        str | None, typer.Option(help="Decide as the run that wrote this topic did, not by the clock.")
+    ] = None,
+    until_end: Annotated[bool, typer.Option(help="Stop when all that is there has been passed on.")] = False,
+    end: Annotated[bool, typer.Option(help="With --until-end: say that nothing more will come.")] = False,
+    config: Annotated[Path | None, typer.Option(help="File of Kafka settings, name=value a line, with ${ENV}.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this loopback port.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON after each transaction.")] = False,
+) -> None:
+    """Bring a topic without watermarks into the system, exactly once.
+
+    Passes every record on to the same partition, byte for byte, and puts marks between them: by a time policy (how
+    late, early and out of order events may be), or by the promises of a CockroachDB or TiCDC changefeed.  An event
+    whose time was adjusted carries the time that counts in the header floodmark-time.  Start it again after a crash:
+    it goes on where its last transaction ended.
+
+    Exit status: 0 done or interrupted, 2 could not go on.
+    """
+    injection = Injection(
+        source_topic,
+        target_topic,
+        input_format(changefeed, json_field, unit, schema, event_time, log_time=log_time),
+        TimePolicy(
+            early=None if early is None or early == -1 else timedelta(seconds=early),
+            on_late=on_late,  # type: ignore[arg-type]  # the policy says what it knows
+            on_out_of_order=on_out_of_order,  # type: ignore[arg-type]  # the same
+            late=timedelta(seconds=late),
+            out_of_order=timedelta(seconds=out_of_order),
+        ),
+        substreams=substreams,
+        drop_late=drop_late,
+        dropped_to=dropped_to,
+        source=source,
+        interval=timedelta(seconds=interval),
+        align=None if align is None else timedelta(seconds=align),
+    )
+    settings = {**settings_file(config), "bootstrap.servers": bootstrap_servers}
+    decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
+    console = Console(stderr=True)
+    with Injector(injection, settings, decisions=decisions) as injector, console.status("waiting") as status:
+        exporter = None if metrics_port is None else serve_metrics(metrics_port)
+
+        def progress(injector: Injector) -> None:
+            if exporter is not None:
+                exporter.update(injector.metrics())
+            if json:
+                typer.echo(dumps({**injector.counts, **injector.fates, "watermarks": injector.watermarks}))
+            status.update(injection_line(injector))
+
+        try:
+            injector.run(until_end=until_end, progress=progress)
+            if end:
+                injector.end()
+        except KeyboardInterrupt:
+            injector.commit()
+        typer.echo(injection_line(injector), err=True)
+
+
+@app.command()
+def tail(  # each is an option of the command line
+    topic: Annotated[str, typer.Argument(help="The topic to follow.")],
+    *,
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    from_beginning: Annotated[bool, typer.Option(help="Begin with the first record, not with the next.")] = False,
+    until_end: Annotated[bool, typer.Option(help="Stop at what is now the end.")] = False,
+    marks: Annotated[bool, typer.Option(help="Show marks only.")] = False,
+    schema: Annotated[Path | None, typer.Option(help="Avro schema, to show values by.")] = None,
+    config: Annotated[Path | None, typer.Option(help="File of Kafka settings, name=value a line, with ${ENV}.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
+) -> None:
+    """Show a topic's records and marks as people read them, with the watermark they add up to.
+
+    Exit status: 0 done or interrupted, 2 could not read.
+    """
+    settings = {**settings_file(config), "bootstrap.servers": bootstrap_servers}
+    codec = None if schema is None else AvroCodec(without_logical_types(schema.read_text(encoding="utf-8")))
+    with suppress(KeyboardInterrupt):
+        for shown in tail_lines(
+            settings, topic, codec, from_beginning=from_beginning, until_end=until_end, marks_only=marks, as_json=json
+        ):
+            typer.echo(shown)
 
 
 def main() -> None:

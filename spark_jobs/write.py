@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from floodmark.producers.kafka import require_topics
+from floodmark.producers.metrics import Metrics, delay
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError, UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.tracker import Hold
@@ -54,6 +55,21 @@ class Job:
     def counts(self) -> dict[str, int]:
         """Totals since the checkpoint began: records, marks, late, unreadable, timeless, replayed, fenced, ..."""
         return self._drive.counts
+
+    def metrics(self) -> Metrics:
+        """Return what is measured of this job since its checkpoint began."""
+        counts = self.counts
+        return Metrics(
+            "job",
+            self.name,
+            records=counts["records"],
+            late_events=counts["late"],
+            unreadable=counts["unreadable"] + counts["timeless"] + counts["unreadable_marks"],
+            lost=counts["lost"],
+            surplus=counts["surplus"],
+            fenced=counts.get("fenced", 0) + counts.get("retired", 0),
+            watermark_delay_seconds=delay(time.time_ns() // 1_000_000, self.watermark),
+        )
 
     def holds(self) -> list[Hold]:
         """Say why the watermark is where it is: who holds it, and since when."""

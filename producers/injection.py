@@ -1,0 +1,104 @@
+"""What an injector is to do, and what it must not forget: both are values.  Pure."""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from floodmark.producers.adapters import InputFormat
+from floodmark.producers.lane import Lane, PolicyLane, ResolvedLane
+from floodmark.producers.time_policy import TimePolicy
+from floodmark.schemas.errors import InjectorError, UsageError
+from floodmark.schemas.records import Membership
+
+STATE_HEADER: Final = "floodmark-injector"
+"""The header of an injector's marks with the next input offset and the state of the lane."""
+
+_MAX_STATE: Final = 900_000
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What an injector is to do.
+
+    Args:
+        source_topic: the topic without watermarks.
+        target_topic: the topic that gets them; it must have at least as many partitions.
+        fmt: what the records say of time.
+        policy: how far to trust that; not for formats that bring promises of their own.
+        substreams: whether every key has a watermark of its own.
+        drop_late: with a format that brings promises: leave out what it repeats behind them.
+        dropped_to: a topic for what is dropped; default: it is only counted.
+        source: the id of the injector as a source of the target topic.
+        membership: how many sources write to the target topic.
+        interval: time between transactions, and so between marks.
+        align: how far a partition may run ahead of the slowest; default: any distance.
+    """
+
+    source_topic: str
+    target_topic: str
+    fmt: InputFormat
+    policy: TimePolicy = TimePolicy()  # noqa: RUF009  # frozen
+    substreams: bool = False
+    drop_late: bool = False
+    dropped_to: str | None = None
+    source: str = ""
+    membership: Membership = Membership()  # noqa: RUF009  # frozen
+    interval: timedelta = timedelta(seconds=1)
+    align: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.source_topic == self.target_topic:
+            raise UsageError(reason=f"topic {self.source_topic!r} is both input and output of the injection")
+        if self.interval <= timedelta(0) or (self.align is not None and self.align < timedelta(0)):
+            raise UsageError(
+                reason=f"interval {self.interval}, align {self.align}: expected more than 0, and 0 or more"
+            )
+        if self.substreams and self.fmt.promises:
+            raise UsageError(reason="substreams need a time policy; this format brings promises of its own")
+        if not self.source:
+            object.__setattr__(self, "source", f"inject-{self.source_topic}")
+
+    def lane(self) -> Lane:
+        """Make the lane of one partition."""
+        if self.fmt.promises:
+            return ResolvedLane(self.fmt, drop_late=self.drop_late)
+        return PolicyLane(self.fmt, self.policy, substreams=self.substreams)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """What a mark of the injector carries in its header: where to go on in the input, and with what.
+
+    >>> state = LaneState(next=12, epoch=3, lane={"watermark": 7}, counts={})
+    >>> LaneState.unpack(state.pack("inject-raw", 0)) == state
+    True
+    """
+
+    next: int
+    """The input offset to go on with."""
+    epoch: int
+    lane: Mapping[str, Any]
+    counts: Mapping[str, int]
+
+    def pack(self, source: str, partition: int) -> bytes:
+        """Return it as a header's value.
+
+        Raises:
+            InjectorError: where it would be larger than Kafka takes.
+        """
+        packed = base64.b64encode(zlib.compress(json.dumps(asdict(self)).encode(), 1))
+        if len(packed) > _MAX_STATE:
+            reason = f"the state of partition {partition} takes {len(packed)} bytes, expected at most {_MAX_STATE}"
+            advice = "keep fewer substreams: a smaller max_keys, or a shorter late tolerance"
+            raise InjectorError(source=source, reason=reason, advice=advice)
+        return packed
+
+    @classmethod
+    def unpack(cls, value: bytes) -> "LaneState":
+        """Take up what `pack` returned."""
+        return cls(**json.loads(zlib.decompress(base64.b64decode(value))))

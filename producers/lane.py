@@ -1,0 +1,188 @@
+"""One input partition on its way into the system: what becomes of each record, and what may be promised.  Pure.
+
+The invariant: *what a lane promises holds for the records it has passed on and for all that may still come*, by its
+time policy, or by the promises that the topic brings itself.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from floodmark.producers.adapters import InputFormat, Resolved
+from floodmark.producers.time_policy import Timekeeper, TimePolicy
+from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
+from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_control_key
+
+Headers = Sequence[tuple[str, bytes]]
+_NONE: Final[Headers] = ()
+
+
+class Way(Enum):
+    """Where a record goes."""
+
+    ON = "on"
+    """To the output, with the headers given."""
+    OUT = "out"
+    """Dropped, or to the topic for what is dropped."""
+    AWAY = "away"
+    """Nowhere: it was a progress message."""
+
+
+Passage = tuple[Way, Headers]
+
+
+class Lane(ABC):
+    """The state of one input partition."""
+
+    def __init__(self, fmt: InputFormat) -> None:
+        """Begin with nothing read."""
+        self.read = fmt.read
+        self.counts: Counter[str] = Counter()
+        """``records``, ``late``, ``unreadable``, ``reserved``, ``resolved``, and the policy's fates."""
+
+    def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
+        """Decide what becomes of one record, in the order of the log."""
+        if is_control_key(key):
+            self.counts["reserved"] += 1  # passed on, it would be taken for a mark
+            return Way.OUT, _NONE
+        try:
+            time = self.read(key, value, log_time)
+        except (UnreadableValueError, InvalidEventTimeError):
+            self.counts["unreadable"] += 1
+            time = None
+        if time is None:
+            return Way.ON, _NONE  # nothing is lost, and no watermark moves
+        return self._pass(time, key, log_time)
+
+    @abstractmethod
+    def _pass(self, time: int | Resolved, key: bytes | None, log_time: int) -> Passage:
+        """Decide on a record that tells a time."""
+
+    @property
+    @abstractmethod
+    def watermark(self) -> int | None:
+        """What the lane promises."""
+
+    def estimate(self, elapsed: int) -> None:  # noqa: B027  # only a policy guesses
+        """Advance with no event; elapsed: milliseconds since the last one was seen."""
+
+    def open(self, now: int) -> None:  # noqa: B027
+        """Learn that the partition is empty, at a time of the wall clock."""
+
+    @abstractmethod
+    def follow(self, watermark: int) -> None:
+        """Promise at least so much: what others have promised, where nothing has come here yet."""
+
+    @abstractmethod
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as a value that JSON can carry."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that `snapshot` returned."""
+
+
+class PolicyLane(Lane):
+    """A partition whose writers promise nothing: a time policy decides.
+
+    >>> from datetime import timedelta
+    >>> from floodmark.producers.adapters import JsonField
+    >>> lane = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(milliseconds=50)))
+    >>> lane.take(None, b'{"at": 100}', 100)
+    (<Way.ON: 'on'>, ())
+    >>> lane.take(None, b'{"at": 90}', 100)  # out of order, adjusted
+    (<Way.ON: 'on'>, [('floodmark-time', b'100')])
+    """
+
+    def __init__(self, fmt: InputFormat, policy: TimePolicy, *, substreams: bool = False) -> None:
+        """Begin with nothing read; with substreams the record's key is the key."""
+        super().__init__(fmt)
+        self.keeper: Timekeeper = policy.build()
+        self._substreams = substreams
+
+    def _pass(self, time: int | Resolved, key: bytes | None, log_time: int) -> Passage:
+        if isinstance(time, Resolved):
+            self.counts["resolved"] += 1
+            return Way.AWAY, _NONE
+        over = (key or b"") if self._substreams else None
+        _, adjusted = self.keeper.decide(time, log_time, over)
+        if adjusted is None:
+            return Way.OUT, _NONE
+        headers = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]
+        if self._substreams:
+            headers.append((SUBSTREAM_HEADER, b"%d" % (self.keeper.watermark_of(over) or 0)))
+        return Way.ON, headers or _NONE
+
+    @property
+    def watermark(self) -> int | None:
+        """What the policy promises."""
+        return self.keeper.watermark
+
+    def estimate(self, elapsed: int) -> None:
+        """Advance by the estimated arrival."""
+        self.keeper.estimate(elapsed)
+
+    def open(self, now: int) -> None:
+        """Take the present for the arrival, where nothing has ever arrived: whatever comes arrives later."""
+        self.keeper.expect(now)
+
+    def follow(self, watermark: int) -> None:
+        """Raise the keeper's watermark."""
+        self.keeper.advance(watermark)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the keeper's state."""
+        return self.keeper.snapshot()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the keeper's state."""
+        self.keeper.restore(state)
+
+
+class ResolvedLane(Lane):
+    """A partition that brings promises of its own.
+
+    >>> from floodmark.producers.adapters import CockroachDb
+    >>> lane = ResolvedLane(CockroachDb())
+    >>> lane.take(None, b'{"resolved": "5000000.0000000000"}', 0)
+    (<Way.AWAY: 'away'>, ())
+    >>> lane.watermark
+    5
+    """
+
+    def __init__(self, fmt: InputFormat, *, drop_late: bool = False) -> None:
+        """Begin with nothing promised; drop_late: what comes behind a promise was sent before, leave it out."""
+        super().__init__(fmt)
+        self._watermark: int | None = None
+        self._drop_late = drop_late
+
+    def _pass(self, time: int | Resolved, key: bytes | None, log_time: int) -> Passage:  # noqa: ARG002  # not asked
+        if isinstance(time, Resolved):
+            self.counts["resolved"] += 1
+            # A lower one is a replay; one at the beginning of time is sent before a feed knows anything.
+            if time.watermark > 0 and (self._watermark is None or time.watermark > self._watermark):
+                self._watermark = time.watermark
+            return Way.AWAY, _NONE
+        if self._watermark is not None and time < self._watermark:
+            self.counts["late"] += 1
+            return (Way.OUT if self._drop_late else Way.ON), _NONE
+        return Way.ON, _NONE
+
+    @property
+    def watermark(self) -> int | None:
+        """The highest promise."""
+        return self._watermark
+
+    def follow(self, watermark: int) -> None:
+        """Raise the promise."""
+        self._watermark = watermark if self._watermark is None else max(self._watermark, watermark)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the promise."""
+        return {"watermark": self._watermark}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the promise."""
+        self._watermark = state["watermark"]
