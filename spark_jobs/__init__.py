@@ -8,7 +8,19 @@ write(counts, topic="per-hour", value=avro(counts_schema), event_time="ended", c
 from floodmark.spark_jobs.drive import Batch
 from floodmark.spark_jobs.read import read
 from floodmark.spark_jobs.session import local_session, packages
+from floodmark.spark_jobs.substreams import windows_per_key
 from floodmark.spark_jobs.values import Format, avro, json_lines
 from floodmark.spark_jobs.write import Job, write
 
-__all__ = ["Batch", "Format", "Job", "avro", "json_lines", "local_session", "packages", "read", "write"]
+__all__ = [
+    "Batch",
+    "Format",
+    "Job",
+    "avro",
+    "json_lines",
+    "local_session",
+    "packages",
+    "read",
+    "windows_per_key",
+    "write",
+]

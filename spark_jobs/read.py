@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from floodmark.producers.kafka import require_topics
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import KEY_PREFIX
+from floodmark.schemas.records import KEY_PREFIX, SUBSTREAM_HEADER, TIME_HEADER
 from floodmark.spark_jobs.values import Format
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -44,6 +44,7 @@ class Reading:
     bootstrap_servers: str
     decode: Decoder
     options: Mapping[str, str] = field(repr=False)  # may hold secrets
+    percentile: int | None = None
 
     @property
     def from_earliest(self) -> bool:
@@ -67,7 +68,7 @@ def reading_of(name: str) -> Reading | None:
     return _readings.get(name)
 
 
-def read(
+def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     spark: SparkSession,
     *,
     topics: str | Sequence[str],
@@ -77,6 +78,9 @@ def read(
     client: Mapping[str, Any] | None = None,
     options: Mapping[str, str] | None = None,
     max_offsets_per_trigger: int | None = MAX_OFFSETS_PER_TRIGGER,
+    adjusted: str | None = None,
+    substream: str | None = None,
+    percentile: int | None = None,
 ) -> DataFrame:
     """Read topics whose producers interleave watermark records with their data.
 
@@ -92,6 +96,13 @@ def read(
         client: confluent-kafka settings (security and so on) for the check that the topics exist.
         options: options of Spark's Kafka source, for example ``kafka.security.protocol``; they overrule ours.
         max_offsets_per_trigger: the most records of one batch, so that a backfill cannot exhaust the driver.
+        adjusted: the name of an extra column with the time that counts: that of the header ``floodmark-time`` where an
+            injector has adjusted it, else the event time.  It becomes Spark's event-time column, and the field of the
+            value stays what it was.
+        substream: the name of an extra column with the watermark of the record's key (header ``floodmark-substream``),
+            for `substreams`; null where there is none.
+        percentile: let these percentile watermarks drive the job, where the sources tell them: earlier results, more
+            late rows.  `Batch.promised` keeps what all events together allow.
 
     Returns:
         A streaming DataFrame of the decoded fields.
@@ -115,23 +126,41 @@ def read(
     if max_offsets_per_trigger is not None:
         source.setdefault("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
     decode = value.decode if isinstance(value, Format) else value
-    reading = Reading(f"floodmark-read-{next(_numbers)}", names, event_time, bootstrap_servers, decode, options=source)
+    if adjusted is not None or substream is not None:
+        source.setdefault("includeHeaders", "true")
+    if percentile is not None and percentile not in range(1, 101):
+        raise UsageError(reason=f"percentile is {percentile}, expected 1 to 100")
+    name = f"floodmark-read-{next(_numbers)}"
+    reading = Reading(name, names, event_time, bootstrap_servers, decode, source, percentile)
     raw = _decoded(spark.readStream.format("kafka").options(**source).load(), reading)
     observed = raw.observe(reading.name, *_metrics(reading))
-    rows = observed.where("not control and value is not null and event_time is not null").select("value.*")
+    rows = observed.where("not control and value is not null and event_time is not null")
+    extra = [F.col("event_time").alias(adjusted)] if adjusted is not None else []
+    extra += [_header(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
     _readings[reading.name] = reading
-    return rows.withWatermark(event_time, _NEVER)
+    return rows.select("value.*", *extra).withWatermark(adjusted or event_time, _NEVER)
+
+
+def _header(name: str) -> Column:
+    """Return the time in a header, null where it is not there or no number."""
+    found = F.filter("headers", lambda header: header["key"] == name)
+    return F.timestamp_millis(
+        F.try_to_number(F.get(found, F.lit(0))["value"].cast("string"), F.lit("9" * 15)).cast("long")
+    )
 
 
 def _decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
     control = F.coalesce(F.startswith(F.col("key"), F.lit(KEY_PREFIX)), F.lit(False))  # noqa: FBT003  # a SQL literal
     decoded = kafka.select(
         *("topic", "partition", "offset", "timestamp", "key", F.col("value").alias("raw")),
+        *(["headers"] if "headers" in kafka.columns else []),
         control.alias("control"),
         F.when(~control, reading.decode(F.col("value"))).alias("value"),
     )
     _require_timestamp(decoded, reading.event_time)
-    return decoded.withColumn("event_time", F.col("value").getField(reading.event_time))
+    own = F.col("value").getField(reading.event_time)
+    has_headers = "headers" in kafka.columns
+    return decoded.withColumn("event_time", F.coalesce(_header(TIME_HEADER), own) if has_headers else own)
 
 
 def _require_timestamp(decoded: DataFrame, event_time: str) -> None:

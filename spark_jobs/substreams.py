@@ -1,0 +1,137 @@
+"""Windows per key, each key by its own watermark: for topics whose injector keeps substreams.
+
+Spark has one watermark for all keys.  Here the watermark of a key comes with its rows (see `read`'s ``substream``), so
+a key that is on time need not wait for one that is slow; a key that falls silent is completed by the watermark of all.
+The idea is Azure Stream Analytics' ``TIMESTAMP BY ... OVER``.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import pandas as pd
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.timestamps import milliseconds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from typing_extensions import override
+
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_TIME: Final = "__time"
+_WATERMARK: Final = "__watermark"
+
+Aggregate = Callable[[list[dict[str, Any]]], dict[str, Any]]
+"""From the rows of one complete window of one key to the columns of its result; must be picklable."""
+
+
+def windows_per_key(  # each is a column or a decision
+    rows: DataFrame,
+    *,
+    key: str,
+    event_time: str,
+    substream: str,
+    width: timedelta,
+    aggregate: Aggregate,
+    schema: str,
+) -> DataFrame:
+    """Aggregate tumbling windows of each key, complete by the key's own watermark.
+
+    Args:
+        rows: from `read` with ``substream`` (and ``adjusted``).
+        key: a string column.
+        event_time: the event-time column.
+        substream: the column with the key's watermark.
+        width: of the windows.
+        aggregate: is given the rows of a window as dicts of their JSON values, in the order of arrival.
+        schema: the columns that it returns, as Spark writes them in SQL.
+
+    Returns:
+        The key, ``window_end`` (a timestamp, the event time of the result) and the columns of ``schema``.
+
+    Raises:
+        UsageError: where the session does not keep its state in RocksDB, which Spark's operator needs, where the width
+            is 0, or where the schema names no columns.
+    """
+    spark = rows.sparkSession
+    if spark.conf.get(_PROVIDER, "") != _ROCKSDB:
+        raise UsageError(reason=f"windows_per_key() needs the session setting {_PROVIDER}={_ROCKSDB}")
+    if width < timedelta(milliseconds=1):
+        raise UsageError(reason=f"the width of windows is {width}, expected more than 0")
+    shaped = rows.select(
+        F.col(key),
+        F.col(event_time),
+        F.unix_millis(event_time).alias(_TIME),
+        F.unix_millis(substream).alias(_WATERMARK),
+        F.to_json(F.struct(*rows.columns)).alias("row"),
+    )
+    columns = StructType.fromDDL(schema)
+    if not isinstance(columns, StructType):
+        raise UsageError(reason=f"windows_per_key(): schema {schema!r} names no columns")
+    output = StructType([StructField(key, StringType()), StructField("window_end", LongType()), *columns.fields])
+    processor = _Windows(key, milliseconds(width), aggregate, [column.name for column in columns])
+    results = shaped.groupBy(key).transformWithStateInPandas(processor, output, "Append", "EventTime")
+    return results.withColumn("window_end", F.timestamp_millis("window_end"))
+
+
+class _Windows(StatefulProcessor):
+    """The open windows of one key, and how far they have been completed."""
+
+    def __init__(self, key: str, width: int, aggregate: Aggregate, columns: list[str]) -> None:
+        self._key = key
+        self._width = width
+        self._aggregate = aggregate
+        self._columns = columns
+
+    @override
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._windows = handle.getMapState("windows", "start BIGINT", "rows STRING")
+        self._done = handle.getValueState("done", "watermark BIGINT")
+
+    @override
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        stored = self._done.get()
+        done = watermark = -(1 << 62) if stored is None else int(stored[0])
+        came: dict[int, list[str]] = {}
+        for frame in rows:
+            for time, row in zip(frame[_TIME], frame["row"], strict=True):
+                came.setdefault(int(time) // self._width * self._width, []).append(row)
+            said = frame[_WATERMARK].dropna()
+            watermark = watermark if said.empty else max(watermark, int(said.max()))
+        for start, lines in came.items():
+            if start + self._width <= done:
+                continue  # late for its key; the policy of the injector lets none through
+            had = self._windows.getValue((start,)) if self._windows.containsKey((start,)) else None
+            self._windows.updateValue((start,), (json.dumps([*(json.loads(had[0]) if had else []), *lines]),))
+            # Spark's watermark is the promise less 1 ms.
+            self._handle.registerTimer(start + self._width - 1)
+        yield from self._complete(key, watermark)
+
+    @override
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        yield from self._complete(key, int(timerValues.getCurrentWatermarkInMs()) + 1)
+
+    def _complete(self, key: tuple[Any, ...], watermark: int) -> Iterator[pd.DataFrame]:
+        """Give the windows that end at or below a watermark, and note that they are done."""
+        known = [int(start[0]) for start in self._windows.keys()]  # noqa: SIM118  # Spark's own map
+        due = sorted(start for start in known if start + self._width <= watermark)
+        results: list[dict[str, Any]] = []
+        for start in due:
+            stored_rows = self._windows.getValue((start,))
+            lines = json.loads(stored_rows[0]) if stored_rows else []
+            values = self._aggregate([json.loads(line) for line in lines])
+            results.append({self._key: key[0], "window_end": start + self._width, **values})
+            self._windows.removeKey((start,))
+        stored = self._done.get()
+        if stored is None or watermark > int(stored[0]):
+            self._done.update((watermark,))
+        if results:
+            yield pd.DataFrame(results, columns=[self._key, "window_end", *self._columns])
+
+    @override
+    def close(self) -> None:
+        pass

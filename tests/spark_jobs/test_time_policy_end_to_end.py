@@ -1,0 +1,155 @@
+"""The golden table through Kafka, the injector and a Spark window job, all three variants; and substreams per key."""
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Producer
+from floodmark.producers import TimePolicy
+from floodmark.producers.adapters import JsonField
+from floodmark.producers.injection import Injection
+from floodmark.producers.injector import Injector
+from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs import read, windows_per_key, write
+from golden import POLICIES, clock, golden
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+pytestmark = pytest.mark.spark
+WIDTH = 5 * 60_000
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def produce(kafka, topic, events):
+    producer = Producer(kafka.config)
+    for time, arrival, device in events:
+        producer.produce(topic, b'{"at": %d, "device": "%s"}' % (time, device.encode()), device, timestamp=arrival)
+    assert producer.flush(30) == 0
+
+
+def inject(kafka, raw, marked, policy, *, substreams=False, end=True):
+    with Injector(Injection(raw, marked, JsonField("at"), policy, substreams=substreams), kafka.config) as injector:
+        injector.run(until_end=True)
+        if end:
+            injector.end()
+
+
+@pytest.fixture
+def source(spark, kafka):
+    def reader(topic, **options):
+        # JSON numbers are seconds for Spark; the time that counts comes from the header or the milliseconds field.
+        value = lambda raw: F.struct(  # noqa: E731
+            F.timestamp_millis(F.get_json_object(raw.cast("string"), "$.at").cast("long")).alias("at"),
+            F.get_json_object(raw.cast("string"), "$.device").alias("device"),
+        )
+        return read(
+            spark, topics=topic, value=value, event_time="at", bootstrap_servers=kafka.bootstrap_servers, **options
+        )
+
+    return reader
+
+
+@pytest.fixture
+def rocksdb(spark):
+    spark.conf.set(PROVIDER, ROCKSDB)
+    yield
+    spark.conf.unset(PROVIDER)
+
+
+@pytest.mark.parametrize("variant", ["policy", "without_early"])
+def test_the_golden_table_in_a_window_job(kafka, topic, source, checkpoint, variant):
+    raw, marked = topic(1), topic(1)
+    events = golden(variant)
+    produce(kafka, raw, [(event.time, event.arrival, event.device) for event in events])
+    inject(kafka, raw, marked, POLICIES[variant])
+    rows = source(marked, adjusted="counts_at")
+    windows = rows.groupBy(F.window("counts_at", "5 minutes")).agg(
+        F.count("device").alias("n"), F.sum(F.unix_millis("at")).alias("untouched")
+    )
+    out = []
+    job = write(
+        windows.select(F.unix_millis("window.end").alias("end"), "n", "untouched"),
+        writer=lambda frame, _: out.extend(map(tuple, frame.collect())),
+        job="golden",
+        checkpoint_location=checkpoint,
+    )
+    job.await_end(120)
+    passed = [event for event in events if event.expected is not None]
+    expected = Counter(event.expected // WIDTH * WIDTH + WIDTH for event in passed)
+    own = Counter()
+    for event in passed:
+        own[event.expected // WIDTH * WIDTH + WIDTH] += event.time
+    assert {end: n for end, n, _ in out} == dict(expected)
+    assert {end: total for end, _, total in out} == dict(own), "the field of the event is untouched"
+    assert job.counts["late"] == 0
+
+
+def per_key(source, marked):
+    rows = source(marked, adjusted="counts_at", substream="key_watermark")
+    return windows_per_key(
+        rows,
+        key="device",
+        event_time="counts_at",
+        substream="key_watermark",
+        width=timedelta(milliseconds=WIDTH),
+        # Defined here, so that it travels by value: the workers cannot import this module.
+        aggregate=lambda window: {"n": len(window), "first": min(row["at"] for row in window)},
+        schema="n BIGINT, first STRING",
+    )
+
+
+def test_the_golden_table_with_substreams(kafka, topic, source, checkpoint, rocksdb):
+    raw, marked = topic(1), topic(1)
+    events = golden("substreams")
+    produce(kafka, raw, [(event.time, event.arrival, event.device) for event in events])
+    inject(kafka, raw, marked, POLICIES["substreams"], substreams=True)
+    out = []
+    job = write(
+        per_key(source, marked).select("device", F.unix_millis("window_end"), "n"),
+        writer=lambda frame, _: out.extend(map(tuple, frame.collect())),
+        job="golden-substreams",
+        checkpoint_location=checkpoint,
+    )
+    job.await_end(120)
+    expected = Counter(
+        (event.device, event.expected // WIDTH * WIDTH + WIDTH) for event in events if event.expected is not None
+    )
+    assert len(out) == len(expected)
+    assert {(device, end): n for device, end, n in out} == dict(expected)
+    assert job.counts["late"] == 0
+
+
+def test_a_key_that_is_on_time_does_not_wait_for_a_slow_one(kafka, topic, source, checkpoint, rocksdb):
+    """One watermark for all would hold every window until the late tolerance has passed."""
+    raw, marked = topic(1), topic(1)
+    noon = clock("12:00")
+    minutes = lambda n: noon + n * 60_000  # noqa: E731
+    produce(
+        kafka,
+        raw,
+        [
+            (minutes(1), minutes(1), "fast"),
+            (minutes(1) - 50 * 60_000, minutes(2), "slow"),
+            (minutes(3), minutes(3), "fast"),
+            (minutes(6), minutes(6), "fast"),
+        ],
+    )
+    inject(kafka, raw, marked, TimePolicy(late=timedelta(hours=1)), substreams=True, end=False)
+    out = []
+    job = write(
+        per_key(source, marked).select("device", F.unix_millis("window_end"), "n"),
+        writer=lambda frame, _: out.extend(map(tuple, frame.collect())),
+        job="skew",
+        checkpoint_location=checkpoint,
+    )
+    try:
+        job.process_available(90)
+        assert job.watermark < minutes(-50), "the promise for all keys is an hour behind"
+        assert out == [("fast", minutes(5), 2)]
+    finally:
+        job.stop()
+
+
+def test_without_rocksdb_it_says_what_to_set(kafka, topic, source):
+    with pytest.raises(UsageError, match="RocksDB"):
+        per_key(source, topic(1))
