@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -34,10 +34,10 @@ from floodmark.schemas.errors import (
     SnapshotError,
 )
 from floodmark.schemas.ledger import Discord, Discrepancy, Ledger
-from floodmark.schemas.records import Membership
+from floodmark.schemas.records import Membership, WatermarkRecord
 from floodmark.schemas.timestamps import is_late, milliseconds
 from floodmark.schemas.tracker import Hold, Tracker
-from floodmark.spark_jobs.audit import Offsets, Sight
+from floodmark.spark_jobs.audit import Offsets, SeenMark, Sight
 from floodmark.spark_jobs.engine import Engine
 from floodmark.spark_jobs.progress import Progress, WindowsClose, spark_watermark
 from floodmark.spark_jobs.read import Reading, count_late
@@ -57,7 +57,8 @@ OUTPUT: Final = "floodmark-output"
 class Batch:
     """What one batch did; the counts are of this batch alone.
 
-    ``watermark`` is the input watermark that the next batch runs with, ``output`` the one handed on.  ``late``: rows
+    ``watermark`` is the input watermark that the next batch runs with, ``output`` the one handed on,
+    ``promised`` what all events together allow: less, where a percentile drives the job.  ``late``: rows
     behind the watermark that the batch ran with.  ``unreadable``: values that could not be decoded; ``timeless``: rows
     without event time; both were skipped.  ``unreadable_marks``: control keys without a readable watermark record.
     ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;
@@ -67,6 +68,7 @@ class Batch:
     job: str
     batch_id: int
     watermark: int | None
+    promised: int | None
     output: int | None
     ended: bool
     records: int
@@ -127,6 +129,12 @@ class Drive:
         self._progress: Progress | None = None
         self._emitter: Emitter | None = None
         self._generator = Explicit(identity.job)
+        self._percentiles = {
+            topic: reading.percentile
+            for reading in readings
+            for topic in reading.topics
+            if reading.percentile is not None
+        }
         self._uncounted: set[str] = set()
         """Topics in which rows may vanish by design, so that counts prove nothing."""
 
@@ -175,6 +183,7 @@ class Drive:
             job=self.identity.job,
             batch_id=batch_id,
             watermark=progress.applied,
+            promised=(progress.promised or progress.tracker).watermark,
             output=output,
             ended=progress.ended,
             rows=int(observed.get(OUTPUT, {}).get("rows") or 0),
@@ -187,7 +196,8 @@ class Drive:
         """Take up the progress of the last committed batch, and a new epoch."""
         topics = {topic for reading in self._readings for topic in reading.topics}
         if batch_id == 0:
-            progress = Progress(Tracker(topics), ledger=Ledger(self._partial()))
+            promised = Tracker(topics) if self._percentiles else None
+            progress = Progress(Tracker(topics), ledger=Ledger(self._partial()), promised=promised)
         else:
             try:
                 progress = self._snapshots.load(batch_id - 1)
@@ -235,13 +245,24 @@ class Drive:
                 seen["unreadable_marks"] += 1
                 _log.warning("job %s: %s/%d@%d: %s", job, mark.topic, mark.partition, mark.offset, mark.reason)
             else:
-                progress.tracker.apply(mark.record, topic=mark.topic, partition=mark.partition, log_time=mark.log_time)
+                self._apply(progress, mark, mark.record)
         discrepancies = tuple(sight.audit(progress.ledger, *offsets, self._uncounted))
         for found in discrepancies:
             _log.warning("job %s: %s", job, found)
             if found.discord is not Discord.GAP:
                 seen["lost" if found.discord is Discord.LOST else "surplus"] += found.records
         return seen, discrepancies
+
+    def _apply(self, progress: Progress, mark: SeenMark, record: WatermarkRecord) -> None:
+        place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
+        if progress.promised is not None:
+            progress.promised.apply(record, **place)
+        percentile = self._percentiles.get(mark.topic)
+        if percentile is not None and record.percentiles is not None:
+            # The lowest percentile that keeps at least what was asked for; the promise itself is that of all.
+            told = {percent: time for percent, time in record.percentiles.items() if percent >= percentile}
+            record = replace(record, watermark=told[min(told)] if told else record.watermark)
+        progress.tracker.apply(record, **place)
 
     def _check_consumed(
         self, frame: DataFrame, engine: Engine, observed: dict[str, dict[str, Any]], batch_id: int

@@ -43,6 +43,7 @@ class Progress:
         epoch: the generation of the job as a source of its output topic.
         counts: totals since the checkpoint began.
         ledger: whether the records that the marks count were all read.
+        promised: where a percentile drives the job, what all events together allow; else ``None``.
     """
 
     tracker: Tracker
@@ -51,6 +52,7 @@ class Progress:
     epoch: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     ledger: Ledger = field(default_factory=Ledger)
+    promised: Tracker | None = None
 
     def finish_batch(self, *, stateful: bool, hold: int) -> int | None:
         """Take what the tracker has learnt into the next batch, and say what is complete after this one.
@@ -64,6 +66,8 @@ class Progress:
         """
         ran_with = self.applied
         self.tracker.advance()
+        if self.promised is not None:
+            self.promised.advance()
         self.applied = self.tracker.watermark
         complete = ran_with if stateful else self.applied
         if complete is not None:
@@ -86,6 +90,7 @@ class Progress:
             "epoch": self.epoch,
             "counts": dict(self.counts),
             "ledger": self.ledger.snapshot(),
+            "promised": None if self.promised is None else self.promised.snapshot(),
         }
 
     @classmethod
@@ -106,6 +111,7 @@ class Progress:
                 snapshot["epoch"],
                 Counter(snapshot["counts"]),
                 Ledger.restore(snapshot["ledger"]),
+                None if snapshot["promised"] is None else Tracker.restore(snapshot["promised"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptSnapshotError(

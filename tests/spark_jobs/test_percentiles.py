@@ -1,0 +1,87 @@
+"""A job driven by a percentile: earlier results, more late rows, and both are told.
+
+The events are the nine scores of "Streaming Systems" (ch. 2), whose sums in two-minute windows are 14, 18, 4 and 12;
+the 9 comes so late that a watermark that does not wait for it emits a first window of 5.
+"""
+
+from datetime import timedelta
+
+import pytest
+from floodmark.producers import WatermarkedProducer, percentile
+from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs import json_lines, read, write
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+pytestmark = pytest.mark.spark
+# (score, minute and second after noon), in the order in which they are seen.
+SCORES = [(5, 0, 26), (7, 2, 26), (3, 3, 39), (4, 4, 19), (8, 3, 6), (3, 6, 39), (1, 7, 46), (9, 1, 26), (8, 7, 26)]
+MINUTE = 60_000
+
+
+def run(spark, kafka, topic, checkpoint, percent):
+    """Stream the scores one by one; gives sums per window, when each came (after which score), and the batches."""
+    target, sums, batches, sent = topic(1), {}, [], [0]
+
+    def keep(frame, _):
+        for row in frame.collect():
+            sums[row["end"] // MINUTE - 2] = (row["total"], sent[0])
+
+    producer = WatermarkedProducer(
+        kafka.config,
+        topic=target,
+        source="scores",
+        strategy=percentile(timedelta(seconds=380), (33, 66, 100)),
+        interval=timedelta(hours=1),
+    )
+    rows = read(
+        spark,
+        topics=target,
+        value=json_lines("score INT, at TIMESTAMP"),
+        event_time="at",
+        bootstrap_servers=kafka.bootstrap_servers,
+        percentile=percent,
+    )
+    windows = rows.groupBy(F.window("at", "2 minutes")).agg(F.sum("score").alias("total"))
+    result = windows.select(F.unix_millis("window.end").alias("end"), "total")
+    job = write(result, writer=keep, job="scores", checkpoint_location=checkpoint, on_batch=batches.append)
+    try:
+        for score, minute, second in SCORES:
+            time = minute * 60 + second
+            producer.produce(b'{"score": %d, "at": %d}' % (score, time), event_time=time * 1000)
+            producer.flush()
+            sent[0] += 1
+            job.process_available(60)
+        producer.end()
+        job.await_end(60)
+    finally:
+        job.stop()
+    return sums, batches, job
+
+
+def test_all_events_together_give_the_books_sums_and_no_late_row(spark, kafka, topic, checkpoint):
+    sums, batches, job = run(spark, kafka, topic, checkpoint, 100)
+    assert {start: total for start, (total, _) in sums.items()} == {0: 14, 2: 18, 4: 4, 6: 12}
+    assert (job.counts["late"], job.counts["surplus"]) == (0, 0)
+    assert all(batch.watermark == batch.promised for batch in batches)
+
+
+def test_a_third_of_them_gives_results_earlier_and_counts_what_came_too_late(spark, kafka, topic, checkpoint):
+    sums, batches, job = run(spark, kafka, topic, checkpoint, 33)
+    assert {start: total for start, (total, _) in sums.items()} == {0: 5, 2: 10, 4: 4, 6: 12}
+    assert {start: after for start, (_, after) in sums.items()} == {0: 2, 2: 4, 4: 6, 6: 9}, "long before the 9"
+    assert job.counts["late"] == 3
+    assert job.counts["late"] / len(SCORES) == pytest.approx(1 / 3)
+    ahead = [batch.watermark - batch.promised for batch in batches if batch.promised and not batch.ended]
+    assert max(ahead) == 380_000, "how much earlier stands beside it"
+
+
+def test_a_percentile_that_is_none_is_an_error(spark, kafka, topic):
+    with pytest.raises(UsageError, match="1 to 100"):
+        read(
+            spark,
+            topics=topic(1),
+            value=json_lines("at TIMESTAMP"),
+            event_time="at",
+            bootstrap_servers=kafka.bootstrap_servers,
+            percentile=0,
+        )
