@@ -113,6 +113,7 @@ class EmbeddedKafka:
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "auto.create.topics.enable": "false",
+            "log.retention.ms": "-1",  # event times of long ago must not let their topics vanish
             "log.cleaner.dedupe.buffer.size": "8388608",
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())

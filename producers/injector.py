@@ -243,6 +243,10 @@ class Injector:
             self.counts["records"] -= 1
             if not self._replaying:
                 track.lane.open(self._now())
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
+            reason = f"Kafka no longer has what comes next: {error.str()}"
+            advice = "records are lost to retention; inject into a new topic, or keep the input longer"
+            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
         elif not error.retriable():
             raise KafkaException(error)
 

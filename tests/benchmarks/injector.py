@@ -26,11 +26,12 @@ ROUNDS = 3
 def fill(config: dict[str, str], records: int) -> None:
     """Write the topic to bring in."""
     producer = Producer({**config, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    begin = time.time_ns() // 1_000_000 - records
     for number in range(records):
-        value = b'{"at": %d, "user": "user-%06d", "text": "%s"}' % (number + 1, number % 10_000, b"x" * 50)
+        value = b'{"at": %d, "user": "user-%06d", "text": "%s"}' % (begin + number, number % 10_000, b"x" * 50)
         while True:
             try:
-                producer.produce("raw", value, partition=number % PARTITIONS, timestamp=number + 1)
+                producer.produce("raw", value, partition=number % PARTITIONS, timestamp=begin + number)
                 break
             except BufferError:
                 producer.poll(0.1)
