@@ -35,11 +35,12 @@ def read_to_end(config: Config, starts: Places, ends: Places | None = None) -> I
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
     with closing(Consumer({"group.id": "floodmark-backlog", **config, **_FIXED}, logger=_log)) as consumer:
         consumer.assign([TopicPartition(topic, part, starts[topic, part]) for topic, part in open_])
-        heard = time.monotonic()
+        quiet = 0.0
         while open_:
+            began = time.monotonic()  # the time that the caller takes for a record does not count
             messages = consumer.consume(_BATCH, 0.2)
-            heard = time.monotonic() if messages else heard
-            if time.monotonic() - heard > TIMEOUT:
+            quiet = 0.0 if messages else quiet + time.monotonic() - began
+            if quiet > TIMEOUT:
                 reason = f"{sorted(open_)} gave nothing more"
                 servers = config.get("bootstrap.servers")
                 raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason)

@@ -1,20 +1,17 @@
 """Run the checker over a real topic, from its beginning to what is its end now.  A thin shell."""
 
-import logging
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Message
+from floodmark.producers.backlog import read_to_end
 from floodmark.producers.checker import Checker, Finding
-from floodmark.producers.kafka import TIMEOUT, Config, partition_count
+from floodmark.producers.kafka import Config, require_topics
 from floodmark.schemas.codec import AvroCodec, without_logical_types
-from floodmark.schemas.errors import BrokerUnavailableError, SchemaError, UnreadableValueError
+from floodmark.schemas.errors import SchemaError, UnreadableValueError
 from floodmark.schemas.records import is_control_key
 
-_log = logging.getLogger(__name__)
-_BATCH: Final = 10_000
 EventTimeOf = Callable[[bytes], int | None]
 """From a value to its event time; ``None`` where it cannot be read or has none."""
 
@@ -57,42 +54,15 @@ def check_topic(
     Raises:
         UnknownTopicError, BrokerUnavailableError: where it cannot be read.
     """
-    fixed = {"enable.auto.commit": False, "enable.partition.eof": True, "isolation.level": "read_committed"}
-    consumer = Consumer({"group.id": "floodmark-check", **config, **fixed}, logger=_log)
-    try:
-        partitions = partition_count(consumer, topic, config.get("bootstrap.servers"))
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
-        checker = Checker()
-        findings: list[Finding] = []
-        for message in _all(consumer, partitions, config):
-            findings += _judge(checker, message, event_time_of)
-            if progress is not None:
-                progress(sum(checker.records.values()))
-        findings += checker.finish(partitions)
-        return checker, findings
-    finally:
-        consumer.close()
-
-
-def _all(consumer: Consumer, partitions: int, config: Config) -> Iterator[Message]:
-    """Yield the records until every partition has come to its end."""
-    open_ = set(range(partitions))
-    heard = time.monotonic()
-    while open_:
-        messages = consumer.consume(_BATCH, 0.2)
-        heard = time.monotonic() if messages else heard
-        if time.monotonic() - heard > TIMEOUT:
-            reason = f"partitions {sorted(open_)} gave nothing more"
-            servers = config.get("bootstrap.servers")
-            raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason)
-        for message in messages:
-            error = message.error()
-            if error is None:
-                yield message
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                open_.discard(int(message.partition() or 0))
-            elif not error.retriable():
-                raise KafkaException(error)
+    sizes = require_topics(config, [topic])
+    checker = Checker()
+    findings: list[Finding] = []
+    for message in read_to_end(config, {(topic, number): OFFSET_BEGINNING for number in range(sizes[topic])}):
+        findings += _judge(checker, message, event_time_of)
+        if progress is not None:
+            progress(sum(checker.records.values()))
+    findings += checker.finish(sizes[topic])
+    return checker, findings
 
 
 def _judge(checker: Checker, message: Message, event_time_of: EventTimeOf | None) -> Iterator[Finding]:

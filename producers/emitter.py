@@ -123,12 +123,12 @@ class Emitter:
         Returns:
             The shipment to ``land`` when the record is acknowledged or has failed.
         """
-        if self.status is Status.ENDED:
+        if self.status is not Status.ACTIVE:
+            if self.status is Status.IDLE:
+                raise IdleError(source=self.identity.source)
             raise EndedError(source=self.identity.source, action="send a record")
         if self._promised is not None and event_time < self._promised:
             self.late += 1
-        if self.status is Status.IDLE:
-            raise IdleError(source=self.identity.source)
         self._waking = False
         self.generator.on_event(event_time, now, value)
         self._records[partition] += 1

@@ -16,7 +16,7 @@ from floodmark.producers.metrics import Metrics, delay
 from floodmark.producers.partitioners import partitioner
 from floodmark.producers.strategies import Explicit, Ingress, Strategy
 from floodmark.schemas.codec import encode_watermark
-from floodmark.schemas.errors import DeliveryError, LateRecordError, ReservedKeyError, UsageError
+from floodmark.schemas.errors import DeliveryError, InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
 from floodmark.schemas.records import (
     FORMAT_VERSION,
     HEADER,
@@ -32,6 +32,10 @@ _log = logging.getLogger(__name__)
 _METADATA_INTERVAL: Final = 10.0
 _QUEUE_TIMEOUT: Final = 60.0
 _LOOK_INTERVAL: Final = 0.1
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class WatermarkedProducer:
@@ -51,6 +55,8 @@ class WatermarkedProducer:
         interval: time between marks.
         lease: if readers may take this source for idle after so much silence (in log time); default: never.
         on_late: what to do with a record behind the source's own promise: ``send`` it and count it, or ``raise``.
+        early: refuse records whose event time is further ahead of the clock: one of them would carry the watermark
+            along, and make all others late; default: any is taken.
         alignment: how far this source may run ahead of the slowest other one of the topic; ``produce`` waits then.
 
     Raises:
@@ -70,6 +76,7 @@ class WatermarkedProducer:
         interval: timedelta = timedelta(seconds=1),
         lease: timedelta | None = None,
         on_late: Literal["send", "raise"] = "send",
+        early: timedelta | None = None,
         alignment: timedelta | None = None,
     ) -> None:
         """Connect, and learn the topic's partitions."""
@@ -94,6 +101,8 @@ class WatermarkedProducer:
         self._generator = generator
         self._explicit = generator if isinstance(generator, Explicit) else None
         self._ingress = generator if isinstance(generator, Ingress) else None
+        # Neither the clock nor the value nor anything else is looked at for each record.
+        self._plain = early is None and not generator.looks_closer
         self._alignment = None
         if alignment is not None:
             self._alignment = Alignment(config, topic=topic, source=source, bound=alignment)
@@ -101,6 +110,9 @@ class WatermarkedProducer:
         self._key = control_key(source)
         self._headers: list[tuple[str, str | bytes | None]] = [(HEADER, FORMAT_VERSION)]
         self._interval = interval.total_seconds()
+        if early is not None and early < timedelta(0):
+            raise UsageError(reason=f"source {source!r}: early is {early}, expected 0 or more")
+        self._early = None if early is None else milliseconds(early)
         self._raise_late = on_late == "raise"
         self._next_mark = time.monotonic() + self._interval
         self._next_metadata = time.monotonic() + _METADATA_INTERVAL
@@ -138,40 +150,51 @@ class WatermarkedProducer:
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError: nothing was sent, nothing changed.
             BufferError: the queue stayed full for a minute.
         """
-        now = time.time_ns() // 1_000_000
-        event_time = self._time_of(event_time, now)
+        event_time = event_time_of(event_time) if self._plain else self._time_of(event_time)
         raw_key = key.encode() if isinstance(key, str) else key
         if is_control_key(raw_key):
             raise ReservedKeyError(key=raw_key, prefix=KEY_PREFIX)
         emitter = self._emitter
-        promised = emitter.promised
-        if self._raise_late and promised is not None and event_time < promised:
-            raise LateRecordError(source=emitter.identity.source, event_time=event_time, watermark=promised)
+        if self._raise_late:
+            self._refuse_late(event_time)
         if partition is None:
             partition = self._partitioner(raw_key, emitter.partitions)
-        if self._alignment is not None:
-            self._wait_for_peers()
-        if not emitter.announced:
-            self._announce()
-        shipment = emitter.send(partition, event_time, now, value)
+        if self._alignment is not None or not emitter.announced:
+            self._get_ready()
+        if self._plain:
+            shipment = emitter.send(partition, event_time)
+        else:
+            shipment = emitter.send(partition, event_time, _now(), value)
         if shipment is not self._shipment:
             self._shipment = shipment
             self._on_delivery = partial(self._delivered, shipment)
+        if shipment.since is None:
+            shipment.since = _now()
         try:
             self._enqueue(value, raw_key, partition, self._on_delivery, headers)
         except BaseException:
             emitter.unsend(partition)
             raise
-        if self._generator.due:
+        if not self._plain and self._generator.due:
             self.emit()
         self.poll(0)
 
-    def _time_of(self, event_time: int | datetime | None, now: int) -> int:
+    def _refuse_late(self, event_time: int) -> None:
+        promised = self._emitter.promised
+        if promised is not None and event_time < promised:
+            raise LateRecordError(source=self._emitter.identity.source, event_time=event_time, watermark=promised)
+
+    def _time_of(self, event_time: int | datetime | None) -> int:
         if self._ingress is None:
-            return event_time_of(event_time)
+            found = event_time_of(event_time)
+            ahead = found - _now()
+            if self._early is not None and ahead > self._early:
+                reason = f"it is {ahead / 1000:,.0f} s ahead of the clock, expected at most {self._early / 1000:,}"
+                raise InvalidEventTimeError(value=found, reason=reason)
+            return found
         if event_time is not None:
             raise UsageError(reason=f"{self!r}: the strategy is ingress(), so records are given no event time")
-        return self._ingress.stamp(now)
+        return self._ingress.stamp(_now())
 
     @property
     def ahead(self) -> bool:
@@ -190,8 +213,12 @@ class WatermarkedProducer:
             self.poll(_LOOK_INTERVAL)
             self._emitter.paused = self.ahead
 
-    def _announce(self) -> None:
+    def _get_ready(self) -> None:
         """Mark before the first record, and before the first after idleness: readers must know whom to wait for."""
+        if self._alignment is not None:
+            self._wait_for_peers()
+        if self._emitter.announced:
+            return
         if self._emitter.status is Status.IDLE:
             self._emitter.mark_active()
         if self._emitter.status is Status.ACTIVE:
@@ -302,14 +329,10 @@ class WatermarkedProducer:
         deadline: float | None = None
         while True:
             try:
-                self._producer.produce(
-                    self.topic,
-                    value=value,
-                    key=key,
-                    partition=partition,
-                    on_delivery=on_delivery,
-                    headers=None if headers is None else list(headers),
-                )
+                if headers is None:
+                    self._producer.produce(self.topic, value, key, partition, on_delivery)
+                else:
+                    self._producer.produce(self.topic, value, key, partition, on_delivery, headers=list(headers))
             except BufferError:
                 now = time.monotonic()
                 deadline = deadline or now + _QUEUE_TIMEOUT

@@ -19,16 +19,16 @@ from typing_extensions import override
 class Generator(ABC):
     """The mutable side of a strategy.  All times are epoch milliseconds."""
 
-    reads_clock: ClassVar[bool] = False
-    """Whether ``on_event`` needs to know the time."""
+    looks_closer: ClassVar[bool] = False
+    """Whether ``on_event`` needs the time or the value, or whether its watermark may be `due` at once."""
 
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:  # noqa: B027
         """Learn of an event that the source writes now.
 
         Args:
             event_time: of the event.
-            now: wall clock, where `reads_clock` says so.
-            value: the event as it is written.
+            now: wall clock, where `looks_closer` says so.
+            value: the event as it is written, the same.
         """
 
     def on_tick(self, now: int) -> None:  # noqa: B027  # only few look at the clock
@@ -134,7 +134,7 @@ class Explicit(Generator):
 class Ingress(Generator):
     """Stamp events with the time of their arrival: perfect, since time does not go back here."""
 
-    reads_clock = True
+    looks_closer = True
     _state = ("_last",)
 
     def __init__(self) -> None:
@@ -158,6 +158,7 @@ class Ingress(Generator):
 class _Punctuated(Generator):
     """Promise what the events themselves say."""
 
+    looks_closer = True
     _state = ("_watermark", "_due")
 
     def __init__(self, read: Callable[[bytes | None], int | None]) -> None:
@@ -186,7 +187,7 @@ class _Punctuated(Generator):
 class _WithIdleness(Generator):
     """What another generator says, and that the source is idle when it has been silent for too long."""
 
-    reads_clock = True
+    looks_closer = True
 
     def __init__(self, inner: Generator, timeout: int) -> None:
         self._inner = inner

@@ -206,6 +206,8 @@ class Drive:
                     raise
                 _log.warning("job %s: %s", self.identity.job, error)
                 progress = rebuild(self._client, topics, engine.offsets()[0])
+                if self._percentiles:
+                    progress.promised = Tracker.restore(progress.tracker.snapshot())
         self._uncounted = compacted_topics(self._client, topics)
         progress.epoch = max(progress.epoch + 1, time.time_ns() // 1_000_000)
         self._sink.open()

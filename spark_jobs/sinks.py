@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
+from floodmark.producers.backlog import newest
 from floodmark.producers.kafka import Config, partition_count
 from floodmark.producers.partitioners import partitioner
 from floodmark.schemas.codec import encode_watermark
@@ -22,7 +23,6 @@ from typing_extensions import override
 _log = logging.getLogger(__name__)
 _TIMEOUT: Final = 30.0
 _ATTEMPTS: Final = 5
-_TAIL: Final = 1_000
 BATCH_HEADER: Final = "floodmark-batch"
 """The header of a job's marks that names the checkpoint and the batch they end."""
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
@@ -163,38 +163,16 @@ class ExactlyOnceSink(_KafkaSink):
 
     def _last_batch(self) -> int:
         """Return the number of the last batch of this checkpoint in the topic, found from its end; -1: none."""
-        fixed = {"enable.auto.commit": False, "enable.partition.eof": True, "isolation.level": "read_committed"}
-        consumer = Consumer({"group.id": "floodmark-sink", **self._config, **fixed}, logger=_log)
-        try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_TIMEOUT)
-            reach = _TAIL
-            while True:
-                start = max(low, high - reach)
-                found = self._scan(consumer, start)
-                if found >= 0 or start <= low:
-                    return found
-                reach *= 10
-        finally:
-            consumer.close()
+        key = control_key(self._job)
+        found = newest(
+            self._config, self._topic, 0, lambda mark: self._number(mark.headers()) if mark.key() == key else None
+        )
+        return -1 if found is None else found
 
-    def _scan(self, consumer: Consumer, start: int) -> int:
-        consumer.assign([TopicPartition(self._topic, 0, start)])
-        key, last = control_key(self._job), -1
-        while True:
-            for message in consumer.consume(_TAIL, 0.5):
-                error = message.error()
-                if error is None:
-                    if message.key() == key:
-                        last = max(last, self._number(message.headers()))
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                    return last
-                elif not error.retriable():
-                    raise KafkaException(error)
-
-    def _number(self, headers: Any) -> int:  # noqa: ANN401  # confluent-kafka's own loose type
+    def _number(self, headers: Any) -> int | None:  # noqa: ANN401  # confluent-kafka's own loose type
         value = dict(headers or []).get(BATCH_HEADER, b"").decode()
         checkpoint_id, _, number = value.partition("/")
-        return int(number) if checkpoint_id == self._checkpoint_id else -1
+        return int(number) if checkpoint_id == self._checkpoint_id else None
 
     @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:

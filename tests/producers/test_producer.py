@@ -15,6 +15,8 @@ from floodmark.producers import (
     WatermarkedProducer,
     ascending,
     explicit,
+    ingress,
+    punctuated,
 )
 from floodmark.producers.kafka import redacted
 from floodmark.schemas import Membership, Status
@@ -270,3 +272,70 @@ def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka, monkeypatch):
     (tmp_path / "taken" / "ports").write_text(f"{port} {port}")
     with pytest.raises(EmbeddedKafkaError, match=r"kafka\.log"):
         EmbeddedKafka(tmp_path / "taken").start()
+
+
+def test_the_far_future_is_refused_where_asked_for(kafka, topic):
+    ours = producer(kafka, topic(), early=timedelta(minutes=5))
+    now = time.time_ns() // 1_000_000
+    ours.produce(b"x", event_time=now + 200_000)
+    with pytest.raises(InvalidEventTimeError, match="ahead of the clock, expected at most 300"):
+        ours.produce(b"x", event_time=now + 400_000)
+    assert ours.watermark < now + 300_000
+    with pytest.raises(UsageError, match="early"):
+        producer(kafka, topic(), early=timedelta(-1))
+
+
+def test_before_1970_is_a_time_like_any_other(kafka, topic):
+    target = topic()
+    with producer(kafka, target) as ours:
+        ours.produce(b"x", event_time=-86_400_000)
+    assert ours.watermark == -86_400_000
+
+
+def test_a_queue_that_stays_full_is_an_error_and_counts_nothing(tmp_path, monkeypatch):
+    from floodmark.producers import create_topics  # noqa: PLC0415  # next to its only use
+
+    def send(begin, end):
+        for time_ in range(begin, end):
+            ours.produce(b"x", event_time=time_)
+
+    with EmbeddedKafka(tmp_path / "full") as broker:
+        create_topics(broker.config, {"t": 1})
+        config = {**broker.config, "queue.buffering.max.messages": 5}
+        ours = WatermarkedProducer(config, topic="t", source="a", strategy=ascending(), interval=timedelta(hours=1))
+        send(0, 50)  # a full queue that empties is waited for
+        ours.flush()
+        broker.kill()
+        monkeypatch.setattr("floodmark.producers.producer._QUEUE_TIMEOUT", 0.5)
+        with pytest.raises(BufferError):
+            send(50, 60)
+        sent = ours._emitter.records  # noqa: SLF001
+        assert 50 < sent <= 55
+        assert ours.watermark == 50, "held at the first record under way"
+
+
+def test_ingress_time_is_given_by_the_producer(kafka, topic):
+    target = topic()
+    before = time.time_ns() // 1_000_000
+    with producer(kafka, target, strategy=ingress()) as ours:
+        ours.produce(b"x")
+        with pytest.raises(UsageError, match="ingress"):
+            ours.produce(b"x", event_time=5)
+        ours.flush()
+        assert before <= ours.watermark <= time.time_ns() // 1_000_000
+
+
+def test_a_punctuation_goes_out_at_once(kafka, topic):
+    target = topic()
+    ours = producer(
+        kafka,
+        target,
+        strategy=punctuated(lambda value: int(value[4:]) if value.startswith(b"all ") else None),
+        interval=timedelta(hours=1),
+    )
+    ours.produce(b"x", event_time=12)
+    ours.produce(b"all 10", event_time=11)
+    ours._producer.flush(30)  # noqa: SLF001  # without a mark of its own
+    with Observer(kafka.config, [target]) as observer:
+        tracker = observer.trackers[target]
+        until(lambda: list(observer.poll()) and tracker.advance() == 10, "the promise in every partition", 20)
