@@ -9,7 +9,7 @@ come, equal may; what they repeat below it they have sent before.
 import json
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -46,6 +46,35 @@ class InputFormat(ABC):
         Raises:
             UnreadableValueError, InvalidEventTimeError: where it tells one that cannot be read.
         """
+
+
+Over = Callable[[bytes | None, bytes | None], bytes]
+"""From a record's key and value to its substream: what has a watermark of its own."""
+
+
+def over_key(key: bytes | None, value: bytes | None) -> bytes:  # noqa: ARG001  # the shape of `Over`
+    """Let every Kafka key be a substream; records without one are a substream together.
+
+    >>> over_key(b"N14228", None), over_key(None, None)
+    (b'N14228', b'')
+    """
+    return key or b""
+
+
+def over_json(field: str) -> Over:
+    """Let every value of a JSON field be a substream; records without it are a substream together.
+
+    >>> over_json("device")(None, b'{"device": "d1"}')
+    b'"d1"'
+    """
+
+    def over(_key: bytes | None, value: bytes | None) -> bytes:
+        try:
+            return json.dumps(_object(value, "JSON").get(field)).encode()
+        except UnreadableValueError:
+            return b""
+
+    return over
 
 
 def _unreadable(value: bytes | None, schema: str, error: object) -> UnreadableValueError:

@@ -17,6 +17,11 @@ from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 10_000
+_SHARED: Final = (
+    *("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl."),
+    *("client.", "socket.", "broker.", "metadata.", "topic.metadata.", "reconnect.", "oauth_cb"),
+)
+"""What a producer's settings and a consumer's have in common."""
 
 
 class Peers:
@@ -83,7 +88,7 @@ class Alignment:
             raise UsageError(reason=f"source {source!r}: the bound of alignment is {bound}, expected 0 or more")
         self.peers = Peers(source, milliseconds(bound))
         defaults = {"group.id": "floodmark-alignment", "isolation.level": "read_committed"}
-        own = {name: value for name, value in config.items() if name.split(".")[0] in _SHARED}
+        own = {name: value for name, value in config.items() if name.startswith(_SHARED)}
         self._consumer = Consumer({**defaults, **own, "enable.auto.commit": False}, logger=_log)
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
 
@@ -100,6 +105,3 @@ class Alignment:
     def close(self) -> None:
         """Let go of the consumer."""
         self._consumer.close()
-
-
-_SHARED: Final = {"bootstrap", "security", "sasl", "ssl", "client", "socket", "broker", "metadata", "enable_ssl"}

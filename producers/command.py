@@ -13,8 +13,11 @@ from floodmark.producers.adapters import (
     InputFormat,
     JsonField,
     LogTime,
+    Over,
     TiCdcCanal,
     TiCdcOpen,
+    over_json,
+    over_key,
 )
 from floodmark.producers.injector import Injector
 from floodmark.schemas.errors import FloodmarkError, UsageError
@@ -96,6 +99,13 @@ def input_format(  # options of a command
     if schema is not None and event_time is not None:
         return AvroField(schema.read_text(encoding="utf-8"), event_time)
     return LogTime()
+
+
+def substreams(over: str | None) -> Over | None:
+    """Return what ``--over`` names: ``key``, or a JSON field."""
+    if over is None:
+        return None
+    return over_key if over == "key" else over_json(over)
 
 
 def injection_line(injector: Injector) -> str:

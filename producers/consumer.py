@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from floodmark.producers.closing import Closing
 from floodmark.producers.completeness import Buffer, Window
 from floodmark.producers.kafka import Config
 from floodmark.producers.observer import Data, Observer, Unreadable
@@ -30,7 +30,7 @@ class Position:
     """JSON."""
 
 
-class WatermarkedConsumer:
+class WatermarkedConsumer(Closing):
     """Follow topics with watermark records: `poll` gives data as it comes, `rows` and `windows` what is complete.
 
     Every partition is read (there is no consumer group: completeness needs all of them), watermark records are taken
@@ -149,16 +149,6 @@ class WatermarkedConsumer:
     def close(self) -> None:
         """Let go of the consumer."""
         self._observer.close()
-
-    def __enter__(self) -> Self:
-        """Use as a context manager."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 _Places = dict[tuple[str, int], int]

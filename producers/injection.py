@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.adapters import InputFormat
+from floodmark.producers.adapters import InputFormat, Over
 from floodmark.producers.lane import Lane, PolicyLane, ResolvedLane
 from floodmark.producers.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
@@ -29,7 +29,7 @@ class Injection:
         target_topic: the topic that gets them; it must have at least as many partitions.
         fmt: what the records say of time.
         policy: how far to trust that; not for formats that bring promises of their own.
-        substreams: whether every key has a watermark of its own.
+        over: what has a watermark of its own, for example `adapters.over_key`; default: the partition.
         drop_late: with a format that brings promises: leave out what it repeats behind them.
         dropped_to: a topic for what is dropped; default: it is only counted.
         source: the id of the injector as a source of the target topic.
@@ -42,7 +42,7 @@ class Injection:
     target_topic: str
     fmt: InputFormat
     policy: TimePolicy = TimePolicy()  # noqa: RUF009  # frozen
-    substreams: bool = False
+    over: Over | None = None
     drop_late: bool = False
     dropped_to: str | None = None
     source: str = ""
@@ -58,7 +58,7 @@ class Injection:
             raise UsageError(
                 reason=f"interval {self.interval}, align {self.align}: expected more than 0, and 0 or more"
             )
-        if self.substreams and self.fmt.promises:
+        if self.over is not None and self.fmt.promises:
             raise UsageError(reason="substreams need a time policy; this format brings promises of its own")
         if not self.source:
             object.__setattr__(self, "source", f"inject-{self.source_topic}")
@@ -67,7 +67,7 @@ class Injection:
         """Make the lane of one partition."""
         if self.fmt.promises:
             return ResolvedLane(self.fmt, drop_late=self.drop_late)
-        return PolicyLane(self.fmt, self.policy, substreams=self.substreams)
+        return PolicyLane(self.fmt, self.policy, self.over)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,20 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from floodmark.producers.backlog import newest, read_to_end
+from floodmark.producers.closing import Closing
 from floodmark.producers.injection import STATE_HEADER, Injection, LaneState
 from floodmark.producers.kafka import Config, begin_offsets, partition_count, require_topics
 from floodmark.producers.lane import Lane, PolicyLane, Way
 from floodmark.producers.metrics import Metrics, delay
 from floodmark.producers.time_policy import Fate
 from floodmark.schemas.codec import encode_watermark
-from floodmark.schemas.errors import BrokerUnavailableError, FencedError, InjectorError
+from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError, InjectorError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord, control_key
 from floodmark.schemas.timestamps import milliseconds
 
@@ -55,7 +56,7 @@ class _Track:
     """Whether there is something to say: a new epoch, new records, a new watermark."""
 
 
-class Injector:
+class Injector(Closing):
     """One running injection.  Not thread-safe.
 
     Args:
@@ -369,19 +370,10 @@ class Injector:
     def close(self) -> None:
         """Let go of the clients; what is not committed is given up, and done again by the next instance."""
         if self._open:
-            self._call(self._producer.abort_transaction, _TIMEOUT)
             self._open = False
+            with suppress(FloodmarkError):  # Kafka ends it by itself where it cannot be reached
+                self._call(self._producer.abort_transaction, _TIMEOUT)
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        """Use as a context manager."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _begin(self) -> None:
         if not self._open:

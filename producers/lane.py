@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from floodmark.producers.adapters import InputFormat, Resolved
+from floodmark.producers.adapters import InputFormat, Over, Resolved
 from floodmark.producers.time_policy import Timekeeper, TimePolicy
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_control_key
@@ -54,10 +54,10 @@ class Lane(ABC):
             time = None
         if time is None:
             return Way.ON, _NONE  # nothing is lost, and no watermark moves
-        return self._pass(time, key, log_time)
+        return self._pass(time, key, value, log_time)
 
     @abstractmethod
-    def _pass(self, time: int | Resolved, key: bytes | None, log_time: int) -> Passage:
+    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
         """Decide on a record that tells a time."""
 
     @property
@@ -96,23 +96,23 @@ class PolicyLane(Lane):
     (<Way.ON: 'on'>, [('floodmark-time', b'100')])
     """
 
-    def __init__(self, fmt: InputFormat, policy: TimePolicy, *, substreams: bool = False) -> None:
-        """Begin with nothing read; with substreams the record's key is the key."""
+    def __init__(self, fmt: InputFormat, policy: TimePolicy, over: Over | None = None) -> None:
+        """Begin with nothing read; over: what has a watermark of its own."""
         super().__init__(fmt)
         self.keeper: Timekeeper = policy.build()
-        self._substreams = substreams
+        self._over = over
 
-    def _pass(self, time: int | Resolved, key: bytes | None, log_time: int) -> Passage:
+    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
         if isinstance(time, Resolved):
             self.counts["resolved"] += 1
             return Way.AWAY, _NONE
-        over = (key or b"") if self._substreams else None
-        _, adjusted = self.keeper.decide(time, log_time, over)
+        substream = None if self._over is None else self._over(key, value)
+        _, adjusted = self.keeper.decide(time, log_time, substream)
         if adjusted is None:
             return Way.OUT, _NONE
         headers = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]
-        if self._substreams:
-            headers.append((SUBSTREAM_HEADER, b"%d" % (self.keeper.watermark_of(over) or 0)))
+        if substream is not None:
+            headers.append((SUBSTREAM_HEADER, b"%d" % (self.keeper.watermark_of(substream) or 0)))
         return Way.ON, headers or _NONE
 
     @property
@@ -158,7 +158,7 @@ class ResolvedLane(Lane):
         self._watermark: int | None = None
         self._drop_late = drop_late
 
-    def _pass(self, time: int | Resolved, key: bytes | None, log_time: int) -> Passage:  # noqa: ARG002  # not asked
+    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Passage:  # noqa: ARG002  # not asked
         if isinstance(time, Resolved):
             self.counts["resolved"] += 1
             # A lower one is a replay; one at the beginning of time is sent before a feed knows anything.

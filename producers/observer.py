@@ -7,8 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -19,6 +18,7 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
+from floodmark.producers.closing import Closing
 from floodmark.producers.kafka import Config, partition_count
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, UnreadableControlRecordError
@@ -64,7 +64,7 @@ class Unreadable:
     reason: str
 
 
-class Observer:
+class Observer(Closing):
     """Follow some topics.
 
     Args:
@@ -150,13 +150,3 @@ class Observer:
     def close(self) -> None:
         """Let go of the consumer."""
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        """Use as a context manager."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()

@@ -14,6 +14,7 @@ from floodmark.producers.command import (
     input_format,
     run_command,
     settings_file,
+    substreams,
 )
 from floodmark.producers.injection import Injection
 from floodmark.producers.injector import Injector, decisions_of
@@ -139,7 +140,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     out_of_order: Annotated[float, typer.Option(help="Seconds that events may be out of order.")] = 0,
     on_late: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
     on_out_of_order: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
-    substreams: Annotated[bool, typer.Option(help="A watermark for every key.")] = False,
+    over: Annotated[
+        str | None, typer.Option(help="A watermark for every 'key', or every value of a JSON field.")
+    ] = None,
     drop_late: Annotated[bool, typer.Option(help="Leave out what a changefeed repeats behind its promises.")] = False,
     dropped_to: Annotated[str | None, typer.Option(help="A topic for what is dropped; default: it is counted.")] = None,
     source: Annotated[str, typer.Option(help="Source id in the target topic; default: inject-<from>.")] = "",
@@ -174,7 +177,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
             late=timedelta(seconds=late),
             out_of_order=timedelta(seconds=out_of_order),
         ),
-        substreams=substreams,
+        over=substreams(over),
         drop_late=drop_late,
         dropped_to=dropped_to,
         source=source,

@@ -30,6 +30,7 @@ PURE = {
     "producers/injection.py": set(),
     "producers/lane.py": set(),
     "producers/metrics.py": {"prometheus_client"},
+    "producers/closing.py": set(),
     "producers/completeness.py": set(),
     "producers/emitter.py": set(),
     "producers/partitioners.py": set(),

@@ -13,7 +13,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from floodmark.producers import Data, Mark, Observer, TimePolicy
-from floodmark.producers.adapters import CockroachDb, JsonField, TiCdcCanal
+from floodmark.producers.adapters import CockroachDb, JsonField, TiCdcCanal, over_key
 from floodmark.producers.injection import Injection
 from floodmark.producers.injector import Injector, decisions_of
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
@@ -59,9 +59,9 @@ def times(data):
 def test_the_golden_table(kafka, topic, variant):
     raw, marked, dropped = topic(1), topic(1), topic(1)
     send(kafka, raw, *((event.time, event.arrival, event.device) for event in golden(variant)))
-    policy, substreams = POLICIES[variant], variant == "substreams"
+    policy, over = POLICIES[variant], over_key if variant == "substreams" else None
     with Injector(
-        Injection(raw, marked, JsonField("at"), policy, substreams=substreams, dropped_to=dropped), kafka.config
+        Injection(raw, marked, JsonField("at"), policy, over=over, dropped_to=dropped), kafka.config
     ) as injector:
         injector.run(until_end=True)
         injector.end()
@@ -305,7 +305,7 @@ def test_what_cannot_be_meant_is_an_error(kafka, topic):
         {"source_topic": "t", "target_topic": "t"},
         {"interval": timedelta(0)},
         {"align": timedelta(-1)},
-        {"fmt": CockroachDb(), "substreams": True},
+        {"fmt": CockroachDb(), "over": over_key},
     ):
         with pytest.raises(UsageError):
             Injection(**{"source_topic": "a", "target_topic": "b", "fmt": JsonField("at"), **wrong})

@@ -43,7 +43,7 @@ def test_help_teaches(command):
         (["--json-field", "at", "--unit", "h"], "expected one of s, ms"),
         (["--json-field", "at", "--late", "-1"], "late tolerance"),
         (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
-        (["--changefeed", "cockroachdb", "--substreams"], "promises of its own"),
+        (["--changefeed", "cockroachdb", "--over", "key"], "promises of its own"),
         (["--json-field", "at"], "no Kafka broker answered"),
     ],
 )

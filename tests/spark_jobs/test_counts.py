@@ -91,6 +91,9 @@ def test_lost_and_doubled_rows_and_missing_marks_are_told_with_their_place_acros
         (Discord.LOST, 1, 3, 5, "a", 1),
     ]
     assert (job.counts["lost"], job.counts["surplus"], job.counts["sequence_gaps"]) == (2, 1, 1)
+    metrics = job.metrics()
+    assert (metrics.kind, metrics.name, metrics.lost, metrics.surplus) == ("job", "counting", 2, 1)
+    assert metrics.watermark_delay_seconds > 1_000_000, "its watermark is of 1970"
 
 
 def test_holes_of_transactions_are_no_loss_and_hide_none(kafka, topic, counting):

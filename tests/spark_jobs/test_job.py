@@ -454,6 +454,13 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         source(given, event_time="when")
     with pytest.raises(UsageError, match="no topic"):
         source()
+    spark = rows.sparkSession
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        with pytest.raises(UsageError, match="without rows would move nothing"):
+            counted(rows, out, checkpoint)
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
     with pytest.raises(UsageError, match="either topic= or writer="):
         write(rows, checkpoint_location=checkpoint)
     with pytest.raises(UsageError, match="expected a timestamp"):

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import TimePolicy
-from floodmark.producers.adapters import JsonField
+from floodmark.producers.adapters import JsonField, over_json, over_key
 from floodmark.producers.injection import Injection
 from floodmark.producers.injector import Injector
 from floodmark.schemas.errors import UsageError
@@ -27,8 +27,8 @@ def produce(kafka, topic, events):
     assert producer.flush(30) == 0
 
 
-def inject(kafka, raw, marked, policy, *, substreams=False, end=True):
-    with Injector(Injection(raw, marked, JsonField("at"), policy, substreams=substreams), kafka.config) as injector:
+def inject(kafka, raw, marked, policy, *, over=None, end=True):
+    with Injector(Injection(raw, marked, JsonField("at"), policy, over=over), kafka.config) as injector:
         injector.run(until_end=True)
         if end:
             injector.end()
@@ -102,7 +102,7 @@ def test_the_golden_table_with_substreams(kafka, topic, source, checkpoint, rock
     raw, marked = topic(1), topic(1)
     events = golden("substreams")
     produce(kafka, raw, [(event.time, event.arrival, event.device) for event in events])
-    inject(kafka, raw, marked, POLICIES["substreams"], substreams=True)
+    inject(kafka, raw, marked, POLICIES["substreams"], over=over_json("device"))
     out = []
     job = write(
         per_key(source, marked).select("device", F.unix_millis("window_end"), "n"),
@@ -134,7 +134,7 @@ def test_a_key_that_is_on_time_does_not_wait_for_a_slow_one(kafka, topic, source
             (minutes(6), minutes(6), "fast"),
         ],
     )
-    inject(kafka, raw, marked, TimePolicy(late=timedelta(hours=1)), substreams=True, end=False)
+    inject(kafka, raw, marked, TimePolicy(late=timedelta(hours=1)), over=over_key, end=False)
     out = []
     job = write(
         per_key(source, marked).select("device", F.unix_millis("window_end"), "n"),
