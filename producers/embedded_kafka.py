@@ -29,6 +29,14 @@ _LOG4J: Final = """\
 """
 
 
+def _cluster_id() -> str:
+    """Return a new id; never one that begins with a dash, which Kafka's command would take for an option."""
+    while True:
+        found = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not found.startswith("-"):
+            return found
+
+
 class EmbeddedKafka:
     """One broker, started by `start` (or ``with``) and ended by `stop`; its data stays in ``directory``.
 
@@ -83,8 +91,7 @@ class EmbeddedKafka:
         base += [f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}", "-cp", classpath]
         with self.log.open("ab") as log:
             if not (self.directory / "data" / "meta.properties").exists():
-                cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-                formatting = [*base, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+                formatting = [*base, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)]
                 if subprocess.run(formatting, stdout=log, stderr=log, check=False).returncode:  # noqa: S603
                     raise EmbeddedKafkaError(reason="its storage could not be formatted", log=self.log)
             # A session of its own: Ctrl-C reaches the command, which then stops the broker in order.

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -14,6 +15,7 @@ from floodmark.producers import (
     Unreadable,
     WatermarkedProducer,
     ascending,
+    embedded_kafka,
     explicit,
     ingress,
     punctuated,
@@ -249,6 +251,12 @@ def test_the_embedded_broker_comes_back_with_its_data(tmp_path):
     with EmbeddedKafka(tmp_path / "kept") as again:
         assert again.bootstrap_servers == broker.bootstrap_servers
         assert drain(again.config, "t")[0] == [b"x"]
+
+
+def test_a_cluster_id_never_looks_like_an_option(monkeypatch):
+    drawn = iter([b"\xf8" + b"\0" * 15, b"\xfb" * 16, b"\0" * 16])  # the first two begin with a dash
+    monkeypatch.setattr(embedded_kafka.uuid, "uuid4", lambda: SimpleNamespace(bytes=next(drawn)))
+    assert embedded_kafka._cluster_id() == "A" * 22  # noqa: SLF001
 
 
 def test_missing_and_old_java_are_named(tmp_path, monkeypatch):

@@ -67,6 +67,7 @@ def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # noqa: PLR09
         reaches(11_000)
         two[0].advance(50_000)
         two[0].flush()
+        job.process_available(90)  # else its marks may be read behind the next membership, in some partitions
 
         one = source("z", 3, 1)  # all five are replaced by one of a new name
         work([one], 11_000, 15_000)
