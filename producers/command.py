@@ -1,5 +1,6 @@
 """What the commands share: options to objects, settings from a file, and errors in one line with exit status 2."""
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
 
     A `FloodmarkError` becomes one line on standard error; its message already says what to do.
     """
+    _log_plainly()
     if isinstance(main, typer.Typer):
         app = main
     else:
@@ -45,6 +47,13 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
     except FloodmarkError as error:
         typer.echo(f"floodmark: {error}", err=True)
         raise SystemExit(2) from None
+
+
+def _log_plainly() -> None:
+    """Show warnings in a line each, but not that a young cluster's coordinators take a moment: clients try again."""
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: "load in progress" not in record.getMessage())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(levelname)s %(message)s")
 
 
 def settings_file(path: Path | None) -> dict[str, str]:
