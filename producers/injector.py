@@ -200,6 +200,7 @@ class Injector(Closing):
             self._grow()
         wait = max(0.0, min(0.1, self._next_commit - time.monotonic()))
         self._take(self._consumer.consume(_BATCH, wait))
+        self._align()
         if time.monotonic() >= self._next_commit:
             self.commit()
             if progress is not None:
@@ -282,7 +283,6 @@ class Injector(Closing):
         self._open = False
         self.counts["transactions"] += 1
         self._next_commit = time.monotonic() + self.injection.interval.total_seconds()
-        self._align()
 
     def _mark(self, number: int, track: _Track, status: Status = Status.ACTIVE) -> None:
         state = LaneState(track.next, self._epoch, track.lane.snapshot(), dict(track.lane.counts))
@@ -312,11 +312,14 @@ class Injector(Closing):
         if self.injection.align is None:
             return
         known = {number: track.lane.watermark for number, track in self._tracks.items() if track.used}
-        behind = [mark for number, mark in known.items() if mark is not None and not self._tracks[number].at_end]
-        bound = milliseconds(self.injection.align) + min(behind, default=0)
+        behind = [watermark for number, watermark in known.items() if not self._tracks[number].at_end]
+        lowest = min((watermark for watermark in behind if watermark is not None), default=None)
         for number, watermark in known.items():
             track = self._tracks[number]
-            ahead = bool(behind) and watermark is not None and watermark > bound
+            # One that has a backlog and has said nothing yet may turn out to be the slowest.
+            ahead = watermark is not None and (
+                None in behind or (lowest is not None and watermark > lowest + milliseconds(self.injection.align))
+            )
             if ahead != track.paused:
                 place = [TopicPartition(self.injection.source_topic, number)]
                 (self._consumer.pause if ahead else self._consumer.resume)(place)
