@@ -249,7 +249,7 @@ class WatermarkedProducer:
             self._next_metadata = now + _METADATA_INTERVAL
             self._emitter.grow(partition_count(self._producer, self.topic, self._servers))
         self._producer.poll(0)
-        for partition, mark in self._emitter.marks(time.time_ns() // 1_000_000):
+        for partition, mark in self._emitter.marks(_now()):
             self._enqueue(encode_watermark(mark), self._key, partition, self._mark_delivered, self._headers)
 
     def mark_idle(self) -> None:

@@ -5,10 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, bounded_out_of_orderness
+from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, bounded_out_of_orderness, with_idleness
 from floodmark.producers.completeness import Buffer
 from floodmark.producers.emitter import Emitter, Identity
-from floodmark.schemas import Membership, Tracker
+from floodmark.schemas import Membership, Status, Tracker
 from floodmark.spark_jobs import avro, read, write
 from harness import EVENT, events, until
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -27,27 +27,39 @@ def the_source(case, step):
     return step.get("source", next(iter(case["sources"])))
 
 
+def strategy(case, name):
+    bounded = bounded_out_of_orderness(timedelta(milliseconds=case["sources"][name]))
+    timeout = case.get("idle", {}).get(name)
+    return bounded if timeout is None else with_idleness(bounded, timedelta(milliseconds=timeout))
+
+
 @cases
 def test_pure(case):
     membership = Membership(1, len(case["sources"]))
     emitters = {
-        name: Emitter(
-            Identity(name, 1, membership), bounded_out_of_orderness(timedelta(milliseconds=bound)).build(), partitions=1
-        )
-        for name, bound in case["sources"].items()
+        name: Emitter(Identity(name, 1, membership), strategy(case, name).build(), partitions=1)
+        for name in case["sources"]
     }
-    tracker, buffer, late = Tracker({"t"}), Buffer(), 0
+    tracker, buffer, late, now = Tracker({"t"}), Buffer(), 0, 0
+
+    def tell(emitter):
+        for partition, record in emitter.marks(now):
+            tracker.apply(record, topic="t", partition=partition, log_time=0)
+
     for step in case["steps"]:
         if step.get("restart"):
             tracker = Tracker.restore(tracker.snapshot())
+        now += step.get("wait", 0)
         emitter = emitters[the_source(case, step)]
+        if step["events"] and emitter.status is Status.IDLE:
+            emitter.mark_active()
+            tell(emitter)
         for event in step["events"]:
-            emitter.send(0, event).land()
+            emitter.send(0, event, now).land()
             # Late is late by the watermark, not by the window: a row may miss it and still find its window open.
             late += tracker.watermark is not None and event < tracker.watermark
             buffer.add(event, event)
-        for partition, record in emitter.marks(now=0):
-            tracker.apply(record, topic="t", partition=partition, log_time=0)
+        tell(emitter)
         tracker.advance()
         windows = buffer.windows(case.get("width", 1 << 50), tracker.watermark)
         found = [(window.start, len(window.rows)) for window in windows]
@@ -55,22 +67,25 @@ def test_pure(case):
 
 
 @pytest.fixture
-def sources(kafka):
-    """Make the sources of a case, and a function that writes one step and waits for its marks."""
-    made = {}
+def sources(kafka, monkeypatch):
+    """Make the sources of a case, and a function that writes one step; their clock stands still but for `wait`."""
+    made, now = {}, [0]
+    monkeypatch.setattr("floodmark.producers.producer._now", lambda: now[0])
 
     def make(case, topic):
-        for name, bound in case["sources"].items():
+        for name in case["sources"]:
             made[name] = WatermarkedProducer(
                 kafka.config,
                 topic=topic,
                 source=name,
-                strategy=bounded_out_of_orderness(timedelta(milliseconds=bound)),
+                strategy=strategy(case, name),
+                epoch=1,
                 membership=Membership(1, len(case["sources"])),
                 interval=timedelta(hours=1),
             )
 
-    def step(name, times):
+    def step(name, times, wait=0):
+        now[0] += wait
         for time in times:
             made[name].produce(events.encode({"user": "u", "at": time}), event_time=time)
         made[name].flush()
@@ -97,7 +112,7 @@ def test_over_kafka(kafka, topic, sources, case):
                 late += reader.counts["late"]
                 reader.close()
                 reader = consumer(reader.position())
-            write_step(the_source(case, step), step["events"])
+            write_step(the_source(case, step), step["events"], step.get("wait", 0))
             windows = []
             watermark, due, _ = expected(step)
 
@@ -144,7 +159,7 @@ def test_in_a_spark_job(spark, kafka, topic, sources, checkpoint, case):
                 job.stop()
                 job = start()
             out.clear()
-            write_step(the_source(case, step), step["events"])
+            write_step(the_source(case, step), step["events"], step.get("wait", 0))
             watermark, due, _ = expected(step)
             until(
                 lambda job=job, watermark=watermark, due=due: (
