@@ -52,20 +52,13 @@ class WatermarkedConsumer(Closing):
         self, config: Config, topics: list[str], event_time: EventTimeOf, *, position: Position | None = None
     ) -> None:
         """Assign every partition."""
-        tracker, offsets, done, ahead = (
-            Tracker(topics),
-            dict[tuple[str, int], int](),
-            None,
-            dict[tuple[str, int], int](),
-        )
-        if position is not None:
-            tracker, offsets, ahead, done = _resume(position, topics)
+        tracker, offsets, ahead, done = _resume(position, topics)
         self._event_time = event_time
         self._tracker = tracker
         self._observer = Observer(config, topics, trackers=dict.fromkeys(topics, tracker), offsets=offsets)
         self._buffer: Buffer[Data] = Buffer(done)
         self._ahead = ahead
-        self._next: dict[tuple[str, int], int] = dict(offsets)
+        self._next: _Places = dict(offsets)
         self.counts: Counter[str] = Counter()
         """``data``; ``late``: behind the watermark as they were read; ``missed``: those of them that `rows` or
         `windows` cannot hand out any more; ``timeless``; ``unreadable`` (marks)."""
@@ -93,7 +86,7 @@ class WatermarkedConsumer(Closing):
             event_time = None if event_time is None else event_time_of(event_time)
         except (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError):
             event_time = None
-        if again and (event_time is None or (self._buffer.watermark or event_time) > event_time):
+        if again and (event_time is None or is_late(event_time, self._buffer.watermark)):
             return True
         self.counts["data"] += 1
         if event_time is None:
@@ -154,7 +147,10 @@ class WatermarkedConsumer(Closing):
 _Places = dict[tuple[str, int], int]
 
 
-def _resume(position: Position, topics: list[str]) -> tuple[Tracker, _Places, _Places, int | None]:
+def _resume(position: Position | None, topics: list[str]) -> tuple[Tracker, _Places, _Places, int | None]:
+    """Return the tracker, where to begin, up to where records came before, and below what they were handed out."""
+    if position is None:
+        return Tracker(topics), {}, {}, None
     advice = "begin without a position, or with one of these topics"
     try:
         state: Mapping[str, Any] = json.loads(position.text)

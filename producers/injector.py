@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from floodmark.producers.backlog import newest, read_to_end
 from floodmark.producers.closing import Closing
 from floodmark.producers.injection import STATE_HEADER, Injection, LaneState
-from floodmark.producers.kafka import Config, begin_offsets, partition_count, require_topics
+from floodmark.producers.kafka import FENCED, Config, begin_offsets, partition_count, require_topics
 from floodmark.producers.lane import Lane, PolicyLane, Way
 from floodmark.producers.metrics import Metrics, delay
 from floodmark.producers.time_policy import Fate
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 10_000
 _TIMEOUT: Final = 30.0
 _LOOK_INTERVAL: Final = 10.0
-_FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
+_OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Injector(Closing):
         """Take over from any instance before, and find where it stood."""
         self.injection = injection
         self.counts: Counter[str] = Counter()
-        """``records`` read, ``passed`` on, ``dropped``, ``marks``, ``transactions``."""
+        """``records`` read, ``dropped``, ``marks``, ``transactions``."""
         self._config = dict(config)
         self._now = now
         self._decisions = {number: list(steps) for number, steps in (decisions or {}).items()}
@@ -144,8 +144,7 @@ class Injector(Closing):
                 self._epoch = max(self._epoch, state.epoch)
                 if track.next < begin:
                     reason = f"partition {number} was read up to {track.next}, and Kafka has it from {begin} on"
-                    advice = "records are lost to retention; inject into a new topic, or keep the input longer"
-                    raise InjectorError(source=injection.source, reason=reason, advice=advice)
+                    raise InjectorError(source=injection.source, reason=reason, advice=_OVERTAKEN)
         return tracks
 
     def _grow(self) -> None:
@@ -247,8 +246,7 @@ class Injector(Closing):
                 track.lane.open(self._now())
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
             reason = f"Kafka no longer has what comes next: {error.str()}"
-            advice = "records are lost to retention; inject into a new topic, or keep the input longer"
-            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
+            raise InjectorError(source=self.injection.source, reason=reason, advice=_OVERTAKEN)
         elif not error.retriable():
             raise KafkaException(error)
 
@@ -297,7 +295,7 @@ class Injector(Closing):
             sequence=track.sequence,
             watermark=track.lane.watermark,
             partitions=self._partitions,
-            emitted_at=time.time_ns() // 1_000_000,
+            emitted_at=self._now(),
             status=status,
             membership=self.injection.membership,
             records=track.records,
@@ -406,7 +404,7 @@ class Injector(Closing):
             do(*arguments)
         except KafkaException as error:
             cause: Any = error.args[0]
-            if cause.code() in _FENCED:
+            if cause.code() in FENCED:
                 raise FencedError(job=self.injection.source, topic=self.injection.target_topic) from error
             servers = self._config.get("bootstrap.servers")
             reason = f"transaction of injector {self.injection.source!r}: {cause.str()}"

@@ -22,6 +22,9 @@ _SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info",
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
 
+FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
+"""Errors that say: another instance has the same transactional id now."""
+
 Config = Mapping[str, Any]
 """confluent-kafka settings; every one of them passes through."""
 

@@ -14,6 +14,7 @@ from floodmark.producers.adapters import InputFormat, Over, Resolved
 from floodmark.producers.time_policy import Timekeeper, TimePolicy
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_control_key
+from floodmark.schemas.timestamps import is_late
 
 Headers = Sequence[tuple[str, bytes]]
 _NONE: Final[Headers] = ()
@@ -165,7 +166,7 @@ class ResolvedLane(Lane):
             if time.watermark > 0 and (self._watermark is None or time.watermark > self._watermark):
                 self._watermark = time.watermark
             return Way.AWAY, _NONE
-        if self._watermark is not None and time < self._watermark:
+        if is_late(time, self._watermark):
             self.counts["late"] += 1
             return (Way.OUT if self._drop_late else Way.ON), _NONE
         return Way.ON, _NONE

@@ -91,13 +91,17 @@ class PrometheusExporter:
             gauge.labels(kind=metrics.kind, name=metrics.name).set(values[name])
 
 
-def serve_metrics(port: int) -> PrometheusExporter:
+def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra
     """Serve Prometheus metrics on the loopback address.
+
+    Args:
+        port: where.
+        registry: see `PrometheusExporter`.
 
     Raises:
         UsageError: where prometheus-client is not installed or the port is taken.
     """
-    exporter = PrometheusExporter()
+    exporter = PrometheusExporter(registry)
     from prometheus_client import start_http_server  # noqa: PLC0415  # an extra
 
     try:

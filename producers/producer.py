@@ -26,7 +26,7 @@ from floodmark.schemas.records import (
     control_key,
     is_control_key,
 )
-from floodmark.schemas.timestamps import event_time_of, milliseconds
+from floodmark.schemas.timestamps import event_time_of, is_late, milliseconds
 
 _log = logging.getLogger(__name__)
 _METADATA_INTERVAL: Final = 10.0
@@ -93,7 +93,7 @@ class WatermarkedProducer:
         generator = strategy.build()
         identity = Identity(
             source=source,
-            epoch=time.time_ns() // 1_000_000 if epoch is None else epoch,
+            epoch=_now() if epoch is None else epoch,
             membership=membership,
             lease=None if lease is None else milliseconds(lease),
         )
@@ -181,7 +181,7 @@ class WatermarkedProducer:
 
     def _refuse_late(self, event_time: int) -> None:
         promised = self._emitter.promised
-        if promised is not None and event_time < promised:
+        if is_late(event_time, promised):
             raise LateRecordError(source=self._emitter.identity.source, event_time=event_time, watermark=promised)
 
     def _time_of(self, event_time: int | datetime | None) -> int:
@@ -303,7 +303,7 @@ class WatermarkedProducer:
 
     def metrics(self) -> Metrics:
         """Return what is measured of this source."""
-        now, oldest = time.time_ns() // 1_000_000, self._emitter.oldest_arrival()
+        now, oldest = _now(), self._emitter.oldest_arrival()
         return Metrics(
             "source",
             self._emitter.identity.source,

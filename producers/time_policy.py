@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
-from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.timestamps import is_late, milliseconds
 
 Action = Literal["adjust", "drop"]
 _ACTIONS: Final = ("adjust", "drop")
@@ -151,7 +151,7 @@ class Timekeeper:
             if self._drops_late:
                 return Fate.LATE_DROPPED, None
             fate, time = Fate.LATE_ADJUSTED, arrival - self._late
-        if watermark is not None and time < watermark:
+        if is_late(time, watermark):
             if self._drops_out_of_order:
                 return Fate.OUT_OF_ORDER_DROPPED, None
             return Fate.OUT_OF_ORDER_ADJUSTED, watermark

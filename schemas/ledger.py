@@ -180,8 +180,8 @@ class Ledger:
             topic: where it stands.
             partition: where it stands.
             offset: where it stands.
-            rows: data records between the last `read` of this partition and the mark; the least there can be, where
-            most: is given and is more.
+            rows: data records between the last `read` of this partition and the mark; the least there can be.
+            most: the most there can be; default: ``rows`` is exact.
         """
         account = self._account(topic, partition)
         for discord, after, count in account.take(
@@ -192,10 +192,6 @@ class Ledger:
     def read(self, topic: str, partition: int, rows: int) -> None:
         """Note that so many more data records of a partition have been read."""
         self._account(topic, partition).rows += rows
-
-    def rows(self, topic: str, partition: int) -> int:
-        """Return how many data records of a partition have been read."""
-        return self._account(topic, partition).rows
 
     def _account(self, topic: str, partition: int) -> _Account:
         place = (topic, partition)

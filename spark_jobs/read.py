@@ -144,9 +144,7 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
 def _header(name: str) -> Column:
     """Return the time in a header, null where it is not there or no number."""
     found = F.filter("headers", lambda header: header["key"] == name)
-    return F.timestamp_millis(
-        F.try_to_number(F.get(found, F.lit(0))["value"].cast("string"), F.lit("9" * 15)).cast("long")
-    )
+    return F.timestamp_millis(F.get(found, F.lit(0))["value"].cast("string").try_cast("long"))
 
 
 def _decoded(kafka: DataFrame, reading: Reading) -> DataFrame:

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from floodmark.producers.backlog import newest
-from floodmark.producers.kafka import Config, partition_count
+from floodmark.producers.kafka import FENCED, Config, partition_count
 from floodmark.producers.partitioners import partitioner
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, FencedError
@@ -25,7 +25,6 @@ _TIMEOUT: Final = 30.0
 _ATTEMPTS: Final = 5
 BATCH_HEADER: Final = "floodmark-batch"
 """The header of a job's marks that names the checkpoint and the batch they end."""
-_FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 
 BatchWriter = Callable[[DataFrame, int], None]
 """A user's writer: is given the batch and its id, and must write the whole of it."""
@@ -202,7 +201,7 @@ class ExactlyOnceSink(_KafkaSink):
                 self._transact(batch_id, rows, marks)
             except KafkaException as error:
                 cause: Any = error.args[0]
-                if cause.code() in _FENCED:
+                if cause.code() in FENCED:
                     raise FencedError(job=self._job, topic=self._topic) from error
                 if attempt == _ATTEMPTS:
                     raise self._unavailable(error) from error

@@ -88,21 +88,25 @@ class Stream:
         """How many events there are."""
         return sum(len(times) for script in self.steps.values() for times, _ in script)
 
-    def produce(self, config: dict[str, str], topic: str, *, end: bool = True) -> None:
-        """Write it, the sources' steps interleaved."""
+    def producers(self, config: dict[str, object], topic: str, interval: timedelta) -> dict[str, WatermarkedProducer]:
+        """Make a producer for each source."""
         membership = Membership(version=1, size=len(self.steps))
-        producers = {
+        return {
             name: WatermarkedProducer(
                 config,
                 topic=topic,
                 source=name,
                 strategy=explicit(),
                 membership=membership,
-                interval=timedelta(hours=1),
+                interval=interval,
                 on_late="raise",
             )
             for name in self.steps
         }
+
+    def produce(self, config: dict[str, str], topic: str, *, end: bool = True) -> None:
+        """Write it, the sources' steps interleaved."""
+        producers = self.producers(config, topic, timedelta(hours=1))
         for number in range(max(map(len, self.steps.values()))):
             for name, script in self.steps.items():
                 if number < len(script):

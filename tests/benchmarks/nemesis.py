@@ -18,8 +18,8 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-from floodmark.producers import EmbeddedKafka, WatermarkedProducer, create_topics, explicit
-from floodmark.schemas import FloodmarkError, Membership
+from floodmark.producers import EmbeddedKafka, create_topics
+from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs.demo.processes import Child
 from harness import Stream, drain, until, window_counts
 
@@ -47,20 +47,8 @@ class Supervisor:
 
 def feed(config: dict[str, str], stream: Stream, stop: threading.Event) -> None:
     """Write the stream step by step, slowly, through every broker crash; then end."""
-    membership = Membership(version=1, size=len(stream.steps))
     patient = {**config, "message.timeout.ms": 120_000, "linger.ms": 5}
-    producers = {
-        name: WatermarkedProducer(
-            patient,
-            topic="in",
-            source=name,
-            strategy=explicit(),
-            membership=membership,
-            interval=timedelta(milliseconds=200),
-            on_late="raise",
-        )
-        for name in stream.steps
-    }
+    producers = stream.producers(patient, "in", timedelta(milliseconds=200))
     for number in range(max(map(len, stream.steps.values()))):
         for name, script in stream.steps.items():
             times, watermark = script[number]

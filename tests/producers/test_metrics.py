@@ -41,21 +41,7 @@ def test_they_are_served_on_loopback():
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert b'floodmark_records{kind="source",name="web"} 3.0' in answer.read()
     with pytest.raises(UsageError, match="another"):
-        _ = serve_metrics_again(port)
-
-
-def serve_metrics_again(port):
-    from floodmark.producers import metrics  # noqa: PLC0415
-
-    class Once(PrometheusExporter):
-        def __init__(self):
-            super().__init__(CollectorRegistry())
-
-    original, metrics.PrometheusExporter = metrics.PrometheusExporter, Once
-    try:
-        return serve_metrics(port)
-    finally:
-        metrics.PrometheusExporter = original
+        serve_metrics(port, CollectorRegistry())
 
 
 @pytest.mark.kafka
