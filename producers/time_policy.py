@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from heapq import heappop, heappush, heapreplace
 from typing import Any, Final, Literal
 
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
@@ -114,7 +115,8 @@ class Timekeeper:
         """Under all events; with substreams: under all keys."""
         self._arrival: int | None = None
         self._keys: dict[bytes, int] = {}
-        self._has_keys = False
+        self._least: list[tuple[int, bytes]] = []
+        """A heap with one entry for each of the keys: what its watermark was once, so never more than it is."""
         self._estimates: list[tuple[int, int]] = []
         self._seen = 0
         self.counts: Counter[str] = Counter()
@@ -170,27 +172,33 @@ class Timekeeper:
         return self._watermark if own is None or (self._watermark is not None and own < self._watermark) else own
 
     def _raise_floor(self) -> None:
-        self._has_keys = True
         floor = (self._arrival or 0) - self._late
         if self._watermark is None or floor > self._watermark:
             self._watermark = floor
 
     def _keep(self, key: bytes, watermark: int) -> None:
-        if watermark > self._keys.get(key, self._watermark or 0):
-            self._keys[key] = watermark
-            if len(self._keys) > self._max_keys:
-                self._forget_some()
+        own = self._keys.get(key)
+        if watermark <= (self._watermark or 0 if own is None else own):
+            return
+        self._keys[key] = watermark
+        if own is None:
+            heappush(self._least, (watermark, key))
+            while len(self._keys) > self._max_keys:
+                self._forget_least()
 
-    def _forget_some(self) -> None:
-        """Forget the keys at the floor; if that is not enough, raise the floor to those that are least ahead."""
-        floor = self._watermark or 0
-        kept = sorted((watermark, key) for key, watermark in self._keys.items() if watermark > floor)
-        excess = len(kept) - self._max_keys * 9 // 10
-        if excess > 0:
-            self.counts["keys_evicted"] += excess
-            self._watermark = max(floor, kept[excess - 1][0])
-            kept = kept[excess:]
-        self._keys = {key: watermark for watermark, key in kept}
+    def _forget_least(self) -> None:
+        """Forget the key that is least ahead, and raise the floor to it.
+
+        A key at the floor goes first, so what is decided depends on the keys ahead of it alone, never on which of the
+        others a snapshot has left out.
+        """
+        while (entry := self._least[0]) != (true := (self._keys[entry[1]], entry[1])):
+            heapreplace(self._least, true)
+        watermark, key = heappop(self._least)
+        del self._keys[key]
+        if self._is_ahead(watermark):
+            self._watermark = watermark
+            self.counts["keys_evicted"] += 1
 
     def estimate(self, elapsed: int) -> int | None:
         """Advance the watermark with no event.
@@ -247,6 +255,7 @@ class Timekeeper:
         try:
             self._watermark, self._arrival, self._seen = state["watermark"], state["arrival"], state["seen"]
             self._keys = {bytes.fromhex(key): watermark for key, watermark in state["keys"].items()}
+            self._least = sorted((watermark, key) for key, watermark in self._keys.items())  # sorted is a heap
             self.counts = Counter(state["counts"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason, advice = f"{type(error).__name__}: {error}", "begin anew"

@@ -7,7 +7,7 @@ import pytest
 from floodmark.producers.time_policy import Fate, TimePolicy
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 from golden import POLICIES, clock, golden
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 SECOND = timedelta(seconds=1)
@@ -76,6 +76,9 @@ policies = st.builds(
 )
 
 
+@example(  # keys at the floor are not in a snapshot: what is forgotten after a restart may not hang on them
+    TimePolicy(early=None, late=8 * SECOND, max_keys=2), [(0, 0, None), (23, 0, 30), (24, 0, None), (0, 0, None)], True
+)
 @given(policies, events, st.booleans())
 def test_laws(policy, steps, substreams):
     """The watermark never goes back, no event gets a time below it, and a replay of the log decides the same."""
@@ -127,8 +130,8 @@ def test_more_keys_than_are_kept_raise_the_floor_and_are_counted():
     for number in range(100):
         keeper.decide(1_000_000 + number, 1_000_000, b"%d" % number)
     assert len(keeper.snapshot()["keys"]) <= 10
-    assert keeper.counts["keys_evicted"] >= 80
-    assert keeper.watermark >= 1_000_080
+    assert keeper.counts["keys_evicted"] == 90
+    assert keeper.watermark == 1_000_089, "of the last one that was forgotten, no higher"
 
 
 def test_a_snapshot_of_something_else_is_an_error():
