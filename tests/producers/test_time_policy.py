@@ -77,9 +77,11 @@ policies = st.builds(
 
 
 @example(  # keys at the floor are not in a snapshot: what is forgotten after a restart may not hang on them
-    TimePolicy(early=None, late=8 * SECOND, max_keys=2), [(0, 0, None), (23, 0, 30), (24, 0, None), (0, 0, None)], True
+    policy=TimePolicy(early=None, late=8 * SECOND, max_keys=2),
+    steps=[(0, 0, None), (23, 0, 30), (24, 0, None), (0, 0, None)],
+    substreams=True,
 )
-@given(policies, events, st.booleans())
+@given(policy=policies, steps=events, substreams=st.booleans())
 def test_laws(policy, steps, substreams):
     """The watermark never goes back, no event gets a time below it, and a replay of the log decides the same."""
     keeper, resumed, arrival, decided, log = policy.build(), policy.build(), 1_000_000, [], []
