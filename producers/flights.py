@@ -52,7 +52,9 @@ def load(days: int) -> "pd.DataFrame":
     if package is None or not package.submodule_search_locations:
         raise EnvironmentProblemError(reason="the demo's data set is not installed: pip install 'floodmark[demo]'")
     raw = pd.read_csv(Path(package.submodule_search_locations[0], "data", "flights.csv.zip"))
-    minutes = {name: pd.to_timedelta(raw[name], unit="min") for name in ("minute", "dep_delay", "air_time")}
+    # Whole minutes as integers: pandas multiplies a missing float by the unit, which may warn of an overflow.
+    whole = raw[["minute", "dep_delay", "air_time"]].astype("Int64")
+    minutes = {name: pd.to_timedelta(whole[name], unit="min") for name in whole}
     scheduled = pd.to_datetime(raw["time_hour"], utc=True) + minutes["minute"]
     departed = scheduled + minutes["dep_delay"]
     flights = pd.DataFrame(
