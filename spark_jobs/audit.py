@@ -46,13 +46,12 @@ class Sight:
 
         Args:
             marks: as JSON.
-            records: per partition; of a topic that is read twice only the first reading counts.
+            records: per partition.
         """
         self.marks += map(_seen, json.loads(marks))
         # The order within each partition is the log's; between partitions it does not matter.
         self.marks.sort(key=lambda mark: (mark.topic, mark.partition, mark.offset))
-        known = {topic for topic, _ in self.records}
-        self.records.update({place: count for place, count in records.items() if place[0] not in known})
+        self.records.update(records)
 
     def audit(self, ledger: Ledger, start: Offsets, end: Offsets, uncounted: Collection[str]) -> Iterator[Discrepancy]:
         """Enter the batch into the ledger, and yield where rows and marks disagree.

@@ -25,7 +25,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from floodmark.producers.emitter import Emitter, Identity
-from floodmark.producers.kafka import Config, begin_offsets, compacted_topics
+from floodmark.producers.kafka import begin_offsets, compacted_topics
 from floodmark.producers.strategies import Explicit
 from floodmark.schemas.errors import (
     BatchNotConsumedError,
@@ -99,6 +99,10 @@ class Settings:
     membership: Membership = Membership()  # noqa: RUF009  # frozen
 
 
+class _StoppingError(Exception):
+    """Fails the query before its next batch has begun."""
+
+
 class Drive:
     """The function that Spark calls with each batch."""
 
@@ -109,19 +113,20 @@ class Drive:
         sink: Sink,
         snapshots: Snapshots,
         settings: Settings,
-        client: Config,
         on_batch: Callable[[Batch], None] | None = None,
     ) -> None:
         """Nothing is opened yet: a restart learns on its first batch where it stands."""
         self.identity = identity
         self.failure: BaseException | None = None
-        self.lock: Final = threading.Lock()
-        """Held while a batch is in work: a query must not be stopped then."""
+        self.last: int | None = None
+        """The last batch that was worked off; Spark commits it after that."""
+        self._lock: Final = threading.Lock()
+        self._stopping = False
         self._readings = readings
         self._sink = sink
         self._snapshots = snapshots
         self._settings = settings
-        self._client = client
+        self._inputs = {topic: reading.client for reading in readings for topic in reading.topics}
         self._hold = milliseconds(settings.hold)
         self._on_batch = on_batch
         self._query: StreamingQuery | None = None
@@ -145,14 +150,22 @@ class Drive:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one batch; any error fails the query, and is kept for `Job` to raise as it is."""
-        with self.lock:
+        with self._lock:
+            if self._stopping:
+                raise _StoppingError
             try:
                 batch = self._run(frame, batch_id)
             except BaseException as error:
                 self.failure = error
                 raise
+            self.last = batch_id
         if self._on_batch is not None:
             self._on_batch(batch)
+
+    def forbid(self) -> None:
+        """Wait for the batch in work, and let no other begin."""
+        with self._lock:
+            self._stopping = True
 
     def _run(self, frame: DataFrame, batch_id: int) -> Batch:
         began = time.monotonic()
@@ -194,10 +207,9 @@ class Drive:
 
     def _resume(self, batch_id: int, engine: Engine) -> Progress:
         """Take up the progress of the last committed batch, and a new epoch."""
-        topics = {topic for reading in self._readings for topic in reading.topics}
         if batch_id == 0:
-            promised = Tracker(topics) if self._percentiles else None
-            progress = Progress(Tracker(topics), ledger=Ledger(self._partial()), promised=promised)
+            promised = Tracker(self._inputs) if self._percentiles else None
+            progress = Progress(Tracker(self._inputs), ledger=Ledger(self._partial()), promised=promised)
         else:
             try:
                 progress = self._snapshots.load(batch_id - 1)
@@ -205,10 +217,12 @@ class Drive:
                 if not self._settings.rebuild:
                     raise
                 _log.warning("job %s: %s", self.identity.job, error)
-                progress = rebuild(self._client, topics, engine.offsets()[0])
+                progress = rebuild(self._inputs, engine.offsets()[0])
                 if self._percentiles:
                     progress.promised = Tracker.restore(progress.tracker.snapshot())
-        self._uncounted = compacted_topics(self._client, topics)
+        self._uncounted = {
+            topic for reading in self._readings for topic in compacted_topics(reading.client, reading.topics)
+        }
         progress.epoch = max(progress.epoch + 1, time.time_ns() // 1_000_000)
         self._sink.open()
         partitions = self._sink.partitions()
@@ -223,7 +237,7 @@ class Drive:
         return {
             (topic, number)
             for reading in self._readings
-            for (topic, number), low in begin_offsets(self._client, reading.topics).items()
+            for (topic, number), low in begin_offsets(reading.client, reading.topics).items()
             if low > 0 or not reading.from_earliest
         }
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from floodmark.producers.kafka import require_topics
+from floodmark.producers.kafka import Config, require_topics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import KEY_PREFIX, SUBSTREAM_HEADER, TIME_HEADER
 from floodmark.spark_jobs.values import Format
@@ -41,9 +41,9 @@ class Reading:
     name: str
     topics: tuple[str, ...]
     event_time: str
-    bootstrap_servers: str
     decode: Decoder
-    options: Mapping[str, str] = field(repr=False)  # may hold secrets
+    client: Config = field(repr=False)  # may hold secrets, as the options
+    options: Mapping[str, str] = field(repr=False)
     percentile: int | None = None
 
     @property
@@ -93,7 +93,8 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
         value: what the bytes mean, see `values`.
         event_time: the timestamp field of the decoded values; it becomes Spark's event-time column.
         bootstrap_servers: Kafka's address.
-        client: confluent-kafka settings (security and so on) for the check that the topics exist.
+        client: confluent-kafka settings (security and so on) for what is asked of Kafka beside the query: whether the
+            topics exist, where they begin, and what `write` reads again of them to rebuild its progress.
         options: options of Spark's Kafka source, for example ``kafka.security.protocol``; they overrule ours.
         max_offsets_per_trigger: the most records of one batch, so that a backfill cannot exhaust the driver.
         adjusted: the name of an extra column with the time that counts: that of the header ``floodmark-time`` where an
@@ -114,7 +115,8 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise UsageError(reason="read() was given no topic")
-    require_topics({"bootstrap.servers": bootstrap_servers, **(client or {})}, list(names))
+    config = {"bootstrap.servers": bootstrap_servers, **(client or {})}
+    require_topics(config, list(names))
     source = {
         **_TUNED,
         "kafka.bootstrap.servers": bootstrap_servers,
@@ -131,7 +133,7 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     if percentile is not None and percentile not in range(1, 101):
         raise UsageError(reason=f"percentile is {percentile}, expected 1 to 100")
     name = f"floodmark-read-{next(_numbers)}"
-    reading = Reading(name, names, event_time, bootstrap_servers, decode, source, percentile)
+    reading = Reading(name, names, event_time, decode, config, source, percentile)
     raw = _decoded(spark.readStream.format("kafka").options(**source).load(), reading)
     observed = raw.observe(reading.name, *_metrics(reading))
     rows = observed.where("not control and value is not null and event_time is not null")

@@ -21,24 +21,25 @@ from floodmark.spark_jobs.progress import Progress
 _log = logging.getLogger(__name__)
 
 
-def rebuild(config: Config, topics: set[str], offsets: Mapping[str, Mapping[str, int]]) -> Progress:
+def rebuild(inputs: Mapping[str, Config], offsets: Mapping[str, Mapping[str, int]]) -> Progress:
     """Return the progress that the records before some offsets give.
 
     Args:
-        config: confluent-kafka consumer settings.
-        topics: what the job reads.
+        inputs: the topics that the job reads, and the confluent-kafka settings to read each with.
         offsets: topic to partition (as text) to the offset that the job reads next.
 
     Raises:
         BrokerUnavailableError: where the topics cannot be read.
     """
-    tracker = Tracker(topics)
-    ends = {(topic, int(part)): end for topic, parts in offsets.items() for part, end in parts.items() if end > 0}
-    for message in read_to_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
-        _apply(tracker, message)
+    tracker, read = Tracker(inputs), set[tuple[str, int]]()
+    for topic, config in inputs.items():
+        ends = {(topic, int(part)): end for part, end in offsets.get(topic, {}).items() if end > 0}
+        for message in read_to_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
+            _apply(tracker, message)
+        read.update(ends)
     tracker.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
-    return Progress(tracker, applied=tracker.watermark, ledger=Ledger(ends))
+    return Progress(tracker, applied=tracker.watermark, ledger=Ledger(read))
 
 
 def _apply(tracker: Tracker, message: Any) -> None:  # noqa: ANN401

@@ -19,9 +19,12 @@ FOLDER: Final = "floodmark"
 KEPT: Final = 100
 """How many snapshots stay: as many batches as Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
 
+REBUILD: Final = "spark.floodmark.rebuild"
+"""The setting of a session that allows what ``rebuild=True`` allows."""
+
 _ADVICE: Final = (
-    "give write() rebuild=True to work it out again from the topics, or start again with a new checkpoint_location: "
-    "the topics are then read from their beginning"
+    f"start with --conf {REBUILD}=true, or give write() rebuild=True, to work it out again from the topics; or start "
+    "again with a new checkpoint_location: the topics are then read from their beginning"
 )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -16,7 +17,7 @@ from floodmark.spark_jobs.engine import observations
 from floodmark.spark_jobs.progress import WindowsClose
 from floodmark.spark_jobs.read import Reading, reading_of
 from floodmark.spark_jobs.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
-from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
+from floodmark.spark_jobs.snapshots import REBUILD, JobIdentity, Snapshots
 from floodmark.spark_jobs.values import Format
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame
@@ -24,6 +25,8 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL: Final = 0.05
+_COMMIT_POLL: Final = 0.005
+_COMMIT_TIMEOUT: Final = 10.0
 _NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 Delivery = Literal["exactly-once", "at-least-once"]
 
@@ -123,10 +126,17 @@ class Job:
 
     def stop(self) -> None:
         """Stop between two batches; a later start goes on from there."""
-        # With the lock held no batch of ours is in work, so the interrupt of stop() meets none.
-        with self._drive.lock:
-            self.query.stop()
+        self._drive.forbid()
+        # Not before Spark has committed the last batch, or a later start would run it again.
+        deadline = time.monotonic() + _COMMIT_TIMEOUT
+        while self.query.isActive and not self._committed() and time.monotonic() < deadline:
+            time.sleep(_COMMIT_POLL)
+        self.query.stop()
         self._drive.close()
+
+    def _committed(self) -> bool:
+        progress = self.query.lastProgress
+        return self._drive.last is None or (progress is not None and progress["batchId"] >= self._drive.last)
 
 
 def write(  # noqa: PLR0913  # each is a decision of the user, most have defaults
@@ -146,7 +156,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     output_mode: Literal["append", "update"] = "append",
     trigger: Mapping[str, Any] | None = None,
     membership: Membership = Membership(),  # noqa: B008  # frozen
-    rebuild: bool = False,
+    rebuild: bool | None = None,
     client: Mapping[str, Any] | None = None,
     options: Mapping[str, str] | None = None,
     on_batch: Callable[[Batch], None] | None = None,
@@ -161,7 +171,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         event_time: the timestamp column of ``result`` that the next stage takes for the event time.
         value: the format of the output values; it picks its fields from the columns of ``result``.
         key: the column, or its name, that becomes the Kafka key.
-        bootstrap_servers: Kafka's address; default: that of the input.
+        bootstrap_servers: the address of the Kafka that is written to; default: that of the input.
         job: the job's name and source id in the output topic; default: the topic's name.
         hold: how much earlier than its completion a result may be stamped: 0 for the end of a window, the window's
             length for its start.  The output watermark stays this far behind.
@@ -173,8 +183,10 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         trigger: Spark's, for example ``{"processingTime": "1 second"}``; default: batch after batch.
         membership: how many jobs or producers write to the output topic.
         rebuild: where a snapshot is lost or damaged, work it out again from the topics, as far as they reach back,
-            instead of raising.
-        client: confluent-kafka settings for the output (security and so on).
+            instead of raising; default: as ``spark.floodmark.rebuild`` of the session says, which
+            ``spark-submit --conf spark.floodmark.rebuild=true`` sets without a change of the program.
+        client: confluent-kafka settings for the output (security and so on); they overrule those of `read`, which hold
+            for the output, too, where ``bootstrap_servers`` is not given.
         options: options of Spark's Kafka writer, for ``at-least-once``.
         on_batch: is told what each batch did.
 
@@ -196,16 +208,20 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     topics = tuple(sorted({source for reading in readings for source in reading.topics}))
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
-    config = {"bootstrap.servers": bootstrap_servers or readings[0].bootstrap_servers, **(client or {})}
+    same = readings[0].client if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
+    config = {**same, **(client or {})}
     if topic is not None:
-        if topic in topics:
+        servers = config["bootstrap.servers"]
+        if any(topic in reading.topics and reading.client["bootstrap.servers"] == servers for reading in readings):
             raise UsageError(reason=f"topic {topic!r} is both input and output of job {name!r}: it would never end")
         require_topics(config, [topic])
     frame = result if topic is None else _output(result, topic, key, value, event_time)
+    if rebuild is None:
+        rebuild = spark.conf.get(REBUILD, "false") == "true"
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
     sink = _sink(identity, writer, delivery, config, options or {})
     settings = Settings(hold, windows_close, rebuild, membership)
-    drive = Drive(identity, readings, sink, snapshots, settings, config, on_batch)
+    drive = Drive(identity, readings, sink, snapshots, settings, on_batch)
     stream = (
         frame.writeStream.foreachBatch(drive)
         .option("checkpointLocation", checkpoint_location)
@@ -225,11 +241,18 @@ _starts = itertools.count()
 def _readings(result: DataFrame) -> list[Reading]:
     if not result.isStreaming:
         raise UsageError(reason="write() was given a batch DataFrame; begin with floodmark.spark_jobs.read")
-    found = [reading for name in observations(result) if (reading := reading_of(name)) is not None]
+    # A DataFrame that is used twice, as in a self-join, is one reading.
+    found = [reading for name in dict.fromkeys(observations(result)) if (reading := reading_of(name)) is not None]
     if not found:
         raise UsageError(
             reason="the DataFrame does not come from floodmark.spark_jobs.read: no watermark would move it"
         )
+    topics = Counter(topic for reading in found for topic in reading.topics)
+    twice = [topic for topic, count in topics.items() if count > 1]
+    if twice:
+        # Spark reads each on its own: the marks that one has read say nothing of the rows that the other has not.
+        reason = f"topic {twice[0]!r} comes from two read(): call it once, and use its DataFrame twice"
+        raise UsageError(reason=reason)
     return found
 
 

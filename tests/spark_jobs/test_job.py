@@ -83,6 +83,26 @@ def test_windows_equal_a_batch_computation_and_each_record_is_read_once(kafka, t
     assert [b.output for b in batches if b.output] == sorted(b.output for b in batches if b.output)
 
 
+def test_a_frame_used_twice_is_one_reading(kafka, topic, source, checkpoint):
+    """A self-union and a self-join: Spark reads the topic once for both uses, and nothing is counted twice."""
+    given, out = topic(2), topic(1)
+    stream = Stream.seeded(16)
+    stream.produce(kafka.config, given)
+    rows = source(given, max_offsets_per_trigger=150)
+    other = rows.select(F.col("user").alias("name"), F.col("at").alias("then"))
+    paired = rows.join(other, F.expr("user = name and at = then")).select("user", "at")
+    job = counted(windowed(rows.union(rows).union(paired)), out, checkpoint)
+    job.await_end(_LIMIT)
+    times = Counter(time_ for script in stream.steps.values() for times, _ in script for time_ in times)
+    expected = Counter[tuple[str, int]]()
+    for time_, count in times.items():
+        expected[f"u{time_ % 5}", time_ // WIDTH * WIDTH + WIDTH] += 2 * count + count**2
+    assert window_counts(drain(kafka.config, out)[0]) == expected
+    assert job.counts["records"] - job.counts["marks"] == stream.size
+    assert [job.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
+    assert job.counts.get("replayed", 0) == 0
+
+
 def test_no_window_comes_behind_the_mark_that_completes_it(kafka, topic, source, checkpoint):
     given, out = topic(2), topic(2)
     Stream.seeded(2).produce(kafka.config, given)
@@ -324,11 +344,12 @@ def test_a_result_without_event_time_is_refused(kafka, topic, source, checkpoint
         job.await_end(_LIMIT)
 
 
-def test_a_job_stopped_and_started_goes_on(kafka, topic, source, checkpoint):
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_job_stopped_and_started_goes_on(kafka, topic, source, checkpoint, delivery):
     given, out = topic(2), topic(1)
     stream = Stream.seeded(10)
     stream.produce(kafka.config, given, end=False)
-    first = counted(windowed(source(given, max_offsets_per_trigger=200)), out, checkpoint)
+    first = counted(windowed(source(given, max_offsets_per_trigger=200)), out, checkpoint, delivery=delivery)
     first.process_available(_LIMIT)
     reached = first.watermark
     first.stop()
@@ -337,7 +358,7 @@ def test_a_job_stopped_and_started_goes_on(kafka, topic, source, checkpoint):
     for name in stream.steps:
         membership = Membership(version=1, size=len(stream.steps))
         WatermarkedProducer(kafka.config, topic=given, source=name, strategy=explicit(), membership=membership).end()
-    second = counted(windowed(source(given)), out, checkpoint)
+    second = counted(windowed(source(given)), out, checkpoint, delivery=delivery)
     second.await_end(_LIMIT)
     assert reached is not None
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
@@ -378,7 +399,7 @@ def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source
 
 
 @pytest.mark.parametrize("lost", ["[0-9]*.json", "*"])
-def test_a_lost_snapshot_is_rebuilt_from_the_topic_when_asked(kafka, topic, source, checkpoint, lost):
+def test_a_lost_snapshot_is_rebuilt_from_the_topic_when_asked(spark, kafka, topic, source, checkpoint, lost):
     given, out = topic(2), topic(1)
     stream = Stream.seeded(13, sources=2)
     stream.produce(kafka.config, given, end=False)
@@ -392,7 +413,11 @@ def test_a_lost_snapshot_is_rebuilt_from_the_topic_when_asked(kafka, topic, sour
         membership = Membership(version=1, size=2)
         WatermarkedProducer(kafka.config, topic=given, source=name, strategy=explicit(), membership=membership).end()
     batches = []
-    again = counted(windowed(source(given)), out, checkpoint, rebuild=True, on_batch=batches.append)
+    spark.conf.set("spark.floodmark.rebuild", "true")
+    try:
+        again = counted(windowed(source(given)), out, checkpoint, on_batch=batches.append)
+    finally:
+        spark.conf.unset("spark.floodmark.rebuild")
     again.await_end(_LIMIT)
     assert batches[0].output == reached == min(script[-1][1] for script in stream.steps.values())
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
@@ -413,7 +438,9 @@ def test_a_python_worker_that_is_killed_costs_no_row(kafka, topic, source, check
         return user
 
     def start():
-        rows = source(given, max_offsets_per_trigger=150).withColumn("user", F.udf(dying, "string")("user"))
+        rows = source(given, max_offsets_per_trigger=150).withColumn(
+            "user", F.udf(dying, "string", useArrow=False)("user")
+        )
         return counted(windowed(rows), out, checkpoint)
 
     with pytest.raises(JobFailedError):
@@ -467,6 +494,8 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         counted(rows, out, checkpoint, event_time="user")
     with pytest.raises(UsageError, match="both input and output"):
         counted(rows, given, checkpoint)
+    with pytest.raises(UsageError, match="call it once"):
+        counted(windowed(source(given).union(source(given))), out, checkpoint)
     with pytest.raises(UsageError, match="hold"):
         counted(rows, out, checkpoint, hold=timedelta(seconds=-1))
     with pytest.raises(UsageError, match="batch DataFrame"):

@@ -1,0 +1,135 @@
+"""Jobs between two Kafkas, one of which asks for a password: each side is asked with its own settings."""
+
+from pathlib import Path
+
+import pytest
+from floodmark.producers import EmbeddedKafka, create_topics
+from floodmark.schemas.errors import BrokerUnavailableError, UsageError
+from floodmark.spark_jobs import avro, read, write
+from harness import COUNT, EVENT, Stream, drain, window_counts
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+pytestmark = pytest.mark.spark
+
+WIDTH = 10_000
+_LIMIT = 120
+_JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us" password="open"'
+PASSWORD = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanisms": "PLAIN",
+    "sasl.username": "us",
+    "sasl.password": "open",
+}
+SPARK_PASSWORD = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.jaas.config": f"{_JAAS};",
+}
+
+
+class GuardedKafka(EmbeddedKafka):
+    """A broker that lets nobody in without a password."""
+
+    @property
+    def config(self):
+        return {**super().config, **PASSWORD}
+
+    def _properties(self):
+        name = "SASL_PLAINTEXT"
+        ours = {
+            "listeners": f"{name}://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"{name}://{self.bootstrap_servers}",
+            "listener.security.protocol.map": f"{name}:{name},CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": name,
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{_JAAS} user_us="open";',
+        }
+        return super()._properties() + "".join(f"{key}={value}\n" for key, value in ours.items())
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    with GuardedKafka(tmp_path_factory.mktemp("guarded")) as broker:
+        yield broker
+
+
+def counted(rows, checkpoint, **options):
+    grouped = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
+    result = grouped.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
+    return write(
+        result,
+        checkpoint_location=checkpoint,
+        value=avro(COUNT),
+        event_time="ended",
+        key="user",
+        job="count",
+        **options,
+    )
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_from_a_guarded_cluster_to_an_open_one_and_back(spark, kafka, guarded, tmp_path, delivery):
+    """The same topic name on both sides; a lost snapshot is rebuilt from the side it belongs to."""
+    name, back = f"same-{delivery}", f"back-{delivery}"
+    for config, topics in ((guarded.config, {name: 2, back: 1}), (kafka.config, {name: 1})):
+        create_topics(config, topics)
+    stream = Stream.seeded(21)
+    stream.produce(guarded.config, name)
+
+    def start():
+        rows = read(
+            spark,
+            topics=name,
+            value=avro(EVENT),
+            event_time="at",
+            bootstrap_servers=guarded.bootstrap_servers,
+            client=PASSWORD,
+            options=SPARK_PASSWORD,
+            max_offsets_per_trigger=150,
+        )
+        return counted(
+            rows,
+            str(tmp_path / "there"),
+            topic=name,
+            bootstrap_servers=kafka.bootstrap_servers,
+            delivery=delivery,
+            rebuild=True,
+        )
+
+    start().await_end(_LIMIT)
+    for snapshot in Path(tmp_path, "there", "floodmark").glob("[0-9]*.json"):
+        snapshot.unlink()
+    start().await_end(_LIMIT)
+    values, _ = drain(kafka.config, name)
+    assert window_counts(values) == stream.windows(WIDTH)
+
+    rows = read(spark, topics=name, value=avro(COUNT), event_time="ended", bootstrap_servers=kafka.bootstrap_servers)
+    again = rows.select("user", "ended", "n")
+    target = {"topic": back, "bootstrap_servers": guarded.bootstrap_servers, "client": PASSWORD, "delivery": delivery}
+    job = write(
+        again,
+        checkpoint_location=str(tmp_path / "back"),
+        value=avro(COUNT),
+        event_time="ended",
+        key="user",
+        options=SPARK_PASSWORD if delivery == "at-least-once" else None,
+        **target,
+    )
+    job.await_end(_LIMIT)
+    assert window_counts(drain(guarded.config, back)[0]) == stream.windows(WIDTH)
+
+
+def test_within_a_guarded_cluster_the_settings_of_read_do_for_write(spark, guarded, checkpoint, monkeypatch):
+    create_topics(guarded.config, {"in": 2, "out": 1})
+    stream = Stream.seeded(22)
+    stream.produce(guarded.config, "in")
+    given = {"value": avro(EVENT), "event_time": "at", "bootstrap_servers": guarded.bootstrap_servers}
+    rows = read(spark, topics="in", client=PASSWORD, options=SPARK_PASSWORD, **given)
+    with pytest.raises(UsageError, match="both input and output"):
+        counted(rows, checkpoint, topic="in")
+    counted(rows, checkpoint, topic="out").await_end(_LIMIT)
+    assert window_counts(drain(guarded.config, "out")[0]) == stream.windows(WIDTH)
+    monkeypatch.setattr("floodmark.producers.kafka.TIMEOUT", 2.0)
+    with pytest.raises(BrokerUnavailableError):
+        read(spark, topics="in", options=SPARK_PASSWORD, **given)
