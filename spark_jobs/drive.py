@@ -38,8 +38,8 @@ from floodmark.schemas.records import Membership, WatermarkRecord
 from floodmark.schemas.timestamps import is_late, milliseconds
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.audit import Offsets, SeenMark, Sight
-from floodmark.spark_jobs.engine import Engine
-from floodmark.spark_jobs.progress import Progress, WindowsClose, spark_watermark
+from floodmark.spark_jobs.engine import Committed, Engine, committed
+from floodmark.spark_jobs.progress import Progress, WindowsClose, ran_with_of, spark_watermark
 from floodmark.spark_jobs.read import Reading, count_late
 from floodmark.spark_jobs.rebuild import rebuild
 from floodmark.spark_jobs.sinks import Sink
@@ -48,7 +48,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
-_START_TIMEOUT: Final = 120
 OUTPUT: Final = "floodmark-output"
 """The name of the observation of a job's output rows."""
 
@@ -115,7 +114,7 @@ class Drive:
         settings: Settings,
         on_batch: Callable[[Batch], None] | None = None,
     ) -> None:
-        """Nothing is opened yet: a restart learns on its first batch where it stands."""
+        """Nothing is opened yet: `attach` learns where the job stands."""
         self.identity = identity
         self.failure: BaseException | None = None
         self.last: int | None = None
@@ -144,9 +143,19 @@ class Drive:
         """Topics in which rows may vanish by design, so that counts prove nothing."""
 
     def attach(self, query: StreamingQuery) -> None:
-        """Learn which query it drives."""
+        """Learn which query it drives, and where that stands; its first batch waits for this.
+
+        Raises:
+            SnapshotError: where that is not known any more; the query fails with it, too.
+        """
         self._query = query
-        self._started.set()
+        try:
+            self._progress = self._resume(committed(query))
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self._started.set()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one batch; any error fails the query, and is kept for `Job` to raise as it is."""
@@ -169,10 +178,11 @@ class Drive:
 
     def _run(self, frame: DataFrame, batch_id: int) -> Batch:
         began = time.monotonic()
-        if not self._started.wait(_START_TIMEOUT) or self._query is None:
-            raise AssertionError  # write() attaches right after it starts the query
-        engine = Engine(self._query)
-        progress = self._progress or self._resume(batch_id, engine)
+        self._started.wait()  # write() attaches right after it starts the query
+        query, progress = self._query, self._progress
+        if query is None or progress is None:
+            raise self.failure or AssertionError
+        engine = Engine(query)
         ran_with = progress.applied
         self._sink.consume(frame, batch_id)
         observed = engine.observed()
@@ -205,19 +215,21 @@ class Drive:
             **counts,
         )
 
-    def _resume(self, batch_id: int, engine: Engine) -> Progress:
+    def _resume(self, last: Committed | None) -> Progress:
         """Take up the progress of the last committed batch, and a new epoch."""
-        if batch_id == 0:
+        if last is None:
             promised = Tracker(self._inputs) if self._percentiles else None
             progress = Progress(Tracker(self._inputs), ledger=Ledger(self._partial()), promised=promised)
         else:
             try:
-                progress = self._snapshots.load(batch_id - 1)
+                progress = self._snapshots.load(last.batch_id)
             except SnapshotError as error:
                 if not self._settings.rebuild:
                     raise
                 _log.warning("job %s: %s", self.identity.job, error)
-                progress = rebuild(self._inputs, engine.offsets()[0])
+                progress = rebuild(self._inputs, last.offsets)
+                ran_with = ran_with_of(last.watermark, self._settings.windows_close)
+                progress.output = progress.complete(ran_with, stateful=self._snapshots.stateful, hold=self._hold)
                 if self._percentiles:
                     progress.promised = Tracker.restore(progress.tracker.snapshot())
         self._uncounted = {
@@ -229,7 +241,6 @@ class Drive:
         if partitions is not None:
             identity = Identity(self.identity.job, progress.epoch, self._settings.membership)
             self._emitter = Emitter(identity, self._generator, partitions)
-        self._progress = progress
         return progress
 
     def _partial(self) -> set[tuple[str, int]]:

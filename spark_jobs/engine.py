@@ -9,6 +9,7 @@ They are plain JVM objects reached through py4j, so only classic sessions (not C
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyspark
@@ -42,6 +43,43 @@ def observations(frame: DataFrame) -> list[str]:
         return [node.name() for node in _nodes(plan) if node.getClass().getSimpleName() == "CollectMetrics"]
     except (AttributeError, TypeError, Py4JError) as error:
         raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last batch that a query has committed."""
+
+    batch_id: int
+    offsets: dict[str, Any]
+    """Where it ended: topic to partition (as text) to offset."""
+    watermark: int
+    """What Spark ran it with, epoch milliseconds; 0: none was set."""
+
+
+def committed(query: StreamingQuery) -> Committed | None:
+    """Return the last batch that a query has committed, from Spark's logs: before its first batch, too.
+
+    Raises:
+        UnsupportedSparkError: where the logs cannot be reached.
+    """
+    try:
+        execution = query._jsq.streamingQuery()  # noqa: SLF001
+        latest = execution.commitLog().getLatestBatchId()
+        if not latest.isDefined():
+            return None
+        logged = execution.offsetLog().get(latest.get()).get()
+        renamed = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+        metadata = logged.metadataOpt() if renamed else logged.metadata()
+        by_name = logged.getClass().getSimpleName() == "OffsetMap"  # of sources with names, since Spark 4.2
+        offsets = (logged.offsetsMap().values() if by_name else logged.offsets()).iterator()
+        merged: dict[str, Any] = {}
+        while offsets.hasNext():
+            offset = offsets.next()
+            if offset.isDefined():
+                merged.update(json.loads(offset.get().json()))
+        return Committed(int(latest.get()), merged, int(metadata.get().batchWatermarkMs()))
+    except (AttributeError, TypeError, Py4JError) as error:
+        raise _unsupported("StreamExecution.commitLog()", error) from error
 
 
 class Engine:

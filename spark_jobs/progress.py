@@ -32,6 +32,17 @@ def spark_watermark(watermark: int, windows_close: WindowsClose) -> int:
     return watermark - 1 if windows_close == "after" and watermark != END_OF_TIME else watermark
 
 
+def ran_with_of(watermark: int, windows_close: WindowsClose) -> int | None:
+    """Translate Spark's watermark back; 0 is Spark's word for none.
+
+    >>> ran_with_of(11, "after"), ran_with_of(12, "at"), ran_with_of(0, "at")
+    (12, 12, None)
+    """
+    if watermark == 0:
+        return None
+    return watermark + 1 if windows_close == "after" and watermark != END_OF_TIME else watermark
+
+
 @dataclass(slots=True)
 class Progress:
     """The state of one job, as of the last finished batch.
@@ -69,11 +80,15 @@ class Progress:
         if self.promised is not None:
             self.promised.advance()
         self.applied = self.tracker.watermark
-        complete = ran_with if stateful else self.applied
-        if complete is not None:
-            output = complete if complete == END_OF_TIME else complete - hold
+        output = self.complete(ran_with, stateful=stateful, hold=hold)
+        if output is not None:
             self.output = output if self.output is None else max(self.output, output)
         return self.output
+
+    def complete(self, ran_with: int | None, *, stateful: bool, hold: int) -> int | None:
+        """Return up to where the rows are complete of a batch that ran with a watermark and ended with `applied`."""
+        complete = ran_with if stateful else self.applied
+        return complete if complete is None or complete == END_OF_TIME else complete - hold
 
     @property
     def ended(self) -> bool:

@@ -16,12 +16,13 @@ from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.schemas.ledger import Ledger
 from floodmark.schemas.records import is_control_key
 from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.audit import Offsets
 from floodmark.spark_jobs.progress import Progress
 
 _log = logging.getLogger(__name__)
 
 
-def rebuild(inputs: Mapping[str, Config], offsets: Mapping[str, Mapping[str, int]]) -> Progress:
+def rebuild(inputs: Mapping[str, Config], offsets: Offsets) -> Progress:
     """Return the progress that the records before some offsets give.
 
     Args:
@@ -33,7 +34,7 @@ def rebuild(inputs: Mapping[str, Config], offsets: Mapping[str, Mapping[str, int
     """
     tracker, read = Tracker(inputs), set[tuple[str, int]]()
     for topic, config in inputs.items():
-        ends = {(topic, int(part)): end for part, end in offsets.get(topic, {}).items() if end > 0}
+        ends = {(topic, int(part)): end for part, end in (offsets.get(topic) or {}).items() if end > 0}
         for message in read_to_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
             _apply(tracker, message)
         read.update(ends)

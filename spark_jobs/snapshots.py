@@ -78,6 +78,11 @@ class Snapshots:
         expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output})"
         return ForeignCheckpointError(checkpoint_location=self.checkpoint_location, found=found, expected=expected)
 
+    @property
+    def stateful(self) -> bool:
+        """Whether Spark has kept state of operators here."""
+        return self._files.exists("state")
+
     def store(self, batch_id: int, progress: Mapping[str, Any]) -> None:
         """Keep the progress after a batch; a batch that is run again replaces its own."""
         self._files.write(self._name(batch_id), json.dumps(progress, separators=(",", ":")))

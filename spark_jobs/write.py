@@ -192,7 +192,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
 
     Raises:
         UsageError: where the arguments contradict each other, or ``result`` does not come from `read`.
-        UnknownTopicError, BrokerUnavailableError, ForeignCheckpointError, UnsupportedSparkError: at once.
+        UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """
     readings = _readings(result)
     if result.sparkSession.conf.get(_NO_DATA_BATCHES, "true") != "true":
@@ -231,8 +231,13 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     if trigger is not None:
         stream = stream.trigger(**trigger)
     query = stream.start()
-    drive.attach(query)
-    return Job(query, drive)
+    started = Job(query, drive)
+    try:
+        drive.attach(query)
+    except BaseException:
+        started.stop()
+        raise
+    return started
 
 
 _starts = itertools.count()

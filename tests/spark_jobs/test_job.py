@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from floodmark.producers import WatermarkedProducer, ascending, explicit
+from floodmark.producers.kafka import end_offsets
 from floodmark.schemas import END_OF_TIME, Membership, control_key, encode_watermark
 from floodmark.schemas.errors import (
     BatchNotConsumedError,
@@ -396,6 +397,31 @@ def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source
     _more(kafka, given)
     with pytest.raises(MissingSnapshotError, match="is missing"):
         counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
+
+
+@pytest.mark.parametrize("lost", [None, "[0-9]*.json"])
+@pytest.mark.parametrize("stateful", [True, False])
+def test_a_job_that_has_ended_knows_it_when_it_starts_again(kafka, topic, source, checkpoint, stateful, lost):
+    """Nothing comes any more, so no batch will tell it."""
+    given, out = topic(1), topic(1)
+    stream = Stream.seeded(17, sources=1, steps=3)
+    stream.produce(kafka.config, given)
+
+    def start():
+        rows = source(given)
+        single = rows.select("user", F.col("at").alias("ended"), F.lit(1).cast("long").alias("n"))
+        return counted(windowed(rows) if stateful else single, out, checkpoint, rebuild=True)
+
+    start().await_end(_LIMIT)
+    for snapshot in Path(checkpoint, "floodmark").glob(lost or "nothing"):
+        snapshot.unlink()
+    before = end_offsets(kafka.config, out)
+    again = start()
+    assert again.ended
+    assert again.watermark == END_OF_TIME
+    assert again.holds() == []
+    again.await_end(_LIMIT)
+    assert end_offsets(kafka.config, out) == before
 
 
 @pytest.mark.parametrize("lost", ["[0-9]*.json", "*"])
