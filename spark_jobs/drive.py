@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from floodmark.producers.emitter import Emitter, Identity
 from floodmark.producers.kafka import begin_offsets, compacted_topics
@@ -38,7 +38,7 @@ from floodmark.schemas.records import Membership, WatermarkRecord
 from floodmark.schemas.timestamps import is_late, milliseconds
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.audit import Offsets, SeenMark, Sight
-from floodmark.spark_jobs.engine import Committed, Engine, committed
+from floodmark.spark_jobs.engine import Committed, Engine, InterruptedBatchError, committed
 from floodmark.spark_jobs.progress import Progress, WindowsClose, ran_with_of, spark_watermark
 from floodmark.spark_jobs.read import Reading, count_late
 from floodmark.spark_jobs.rebuild import rebuild
@@ -48,6 +48,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
+_POLL: Final = 0.005
 OUTPUT: Final = "floodmark-output"
 """The name of the observation of a job's output rows."""
 
@@ -98,10 +99,6 @@ class Settings:
     membership: Membership = Membership()  # noqa: RUF009  # frozen
 
 
-class _StoppingError(Exception):
-    """Fails the query before its next batch has begun."""
-
-
 class Drive:
     """The function that Spark calls with each batch."""
 
@@ -119,6 +116,8 @@ class Drive:
         self.failure: BaseException | None = None
         self.last: int | None = None
         """The last batch that was worked off; Spark commits it after that."""
+        self.between: Final = threading.Event()
+        """The query is being stopped, and has committed its last batch."""
         self._lock: Final = threading.Lock()
         self._stopping = False
         self._readings = readings
@@ -161,7 +160,7 @@ class Drive:
         """Run one batch; any error fails the query, and is kept for `Job` to raise as it is."""
         with self._lock:
             if self._stopping:
-                raise _StoppingError
+                self._interrupt()
             try:
                 batch = self._run(frame, batch_id)
             except BaseException as error:
@@ -175,6 +174,13 @@ class Drive:
         """Wait for the batch in work, and let no other begin."""
         with self._lock:
             self._stopping = True
+
+    def _interrupt(self) -> NoReturn:
+        """Keep the query where it is until it is stopped: what has not begun can be begun by a later start."""
+        self.between.set()
+        while self._query is not None and self._query.isActive:
+            time.sleep(_POLL)
+        raise InterruptedBatchError
 
     def _run(self, frame: DataFrame, batch_id: int) -> Batch:
         began = time.monotonic()

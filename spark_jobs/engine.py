@@ -45,6 +45,16 @@ def observations(frame: DataFrame) -> list[str]:
         raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
 
 
+class InterruptedBatchError(Exception):
+    """Raised in a batch of a query that is being stopped: Spark takes it for its own interrupt, by the text."""
+
+    def __init__(self) -> None:
+        """Say what Spark looks for."""
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The last batch that a query has committed."""

@@ -130,13 +130,15 @@ class Job:
         # Not before Spark has committed the last batch, or a later start would run it again.
         deadline = time.monotonic() + _COMMIT_TIMEOUT
         while self.query.isActive and not self._committed() and time.monotonic() < deadline:
-            time.sleep(_COMMIT_POLL)
+            self._drive.between.wait(_COMMIT_POLL)
         self.query.stop()
         self._drive.close()
 
     def _committed(self) -> bool:
+        if self._drive.last is None or self._drive.between.is_set():
+            return True
         progress = self.query.lastProgress
-        return self._drive.last is None or (progress is not None and progress["batchId"] >= self._drive.last)
+        return progress is not None and progress["batchId"] >= self._drive.last
 
 
 def write(  # noqa: PLR0913  # each is a decision of the user, most have defaults

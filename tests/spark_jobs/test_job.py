@@ -399,6 +399,24 @@ def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source
         counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
 
 
+def test_stopped_in_full_flow_it_runs_no_batch_twice(kafka, topic, source, checkpoint):
+    """At least once doubles rows after a crash, and only then."""
+    given, out = topic(2), topic(1)
+    stream = Stream.seeded(18, steps=14)
+    stream.produce(kafka.config, given)
+    ended, stops = False, 0
+    while not ended:
+        batches = []
+        rows = source(given, max_offsets_per_trigger=60)
+        job = counted(windowed(rows), out, checkpoint, delivery="at-least-once", on_batch=batches.append)
+        enough = 2 + stops % 3
+        until(lambda job=job, batches=batches, enough=enough: job.ended or len(batches) > enough, "some batches")
+        ended, stops = job.ended, stops + 1
+        job.stop()
+    assert stops > 3
+    assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
+
+
 @pytest.mark.parametrize("lost", [None, "[0-9]*.json"])
 @pytest.mark.parametrize("stateful", [True, False])
 def test_a_job_that_has_ended_knows_it_when_it_starts_again(kafka, topic, source, checkpoint, stateful, lost):
