@@ -40,37 +40,44 @@ def cache() -> Path:
     return Path(os.environ.get("FLOODMARK_CACHE", str(Path(home, "floodmark"))))
 
 
-def fetch(organisation: str, module: str, version: str) -> list[Path]:
+def fetch(organisation: str, module: str, version: str, *, alone: bool = False) -> list[Path]:
     """Return a module's jars with all they depend on; the first call downloads them, later ones need no network.
+
+    Args:
+        organisation: as Maven names it.
+        module: as Maven names it.
+        version: which.
+        alone: the module's own jar, without what it depends on.
 
     Raises:
         JavaError: where there is no Java.
         EmbeddedKafkaError: where the download fails; its log is named.
     """
-    target = cache() / f"{module}-{version}"
+    name = f"{module}-{version}" + "-alone" * alone
+    target = cache() / name
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         # Into a folder of its own first: a fetch that was broken off leaves nothing that looks whole.
         with tempfile.TemporaryDirectory(dir=target.parent) as partial:
-            _retrieve(organisation, module, version, Path(partial))
+            coordinates = [organisation, module, version, *(["-notransitive"] if alone else [])]
+            _retrieve(coordinates, Path(partial), cache() / f"{name}.log")
             if not target.exists():  # another process may have been faster
                 shutil.copytree(partial, f"{partial}.whole")
                 Path(f"{partial}.whole").rename(target)
     return sorted(target.glob("*.jar"))
 
 
-def _retrieve(organisation: str, module: str, version: str, target: Path) -> None:
+def _retrieve(coordinates: list[str], target: Path, log: Path) -> None:
     spark = find_spec("pyspark")
     ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")) if spark and spark.origin else []
     if not ivy:
         raise EmbeddedKafkaError(reason="pyspark, whose Ivy fetches the jars, is not installed", log="pip list")
-    log = cache() / f"{module}-{version}.log"
     command = [
         *(java(), "-jar", str(ivy[-1])),
-        *("-dependency", organisation, module, version, "-confs", "default"),
+        *("-dependency", *coordinates, "-confs", "default"),
         *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)  # noqa: S603
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not list(target.glob("*.jar")):
-        raise EmbeddedKafkaError(reason=f"{organisation}:{module}:{version} could not be fetched", log=log)
+        raise EmbeddedKafkaError(reason=f"{':'.join(coordinates[:3])} could not be fetched", log=log)

@@ -21,8 +21,10 @@ from typing_extensions import override
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_TIME: Final = "__time"
-_WATERMARK: Final = "__watermark"
+# Not with an underscore in front: newer Sparks bring rows as namedtuples, which rename such fields.
+_TIME: Final = "floodmark_time"
+_WATERMARK: Final = "floodmark_watermark"
+_ROW: Final = "floodmark_row"
 
 Aggregate = Callable[[list[dict[str, Any]]], dict[str, Any]]
 """From the rows of one complete window of one key to the columns of its result; must be picklable."""
@@ -66,7 +68,7 @@ def windows_per_key(  # each is a column or a decision
         F.col(event_time),
         F.unix_millis(event_time).alias(_TIME),
         F.unix_millis(substream).alias(_WATERMARK),
-        F.to_json(F.struct(*rows.columns)).alias("row"),
+        F.to_json(F.struct(*rows.columns)).alias(_ROW),
     )
     columns = StructType.fromDDL(schema)
     if not isinstance(columns, StructType):
@@ -98,7 +100,7 @@ class _Windows(StatefulProcessor):
         done = watermark = -(1 << 62) if stored is None else int(stored[0])
         came: dict[int, list[str]] = {}
         for frame in rows:
-            for time, row in zip(frame[_TIME], frame["row"], strict=True):
+            for time, row in zip(frame[_TIME], frame[_ROW], strict=True):
                 came.setdefault(int(time) // self._width * self._width, []).append(row)
             said = frame[_WATERMARK].dropna()
             watermark = watermark if said.empty else max(watermark, int(said.max()))

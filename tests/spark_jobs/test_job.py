@@ -65,6 +65,7 @@ def at(milliseconds):
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
+@pytest.mark.every_spark
 def test_windows_equal_a_batch_computation_and_each_record_is_read_once(kafka, topic, source, checkpoint):
     given, out = topic(3), topic(2)
     stream = Stream.seeded(1, sources=3)
@@ -84,6 +85,7 @@ def test_windows_equal_a_batch_computation_and_each_record_is_read_once(kafka, t
     assert [b.output for b in batches if b.output] == sorted(b.output for b in batches if b.output)
 
 
+@pytest.mark.every_spark
 def test_a_frame_used_twice_is_one_reading(kafka, topic, source, checkpoint):
     """A self-union and a self-join: Spark reads the topic once for both uses, and nothing is counted twice."""
     given, out = topic(2), topic(1)
@@ -198,6 +200,7 @@ def test_two_topics_wait_for_the_slower_one(kafka, topic, source, checkpoint):
     assert window_counts(drain(kafka.config, out)[0]) == total
 
 
+@pytest.mark.every_spark
 def test_late_rows_are_counted_exactly(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
     ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
@@ -236,6 +239,7 @@ def test_what_cannot_be_read_is_skipped_and_counted(kafka, topic, source, checkp
     assert window_counts(drain(kafka.config, out)[0]) == {("u", WIDTH): 1}
 
 
+@pytest.mark.every_spark
 def test_a_job_without_state_hands_the_watermark_on_at_once(kafka, topic, source, checkpoint):
     given, out = topic(2), topic(1)
     stream = Stream.seeded(5)
@@ -399,6 +403,7 @@ def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source
         counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
 
 
+@pytest.mark.every_spark
 def test_stopped_in_full_flow_it_runs_no_batch_twice(kafka, topic, source, checkpoint):
     """At least once doubles rows after a crash, and only then."""
     given, out = topic(2), topic(1)
@@ -417,6 +422,7 @@ def test_stopped_in_full_flow_it_runs_no_batch_twice(kafka, topic, source, check
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
 
 
+@pytest.mark.every_spark
 @pytest.mark.parametrize("lost", [None, "[0-9]*.json"])
 @pytest.mark.parametrize("stateful", [True, False])
 def test_a_job_that_has_ended_knows_it_when_it_starts_again(kafka, topic, source, checkpoint, stateful, lost):

@@ -98,6 +98,7 @@ def per_key(source, marked):
     )
 
 
+@pytest.mark.every_spark
 def test_the_golden_table_with_substreams(kafka, topic, source, checkpoint, rocksdb):
     raw, marked = topic(1), topic(1)
     events = golden("substreams")
