@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Final, TypeVar
 
@@ -64,21 +64,29 @@ def _is_behind(message: Message, end: int | None) -> bool:
     return False
 
 
-def newest(config: Config, topic: str, partition: int, read: Callable[[Message], Found | None]) -> Found | None:
-    """Return what ``read`` gives for the last record of a partition for which it gives something.
+def newest(
+    config: Config, topic: str, partitions: Iterable[int], read: Callable[[Message], Found | None]
+) -> dict[int, Found]:
+    """Return by partition what ``read`` gives for the last record for which it gives something.
 
-    It looks from the end backwards, ten times further each time, so that it is quick where that record is near the end.
+    It looks from the ends backwards, in all partitions at once and ten times further each time, so that it is quick
+    where those records are near the ends.
     """
     with closing(Consumer({"group.id": "floodmark-backlog", **config, **_FIXED}, logger=_log)) as consumer:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT)
-    reach, end = _REACH, high
-    while end > low:
-        start = max(low, high - reach)
-        found = None
-        for message in read_to_end(config, {(topic, partition): start}, {(topic, partition): end}):
+        bounds = {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT)
+            for number in partitions
+        }
+    found: dict[int, Found] = {}
+    ends = {number: high for number, (low, high) in bounds.items() if high > low}
+    reach = _REACH
+    while ends:
+        starts = {number: max(bounds[number][0], bounds[number][1] - reach) for number in ends}
+        places = [{(topic, number): at for number, at in offsets.items()} for offsets in (starts, ends)]
+        for message in read_to_end(config, *places):
             said = read(message)
-            found = found if said is None else said
-        if found is not None:
-            return found
-        end, reach = start, reach * 10
-    return None
+            if said is not None:
+                found[int(message.partition() or 0)] = said
+        ends = {number: start for number, start in starts.items() if number not in found and start > bounds[number][0]}
+        reach *= 10
+    return found

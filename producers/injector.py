@@ -133,10 +133,11 @@ class Injector(Closing):
         """Begin where the last committed transaction ended."""
         injection, tracks = self.injection, {}
         begins = begin_offsets(self._config, [injection.source_topic])
+        states = newest(self._config, injection.target_topic, range(self._partitions), self._state_of)
         for number in range(self._partitions):
             begin = begins.get((injection.source_topic, number), 0)
             track = tracks[number] = _Track(injection.lane(), begin, used=number < given)
-            state = newest(self._config, injection.target_topic, number, self._state_of)
+            state = states.get(number)
             if state is not None:
                 track.next = state.next
                 track.lane.restore(state.lane)

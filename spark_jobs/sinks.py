@@ -164,9 +164,9 @@ class ExactlyOnceSink(_KafkaSink):
         """Return the number of the last batch of this checkpoint in the topic, found from its end; -1: none."""
         key = control_key(self._job)
         found = newest(
-            self._config, self._topic, 0, lambda mark: self._number(mark.headers()) if mark.key() == key else None
+            self._config, self._topic, [0], lambda mark: self._number(mark.headers()) if mark.key() == key else None
         )
-        return -1 if found is None else found
+        return found.get(0, -1)
 
     def _number(self, headers: Any) -> int | None:  # noqa: ANN401  # confluent-kafka's own loose type
         value = dict(headers or []).get(BATCH_HEADER, b"").decode()
