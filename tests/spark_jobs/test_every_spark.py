@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 OLDEST = "4.0.0"
 # Spark's version to that of its Avro package.
 SPARKS = {"4.1.1": "4.1.1", "4.2.0": "4.1.1"}
+# 4.1.1's connector may fail once (NullPointerException in KafkaMicroBatchStream.metrics) where a planned batch is run
+# by a later start: a stop in full flow leaves such a batch.
+LEFT_OUT = {"4.1.1": ["-k", "not full_flow"]}
 _LIMIT = 540
 
 
@@ -65,6 +68,7 @@ def test_on_another_spark(version, tmp_path):
         "FLOODMARK_CACHE": str(jars(version, tmp_path)),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "every_spark", "tests/spark_jobs"]
+    command += LEFT_OUT.get(version, [])
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=_LIMIT
     )
