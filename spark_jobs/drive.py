@@ -234,8 +234,10 @@ class Drive:
                     raise
                 _log.warning("job %s: %s", self.identity.job, error)
                 progress = rebuild(self._inputs, last.offsets)
-                ran_with = ran_with_of(last.watermark, self._settings.windows_close)
-                progress.output = progress.complete(ran_with, stateful=self._snapshots.stateful, hold=self._hold)
+                ran_with, known = ran_with_of(last.watermark, self._settings.windows_close), progress.applied
+                # What Spark ran with may have been a guess, where the checkpoint was a plain query's: trust the marks.
+                both = None if ran_with is None or known is None else min(ran_with, known)
+                progress.output = progress.complete(both, stateful=self._snapshots.stateful, hold=self._hold)
                 if self._percentiles:
                     progress.promised = Tracker.restore(progress.tracker.snapshot())
         self._uncounted = {
