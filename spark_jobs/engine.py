@@ -4,6 +4,7 @@ They are plain JVM objects reached through py4j, so only classic sessions (not C
 
 - the analysed plan, to find which Floodmark reads stand in it;
 - the last execution of a query: the metrics its batch observed, and whether operators keep state;
+- the logs of a query's checkpoint: which batch it has committed, where that ended and what it ran with;
 - the watermark tracker of a query, whose ``setWatermark`` moves the watermark of the next batch.
 """
 
@@ -81,13 +82,9 @@ def committed(query: StreamingQuery) -> Committed | None:
         renamed = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
         metadata = logged.metadataOpt() if renamed else logged.metadata()
         by_name = logged.getClass().getSimpleName() == "OffsetMap"  # of sources with names, since Spark 4.2
-        offsets = (logged.offsetsMap().values() if by_name else logged.offsets()).iterator()
-        merged: dict[str, Any] = {}
-        while offsets.hasNext():
-            offset = offsets.next()
-            if offset.isDefined():
-                merged.update(json.loads(offset.get().json()))
-        return Committed(int(latest.get()), merged, int(metadata.get().batchWatermarkMs()))
+        offsets = _each(logged.offsetsMap().values() if by_name else logged.offsets())
+        ends = _merged(offset.get() for offset in offsets if offset.isDefined())
+        return Committed(int(latest.get()), ends, int(metadata.get().batchWatermarkMs()))
     except (AttributeError, TypeError, Py4JError) as error:
         raise _unsupported("StreamExecution.commitLog()", error) from error
 
@@ -123,9 +120,7 @@ class Engine:
         try:
             metrics = self._engine.lastExecution().observedMetrics()
             found = {}
-            keys = metrics.keysIterator()
-            while keys.hasNext():
-                name = keys.next()
+            for name in _each(metrics.keys()):
                 row = metrics.apply(name)
                 fields = row.schema().fieldNames()
                 found[str(name)] = {fields[index]: row.get(index) for index in range(len(fields))}
@@ -136,7 +131,8 @@ class Engine:
     def offsets(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return where this batch begins and ends: topic to partition (as text) to offset, over all its sources."""
         try:
-            return _merged(self._engine.committedOffsets()), _merged(self._engine.availableOffsets())
+            begins, ends = self._engine.committedOffsets(), self._engine.availableOffsets()
+            return _merged(map(_offset, _each(begins))), _merged(map(_offset, _each(ends)))
         except (AttributeError, TypeError, Py4JError) as error:
             raise _unsupported("StreamExecution.availableOffsets()", error) from error
 
@@ -154,11 +150,21 @@ class Engine:
         return False
 
 
-def _merged(progress: Any) -> dict[str, Any]:  # noqa: ANN401  # a JVM map of source to offset
+def _each(collection: Any) -> Iterator[Any]:  # noqa: ANN401  # any of Scala's
+    iterator = collection.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _offset(progress: Any) -> Any:  # noqa: ANN401  # a JVM pair of source and offset
+    return progress.productElement(1)
+
+
+def _merged(offsets: Iterator[Any]) -> dict[str, Any]:
+    """Bring the offsets of several Kafka sources together: topic to partition (as text) to offset."""
     merged: dict[str, Any] = {}
-    pairs = progress.iterator()
-    while pairs.hasNext():
-        merged.update(json.loads(pairs.next().productElement(1).json()))
+    for offset in offsets:
+        merged.update(json.loads(offset.json()))
     return merged
 
 

@@ -10,14 +10,12 @@ import signal
 import sys
 from collections.abc import Callable
 
-from floodmark.spark_jobs import avro, local_session, read, write
+from counting import counted, read_events, windowed
+from floodmark.spark_jobs import local_session
 from floodmark.spark_jobs.engine import Engine
 from floodmark.spark_jobs.sinks import AtLeastOnceSink, ExactlyOnceSink, Sink
 from floodmark.spark_jobs.snapshots import Snapshots
-from harness import COUNT, EVENT
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-WIDTH = 10_000
 STEPS = {
     "before the batch runs": ("consume", "before"),
     "after the batch ran, before its snapshot": ("store", "before"),
@@ -62,20 +60,8 @@ def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches
         }[what]
         _kill_at(owner, name, when, int(batches))
     spark = local_session("crashing")
-    rows = read(
-        spark, topics=given, value=avro(EVENT), event_time="at", bootstrap_servers=servers, max_offsets_per_trigger=120
-    )
-    grouped = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
-    result = grouped.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
-    job = write(
-        result,
-        topic=out,
-        value=avro(COUNT),
-        key="user",
-        event_time="ended",
-        checkpoint_location=checkpoint,
-        delivery="exactly-once" if delivery == "exactly-once" else "at-least-once",
-    )
+    rows = read_events(spark, servers, given, max_offsets_per_trigger=120)
+    job = counted(windowed(rows), out, checkpoint, delivery=delivery)
     job.await_end(150)
     sys.stdout.write(f"late={job.counts['late']}\n")
 

@@ -3,15 +3,14 @@
 from pathlib import Path
 
 import pytest
+from counting import WIDTH, counted, read_events, windowed
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.schemas.errors import BrokerUnavailableError, UsageError
-from floodmark.spark_jobs import avro, read, write
-from harness import COUNT, EVENT, Stream, drain, window_counts
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from floodmark.spark_jobs import avro, read
+from harness import COUNT, Stream, drain, window_counts
 
 pytestmark = pytest.mark.spark
 
-WIDTH = 10_000
 _LIMIT = 120
 _JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us" password="open"'
 PASSWORD = {
@@ -54,20 +53,6 @@ def guarded(tmp_path_factory):
         yield broker
 
 
-def counted(rows, checkpoint, **options):
-    grouped = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
-    result = grouped.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
-    return write(
-        result,
-        checkpoint_location=checkpoint,
-        value=avro(COUNT),
-        event_time="ended",
-        key="user",
-        job="count",
-        **options,
-    )
-
-
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_from_a_guarded_cluster_to_an_open_one_and_back(spark, kafka, guarded, tmp_path, delivery):
     """The same topic name on both sides; a lost snapshot is rebuilt from the side it belongs to."""
@@ -78,24 +63,16 @@ def test_from_a_guarded_cluster_to_an_open_one_and_back(spark, kafka, guarded, t
     stream.produce(guarded.config, name)
 
     def start():
-        rows = read(
+        rows = read_events(
             spark,
-            topics=name,
-            value=avro(EVENT),
-            event_time="at",
-            bootstrap_servers=guarded.bootstrap_servers,
+            guarded.bootstrap_servers,
+            name,
             client=PASSWORD,
             options=SPARK_PASSWORD,
             max_offsets_per_trigger=150,
         )
-        return counted(
-            rows,
-            str(tmp_path / "there"),
-            topic=name,
-            bootstrap_servers=kafka.bootstrap_servers,
-            delivery=delivery,
-            rebuild=True,
-        )
+        target = {"bootstrap_servers": kafka.bootstrap_servers, "delivery": delivery, "rebuild": True}
+        return counted(windowed(rows), name, str(tmp_path / "there"), job="count", **target)
 
     start().await_end(_LIMIT)
     for snapshot in Path(tmp_path, "there", "floodmark").glob("[0-9]*.json"):
@@ -105,18 +82,9 @@ def test_from_a_guarded_cluster_to_an_open_one_and_back(spark, kafka, guarded, t
     assert window_counts(values) == stream.windows(WIDTH)
 
     rows = read(spark, topics=name, value=avro(COUNT), event_time="ended", bootstrap_servers=kafka.bootstrap_servers)
-    again = rows.select("user", "ended", "n")
-    target = {"topic": back, "bootstrap_servers": guarded.bootstrap_servers, "client": PASSWORD, "delivery": delivery}
-    job = write(
-        again,
-        checkpoint_location=str(tmp_path / "back"),
-        value=avro(COUNT),
-        event_time="ended",
-        key="user",
-        options=SPARK_PASSWORD if delivery == "at-least-once" else None,
-        **target,
-    )
-    job.await_end(_LIMIT)
+    target = {"bootstrap_servers": guarded.bootstrap_servers, "client": PASSWORD, "delivery": delivery}
+    options = SPARK_PASSWORD if delivery == "at-least-once" else None
+    counted(rows, back, str(tmp_path / "back"), options=options, **target).await_end(_LIMIT)
     assert window_counts(drain(guarded.config, back)[0]) == stream.windows(WIDTH)
 
 
@@ -124,12 +92,11 @@ def test_within_a_guarded_cluster_the_settings_of_read_do_for_write(spark, guard
     create_topics(guarded.config, {"in": 2, "out": 1})
     stream = Stream.seeded(22)
     stream.produce(guarded.config, "in")
-    given = {"value": avro(EVENT), "event_time": "at", "bootstrap_servers": guarded.bootstrap_servers}
-    rows = read(spark, topics="in", client=PASSWORD, options=SPARK_PASSWORD, **given)
+    rows = read_events(spark, guarded.bootstrap_servers, "in", client=PASSWORD, options=SPARK_PASSWORD)
     with pytest.raises(UsageError, match="both input and output"):
-        counted(rows, checkpoint, topic="in")
-    counted(rows, checkpoint, topic="out").await_end(_LIMIT)
+        counted(windowed(rows), "in", checkpoint)
+    counted(windowed(rows), "out", checkpoint).await_end(_LIMIT)
     assert window_counts(drain(guarded.config, "out")[0]) == stream.windows(WIDTH)
     monkeypatch.setattr("floodmark.producers.kafka.TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailableError):
-        read(spark, topics="in", options=SPARK_PASSWORD, **given)
+        read_events(spark, guarded.bootstrap_servers, "in", options=SPARK_PASSWORD)

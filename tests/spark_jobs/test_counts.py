@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from counting import read_events
 from floodmark.producers import WatermarkedProducer, ascending, create_topics
 from floodmark.schemas import control_key, encode_watermark
 from floodmark.schemas.ledger import Discord
-from floodmark.spark_jobs import avro, read, write
-from harness import EVENT, Stream, events, mark
+from floodmark.spark_jobs import write
+from harness import Stream, events, mark
 
 pytestmark = pytest.mark.spark
 
@@ -20,16 +21,8 @@ def counting(spark, kafka, checkpoint):
     batches = []
 
     def start(topic, **options):
-        rows = read(
-            spark,
-            topics=topic,
-            value=avro(EVENT),
-            event_time="at",
-            bootstrap_servers=kafka.bootstrap_servers,
-            **options,
-        )
         return write(
-            rows,
+            read_events(spark, kafka.bootstrap_servers, topic, **options),
             writer=lambda frame, _: frame.write.format("noop").mode("append").save(),
             job="counting",
             checkpoint_location=checkpoint,

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
+from counting import WIDTH, counted, read_events, windowed
 from floodmark.producers import WatermarkedProducer, ascending, explicit
 from floodmark.producers.kafka import end_offsets
 from floodmark.schemas import END_OF_TIME, Membership, control_key, encode_watermark
@@ -28,13 +29,12 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from floodmark.spark_jobs import avro, json_lines, read, write
-from harness import COUNT, EVENT, Stream, counts, drain, events, mark, until, window_counts
+from floodmark.spark_jobs import json_lines, write
+from harness import Stream, counts, drain, events, mark, until, window_counts
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
 
-WIDTH = 10_000
 _LIMIT = 120
 
 
@@ -43,22 +43,10 @@ def source(spark, kafka):
     """Read topics of `harness.EVENT`."""
 
     def reader(*topics, **options):
-        given = {"value": avro(EVENT), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers, **options}
-        return read(spark, topics=topics, **given)
+        servers = options.pop("bootstrap_servers", kafka.bootstrap_servers)
+        return read_events(spark, servers, *topics, **options)
 
     return reader
-
-
-def windowed(rows, width=WIDTH):
-    """Count per user and tumbling window, stamped with the window's end."""
-    grouped = rows.groupBy("user", F.window("at", f"{width} milliseconds")).count()
-    return grouped.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
-
-
-def counted(result, topic, checkpoint, **options):
-    """Start the job that writes `windowed`."""
-    given = {"value": avro(COUNT), "event_time": "ended", "key": "user", **options}
-    return write(result, topic=topic, checkpoint_location=checkpoint, **given)
 
 
 def at(milliseconds):
@@ -360,9 +348,8 @@ def test_a_job_stopped_and_started_goes_on(kafka, topic, source, checkpoint, del
     first.stop()
     with pytest.raises(JobFailedError, match="stopped"):
         first.await_end(5)
-    for name in stream.steps:
-        membership = Membership(version=1, size=len(stream.steps))
-        WatermarkedProducer(kafka.config, topic=given, source=name, strategy=explicit(), membership=membership).end()
+    for producer in stream.producers(kafka.config, given, timedelta(hours=1)).values():
+        producer.end()
     second = counted(windowed(source(given)), out, checkpoint, delivery=delivery)
     second.await_end(_LIMIT)
     assert reached is not None
@@ -459,9 +446,8 @@ def test_a_lost_snapshot_is_rebuilt_from_the_topic_when_asked(spark, kafka, topi
     job.stop()
     for snapshot in Path(checkpoint, "floodmark").glob(lost):
         snapshot.unlink()
-    for name in stream.steps:
-        membership = Membership(version=1, size=2)
-        WatermarkedProducer(kafka.config, topic=given, source=name, strategy=explicit(), membership=membership).end()
+    for producer in stream.producers(kafka.config, given, timedelta(hours=1)).values():
+        producer.end()
     batches = []
     spark.conf.set("spark.floodmark.rebuild", "true")
     try:

@@ -1,38 +1,18 @@
 """Kafka dies under a running job: back soon, nothing is lost; gone for good, the job says so."""
 
 import pytest
+from counting import WIDTH, counted, read_events, windowed
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, create_topics, explicit
 from floodmark.schemas import FloodmarkError, Membership
-from floodmark.spark_jobs import avro, read, write
-from harness import COUNT, EVENT, Stream, drain, until, window_counts
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
-WIDTH = 10_000
 
 
 def start(spark, broker, checkpoint, batches):
     impatient = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
-    rows = read(
-        spark,
-        topics="in",
-        value=avro(EVENT),
-        event_time="at",
-        bootstrap_servers=broker.bootstrap_servers,
-        max_offsets_per_trigger=100,
-        options=impatient,
-    )
-    grouped = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
-    result = grouped.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
-    return write(
-        result,
-        topic="out",
-        value=avro(COUNT),
-        key="user",
-        event_time="ended",
-        checkpoint_location=checkpoint,
-        on_batch=batches.append,
-    )
+    rows = read_events(spark, broker.bootstrap_servers, "in", max_offsets_per_trigger=100, options=impatient)
+    return counted(windowed(rows), "out", checkpoint, on_batch=batches.append)
 
 
 def test_a_broker_that_crashes_and_comes_back_loses_nothing(spark, tmp_path, checkpoint):

@@ -3,17 +3,16 @@
 from datetime import timedelta
 
 import pytest
+from counting import counted, read_events, windowed
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.schemas import Membership
-from floodmark.spark_jobs import avro, read, write
-from harness import COUNT, EVENT, Stream, drain, until, window_counts
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
 WIDTH = 1_000
 
 
-def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # noqa: PLR0915  # one story, told in order
+def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # one story, told in order
     given, out = topic(3), topic(2)
     sent: list[int] = []
 
@@ -37,10 +36,7 @@ def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # noqa: PLR09
             producer.advance(end)
             producer.flush()
 
-    rows = read(spark, topics=given, value=avro(EVENT), event_time="at", bootstrap_servers=kafka.bootstrap_servers)
-    windows = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
-    result = windows.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
-    job = write(result, topic=out, value=avro(COUNT), event_time="ended", key="user", checkpoint_location=checkpoint)
+    job = counted(windowed(read_events(spark, kafka.bootstrap_servers, given), WIDTH), out, checkpoint)
 
     def reaches(watermark):
         until(lambda: job.raise_failure() or job.watermark == watermark, f"watermark {watermark}", 90)

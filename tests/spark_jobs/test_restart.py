@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from crashing_job import STEPS, WIDTH
+from counting import WIDTH
+from crashing_job import STEPS
 from floodmark.producers import Data, Mark, Observer
 from harness import Stream, drain, window_counts
 
