@@ -1,13 +1,17 @@
 """What the commands share: options to objects, settings from a file, and errors in one line with exit status 2."""
 
 import logging
+import math
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from floodmark.producers.adapters import (
     AvroField,
     CockroachDb,
@@ -21,6 +25,7 @@ from floodmark.producers.adapters import (
     over_key,
 )
 from floodmark.producers.injector import Injector
+from floodmark.producers.kafka import QUIET, redacted
 from floodmark.schemas.errors import FloodmarkError, UsageError
 from floodmark.schemas.timestamps import to_datetime
 
@@ -34,7 +39,7 @@ _CHANGEFEEDS: dict[str, Callable[[], InputFormat]] = {
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
     """Run a function (or a group of commands) as this process's command.
 
-    A `FloodmarkError` becomes one line on standard error; its message already says what to do.
+    An error of Floodmark or of Kafka becomes one line on standard error, and the exit status is 2.
     """
     _log_plainly()
     if isinstance(main, typer.Typer):
@@ -47,6 +52,9 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
     except FloodmarkError as error:
         typer.echo(f"floodmark: {error}", err=True)
         raise SystemExit(2) from None
+    except KafkaException as error:
+        typer.echo(f"floodmark: Kafka: {_reason(error)}", err=True)
+        raise SystemExit(2) from None
 
 
 def _log_plainly() -> None:
@@ -56,18 +64,58 @@ def _log_plainly() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(levelname)s %(message)s")
 
 
+BootstrapServers = Annotated[str | None, typer.Option(help="Kafka's address; default: the one in --config.")]
+"""The option that all commands share."""
+
+ConfigFile = Annotated[Path | None, typer.Option(help="File of Kafka settings, name=value a line, with ${ENV}.")]
+"""The same."""
+
+
+def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
+    """Return the confluent-kafka settings that the options of a command name, checked before anything is done.
+
+    Args:
+        bootstrap_servers: Kafka's address; it overrules the file's.
+        config: a file of settings, see `settings_file`.
+
+    Raises:
+        UsageError: where no address is given, or a setting is none that confluent-kafka knows.
+    """
+    settings = settings_file(config)
+    if bootstrap_servers is not None:
+        settings["bootstrap.servers"] = bootstrap_servers
+    if not settings.get("bootstrap.servers"):
+        raise UsageError(reason="no Kafka address: pass --bootstrap-servers, or bootstrap.servers in --config")
+    try:
+        AdminClient(dict[str, Any](settings), logger=QUIET)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise UsageError(reason=f"Kafka setting: {_without_secrets(_reason(error), settings)}") from None
+    return settings
+
+
+def _reason(error: Exception) -> str:
+    return error.args[0].str() if isinstance(error, KafkaException) else str(error)
+
+
+def _without_secrets(text: str, settings: dict[str, str]) -> str:
+    for name, shown in redacted(settings).items():
+        if shown != settings[name] and settings[name]:
+            text = text.replace(settings[name], shown)
+    return text
+
+
 def settings_file(path: Path | None) -> dict[str, str]:
     """Read Kafka settings from a file, so that no secret stands on a command line.
 
     One ``name=value`` a line; ``#`` begins a comment; ``${NAME}`` is filled in from the environment.
 
     Raises:
-        UsageError: where a line is none, or a variable is not set; the message never holds a value.
+        UsageError: where the file or a line cannot be read, or a variable is not set; the message never holds a value.
     """
     if path is None:
         return {}
     settings = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text_file(path).splitlines(), start=1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -79,6 +127,34 @@ def settings_file(path: Path | None) -> dict[str, str]:
         except (KeyError, ValueError) as error:
             raise UsageError(reason=f"{path} line {number}: {name.strip()} names a variable that is not set") from error
     return settings
+
+
+def text_file(path: Path) -> str:
+    """Return the text of a file that an option names.
+
+    Raises:
+        UsageError: where it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(reason=f"{path} is no UTF-8 text") from error
+    except OSError as error:
+        raise UsageError(reason=f"{path} cannot be read: {error.strerror}") from error
+
+
+def seconds(value: float, option: str) -> timedelta:
+    """Return the duration that an option gives in seconds.
+
+    Raises:
+        UsageError: where it is no duration that a calendar of 9999 years knows.
+
+    >>> seconds(1.5, "--late")
+    datetime.timedelta(seconds=1, microseconds=500000)
+    """
+    if not math.isfinite(value) or abs(value) > timedelta.max.total_seconds() / 2:
+        raise UsageError(reason=f"{option} is {value:g}, expected a number of seconds")
+    return timedelta(seconds=value)
 
 
 def input_format(  # options of a command
@@ -106,7 +182,7 @@ def input_format(  # options of a command
     if json_field is not None:
         return JsonField(json_field, unit)  # type: ignore[arg-type]  # it checks the unit
     if schema is not None and event_time is not None:
-        return AvroField(schema.read_text(encoding="utf-8"), event_time)
+        return AvroField(text_file(schema), event_time)
     return LogTime()
 
 

@@ -10,11 +10,15 @@ from typing import Annotated, Final
 import typer
 from floodmark.producers.check import check_topic, event_time_reader
 from floodmark.producers.command import (
+    BootstrapServers,
+    ConfigFile,
     injection_line,
     input_format,
+    kafka_settings,
     run_command,
-    settings_file,
+    seconds,
     substreams,
+    text_file,
 )
 from floodmark.producers.injection import Injection
 from floodmark.producers.injector import Injector, decisions_of
@@ -124,7 +128,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     *,
     source_topic: Annotated[str, typer.Option("--from", help="The topic without watermarks.")],
     target_topic: Annotated[str, typer.Option("--to", help="The topic that gets them; at least as many partitions.")],
-    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    bootstrap_servers: BootstrapServers = None,
     json_field: Annotated[str | None, typer.Option(help="Event time: this field of JSON objects.")] = None,
     unit: Annotated[str, typer.Option(help="Unit of the JSON field since 1970: s, ms, us or ns.")] = "ms",
     schema: Annotated[Path | None, typer.Option(help="Event time: in Avro of this schema ...")] = None,
@@ -153,7 +157,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = None,
     until_end: Annotated[bool, typer.Option(help="Stop when all that is there has been passed on.")] = False,
     end: Annotated[bool, typer.Option(help="With --until-end: say that nothing more will come.")] = False,
-    config: Annotated[Path | None, typer.Option(help="File of Kafka settings, name=value a line, with ${ENV}.")] = None,
+    config: ConfigFile = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this loopback port.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON after each transaction.")] = False,
 ) -> None:
@@ -171,20 +175,20 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         target_topic,
         input_format(changefeed, json_field, unit, schema, event_time, log_time=log_time),
         TimePolicy(
-            early=None if early is None or early == -1 else timedelta(seconds=early),
+            early=None if early is None or early == -1 else seconds(early, "--early"),
             on_late=on_late,  # type: ignore[arg-type]  # the policy says what it knows
             on_out_of_order=on_out_of_order,  # type: ignore[arg-type]  # the same
-            late=timedelta(seconds=late),
-            out_of_order=timedelta(seconds=out_of_order),
+            late=seconds(late, "--late"),
+            out_of_order=seconds(out_of_order, "--out-of-order"),
         ),
         over=substreams(over),
         drop_late=drop_late,
         dropped_to=dropped_to,
         source=source,
-        interval=timedelta(seconds=interval),
-        align=None if align is None else timedelta(seconds=align),
+        interval=seconds(interval, "--interval"),
+        align=None if align is None else seconds(align, "--align"),
     )
-    settings = {**settings_file(config), "bootstrap.servers": bootstrap_servers}
+    settings = kafka_settings(bootstrap_servers, config)
     decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
     console = Console(stderr=True)
     with Injector(injection, settings, decisions=decisions) as injector, console.status("waiting") as status:
@@ -210,20 +214,20 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
 def tail(  # each is an option of the command line
     topic: Annotated[str, typer.Argument(help="The topic to follow.")],
     *,
-    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    bootstrap_servers: BootstrapServers = None,
     from_beginning: Annotated[bool, typer.Option(help="Begin with the first record, not with the next.")] = False,
     until_end: Annotated[bool, typer.Option(help="Stop at what is now the end.")] = False,
     marks: Annotated[bool, typer.Option(help="Show marks only.")] = False,
     schema: Annotated[Path | None, typer.Option(help="Avro schema, to show values by.")] = None,
-    config: Annotated[Path | None, typer.Option(help="File of Kafka settings, name=value a line, with ${ENV}.")] = None,
+    config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
 ) -> None:
     """Show a topic's records and marks as people read them, with the watermark they add up to.
 
     Exit status: 0 done or interrupted, 2 could not read.
     """
-    settings = {**settings_file(config), "bootstrap.servers": bootstrap_servers}
-    codec = None if schema is None else AvroCodec(without_logical_types(schema.read_text(encoding="utf-8")))
+    settings = kafka_settings(bootstrap_servers, config)
+    codec = None if schema is None else AvroCodec(without_logical_types(text_file(schema)))
     with suppress(KeyboardInterrupt):
         for shown in tail_lines(
             settings, topic, codec, from_beginning=from_beginning, until_end=until_end, marks_only=marks, as_json=json

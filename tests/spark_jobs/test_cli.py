@@ -45,6 +45,9 @@ def test_help_teaches(command):
         (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
         (["--changefeed", "cockroachdb", "--over", "key"], "promises of its own"),
         (["--json-field", "at"], "no Kafka broker answered"),
+        (["--json-field", "at", "--late", "nan"], "--late is nan, expected a number of seconds"),
+        (["--json-field", "at", "--early", "1e300"], "--early is 1e+300"),
+        (["--schema", "no-such.avsc", "--event-time", "at"], "no-such.avsc cannot be read: No such file"),
     ],
 )
 def test_inject_says_what_is_wrong(arguments, said):
@@ -70,6 +73,33 @@ def test_settings_come_from_a_file_and_no_secret_is_shown(tmp_path):
     done = floodmark(*place)
     assert "line 1: expected name=value" in done.stderr
     assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["inject", "tail"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read: No such file"),
+        ("", "no Kafka address: pass --bootstrap-servers"),
+        ("bootstrap.servers=127.0.0.1:1\nsecurty.protocol=ssl", 'No such configuration property: "securty.protocol"'),
+        ("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=hunter2", 'Invalid value "hunter2"'),
+        (
+            "bootstrap.servers=a:1\nsecurity.protocol=ssl\nssl.key.password=hunter2\nssl.ca.location=/hunter2",
+            "ssl.ca.location",
+        ),
+    ],
+)
+def test_a_slip_in_the_settings_is_one_line(tmp_path, command, text, said):
+    settings = tmp_path / "kafka.properties"
+    if text is not None:
+        settings.write_text(text)
+    arguments = ["t"] if command == "tail" else ["--from", "a", "--to", "b", "--json-field", "at"]
+    done = floodmark(command, *arguments, "--config", settings)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "hunter2" not in done.stderr or "ssl.key.password" not in (text or "")
 
 
 @pytest.mark.kafka
