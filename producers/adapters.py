@@ -11,6 +11,8 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
+from reprlib import repr as short
 from typing import Any, Final, Literal
 
 from floodmark.schemas.codec import AvroCodec, without_logical_types
@@ -20,6 +22,8 @@ from typing_extensions import override
 
 Unit = Literal["s", "ms", "us", "ns"]
 _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+_LOGICAL: Final[Mapping[object, Unit]] = {"timestamp-micros": "us", "timestamp-nanos": "ns"}
+_SHOWN_FIELDS: Final = 10
 _TSO_LOGICAL_BITS: Final = 18
 _OPEN_VERSION: Final = 1
 _OPEN_RESOLVED: Final = 3
@@ -34,18 +38,37 @@ class Resolved:
 
 
 class InputFormat(ABC):
-    """How a topic's records tell their times."""
+    """How a topic's records tell their times.  A format of your own implements `tell` and `about`."""
 
     promises: bool = False
     """Whether the topic brings its own progress messages, so that no policy has to guess."""
 
+    @property
     @abstractmethod
+    def about(self) -> str:
+        """Say in a few words what is read, for messages; the same words mean the same times."""
+
+    @abstractmethod
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        """Return what `read` does; it may fail with any error."""
+
     def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         """Return a row's event time (epoch milliseconds), a promise, or ``None`` for a record that tells no time.
 
+        Whatever the bytes are, a time within the years 1 to 9999 or one of two errors comes out.
+
         Raises:
-            UnreadableValueError, InvalidEventTimeError: where it tells one that cannot be read.
+            UnreadableValueError, InvalidEventTimeError: where it tells a time that cannot be read.
         """
+        try:
+            found = self.tell(key, value, log_time)
+        except (UnreadableValueError, InvalidEventTimeError):
+            raise
+        except Exception as error:  # hostile bytes can fail anywhere in a decoder; they must only ever be an error
+            raise _unreadable(value, self.about, error) from error
+        if found is not None:
+            event_time_of(found.watermark if isinstance(found, Resolved) else found)
+        return found
 
 
 Over = Callable[[bytes | None, bytes | None], bytes]
@@ -64,13 +87,17 @@ def over_key(key: bytes | None, value: bytes | None) -> bytes:  # noqa: ARG001  
 def over_json(field: str) -> Over:
     """Let every value of a JSON field be a substream; records without it are a substream together.
 
+    Args:
+        field: its name; a dot leads into an object within.
+
     >>> over_json("device")(None, b'{"device": "d1"}')
     b'"d1"'
     """
+    path = field.split(".")
 
     def over(_key: bytes | None, value: bytes | None) -> bytes:
         try:
-            return json.dumps(_object(value, "JSON").get(field)).encode()
+            return json.dumps(_find(_object(value), field, path)).encode()
         except UnreadableValueError:
             return b""
 
@@ -82,14 +109,43 @@ def _unreadable(value: bytes | None, schema: str, error: object) -> UnreadableVa
     return UnreadableValueError(size=size, schema=schema, reason=f"{type(error).__name__}: {error}")
 
 
-def _object(value: bytes | None, what: str) -> dict[str, Any]:
+def _object(value: bytes | None) -> dict[str, Any]:
     try:
         found = json.loads(value or b"")
-    except ValueError as error:
-        raise _unreadable(value, what, error) from error
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(value, "JSON", error) from error
     if not isinstance(found, dict):
-        raise _unreadable(value, what, TypeError(f"a JSON {type(found).__name__}, expected an object"))
+        raise _unreadable(value, "JSON", TypeError(f"a JSON {type(found).__name__}, expected an object"))
     return found
+
+
+def _find(found: dict[str, Any], field: str, path: list[str]) -> Any:  # noqa: ANN401  # JSON
+    """Return a field, or one within objects; ``None`` where it is not there."""
+    value = found.get(field)
+    if value is not None or len(path) == 1:
+        return value
+    inner: Any = found
+    for name in path:
+        inner = inner.get(name) if isinstance(inner, dict) else None
+    return inner
+
+
+def _in_milliseconds(number: float, unit: Unit) -> int:
+    """Return a number of a unit since 1970 in milliseconds, rounded down.
+
+    >>> _in_milliseconds(1.5, "s"), _in_milliseconds(-1, "us")
+    (1500, -1)
+    """
+    multiply, divide = _PER_MS[unit]
+    scaled = number * multiply // divide
+    if isinstance(scaled, float) and not isfinite(scaled):
+        raise InvalidEventTimeError(value=number, reason="it is no finite number")
+    return int(scaled)
+
+
+def _check_unit(field: str, unit: str) -> None:
+    if unit not in _PER_MS:
+        raise UsageError(reason=f"the unit of {field!r} is {unit!r}, expected one of {', '.join(_PER_MS)}")
 
 
 class JsonField(InputFormat):
@@ -97,47 +153,103 @@ class JsonField(InputFormat):
 
     >>> JsonField("at", "s").read(None, b'{"at": 12}', 0)
     12000
+    >>> JsonField("payload.at").read(None, b'{"payload": {"at": 12}}', 0)
+    12
     """
 
     def __init__(self, field: str, unit: Unit = "ms") -> None:
-        """Name the field, and the unit of its numbers since 1970."""
-        if unit not in _PER_MS:
-            raise UsageError(reason=f"the unit of {field!r} is {unit!r}, expected one of {', '.join(_PER_MS)}")
-        self._field = field
-        self._multiply, self._divide = _PER_MS[unit]
+        """Name the field (a dot leads into an object within), and the unit of its numbers since 1970."""
+        _check_unit(field, unit)
+        self._field, self._path, self._unit = field, field.split("."), unit
+
+    @property
+    @override
+    def about(self) -> str:
+        return f"JSON with a time in {self._field!r} ({self._unit})"
 
     @override
-    def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         if value is None:
             return None
-        time = _object(value, "JSON").get(self._field)
+        found = _object(value)
+        time = _find(found, self._field, self._path)
         if isinstance(time, bool) or not isinstance(time, (int, float)):
-            raise InvalidEventTimeError(value=time, reason=f"field {self._field!r} holds no number")
-        return event_time_of(int(time * self._multiply // self._divide))
+            reason = f"field {self._field!r} holds no number; there are {_names(found)}"
+            raise InvalidEventTimeError(value=time if time is None else short(time), reason=reason)
+        return _in_milliseconds(time, self._unit)
+
+
+def _names(found: Mapping[str, object]) -> str:
+    """Name the fields of an object, not too many of them.
+
+    >>> _names({"at": 1, "payload": {"at": 2}})
+    "'at', 'payload.at'"
+    """
+    names = [
+        short(f"{name}.{inner}" if inner else name)
+        for name, value in found.items()
+        for inner in (value if isinstance(value, dict) and value else [None])
+    ]
+    return ", ".join(names[:_SHOWN_FIELDS]) + (" ..." if len(names) > _SHOWN_FIELDS else "") or "no fields"
 
 
 class AvroField(InputFormat):
     """Single-object Avro values with a time in one of their fields."""
 
-    def __init__(self, schema: str, field: str) -> None:
-        """Take the schema as JSON text."""
+    def __init__(self, schema: str, field: str, unit: Unit | None = None) -> None:
+        """Take the schema as JSON text; the unit's default is what the field's logical type says, else milliseconds."""
         self._codec = AvroCodec(without_logical_types(schema))
         if field not in self._codec.fields:
             fields = ", ".join(self._codec.fields)
             raise SchemaError(schema=self._codec.name, reason=f"it has no field {field!r}, only {fields}")
+        self._unit: Unit = unit or _logical_unit(json.loads(schema), field)
+        _check_unit(field, self._unit)
         self._field = field
 
+    @property
     @override
-    def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        return None if value is None else event_time_of(self._codec.decode(value)[self._field])
+    def about(self) -> str:
+        return f"Avro {self._codec.name} with a time in {self._field!r} ({self._unit})"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        if value is None:
+            return None
+        time = self._codec.decode(value)[self._field]
+        if isinstance(time, bool) or not isinstance(time, int):
+            raise InvalidEventTimeError(value=short(time), reason=f"field {self._field!r} holds no whole number")
+        return _in_milliseconds(time, self._unit)
+
+
+def _logical_unit(schema: Mapping[str, Any], field: str) -> Unit:
+    """Return the unit that a field's logical type names, also within a union."""
+    kind = next(each["type"] for each in schema["fields"] if each["name"] == field)
+    for option in kind if isinstance(kind, list) else [kind]:
+        if isinstance(option, dict) and option.get("logicalType") in _LOGICAL:
+            return _LOGICAL[option["logicalType"]]
+    return "ms"
 
 
 class LogTime(InputFormat):
     """The Kafka timestamp is the event time."""
 
+    @property
     @override
-    def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+    def about(self) -> str:
+        return "Kafka's timestamps"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         return log_time
+
+
+def _whole(number: object) -> int:
+    """Return a whole number, also where it is written as text; a float has lost digits."""
+    if isinstance(number, int) and not isinstance(number, bool):
+        return number
+    if isinstance(number, str) and number.isascii() and number.isdigit():
+        return int(number)
+    raise ValueError(f"{short(number)}, expected a whole number")
 
 
 def hlc_to_milliseconds(text: str) -> int:
@@ -146,16 +258,16 @@ def hlc_to_milliseconds(text: str) -> int:
     >>> hlc_to_milliseconds("1701102296662969433.0000000007")
     1701102296662
     """
-    return int(text.partition(".")[0]) // 1_000_000
+    return _whole(text.partition(".")[0]) // 1_000_000
 
 
-def tso_to_milliseconds(timestamp: int) -> int:
+def tso_to_milliseconds(timestamp: object) -> int:
     """Return the physical time of a TiDB timestamp.
 
     >>> tso_to_milliseconds(429918007904436226)
     1640007049196
     """
-    return int(timestamp) >> _TSO_LOGICAL_BITS
+    return _whole(timestamp) >> _TSO_LOGICAL_BITS
 
 
 class CockroachDb(InputFormat):
@@ -167,18 +279,20 @@ class CockroachDb(InputFormat):
 
     promises = True
 
+    @property
     @override
-    def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+    def about(self) -> str:
+        return "CockroachDB changefeed messages"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         if value is None:
             return None
-        message = _object(value, "CockroachDB changefeed message")
-        try:
-            if "resolved" in message and "after" not in message:
-                return Resolved(hlc_to_milliseconds(message["resolved"]))
-            updated = message.get("updated")
-            return None if updated is None else hlc_to_milliseconds(updated)
-        except (ValueError, AttributeError) as error:
-            raise _unreadable(value, "CockroachDB changefeed message", error) from error
+        message = _object(value)
+        if "resolved" in message and "after" not in message:
+            return Resolved(hlc_to_milliseconds(message["resolved"]))
+        updated = message.get("updated")
+        return None if updated is None else hlc_to_milliseconds(updated)
 
 
 class TiCdcCanal(InputFormat):
@@ -190,18 +304,20 @@ class TiCdcCanal(InputFormat):
 
     promises = True
 
+    @property
     @override
-    def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+    def about(self) -> str:
+        return "TiCDC canal-json messages"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         if value is None:
             return None
-        message = _object(value, "canal-json message")
-        try:
-            extension = message.get("_tidb")
-            if message.get("type") == "TIDB_WATERMARK":
-                return Resolved(tso_to_milliseconds(message["_tidb"]["watermarkTs"]))
-            return None if extension is None else tso_to_milliseconds(extension["commitTs"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _unreadable(value, "canal-json message", error) from error
+        message = _object(value)
+        extension = message.get("_tidb")
+        if message.get("type") == "TIDB_WATERMARK":
+            return Resolved(tso_to_milliseconds(message["_tidb"]["watermarkTs"]))
+        return None if extension is None else tso_to_milliseconds(extension["commitTs"])
 
 
 class TiCdcOpen(InputFormat):
@@ -212,15 +328,19 @@ class TiCdcOpen(InputFormat):
 
     promises = True
 
+    @property
     @override
-    def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        try:
-            events = [event for event in _open_keys(key or b"") if event.get("t") != _OPEN_DDL]
-            if any(event.get("t") == _OPEN_RESOLVED for event in events):
-                return Resolved(max(tso_to_milliseconds(event["ts"]) for event in events))
-            return min((tso_to_milliseconds(event["ts"]) for event in events), default=None)
-        except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
-            raise _unreadable(key, "TiCDC open protocol key", error) from error
+    def about(self) -> str:
+        return "TiCDC open protocol keys"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        events = _open_keys(key or b"")
+        kinds = {event.get("t") for event in events}
+        if _OPEN_RESOLVED in kinds and len(kinds) > 1:
+            raise ValueError("other events beside a promise, which would take them away")
+        times = [tso_to_milliseconds(event["ts"]) for event in events if event.get("t") != _OPEN_DDL]
+        return Resolved(max(times)) if _OPEN_RESOLVED in kinds else min(times, default=None)
 
 
 def _open_keys(key: bytes) -> list[dict[str, Any]]:
@@ -231,6 +351,8 @@ def _open_keys(key: bytes) -> list[dict[str, Any]]:
     while position < len(key):
         (length,) = struct.unpack_from(">Q", key, position)
         position += 8
+        if position + length > len(key):
+            raise ValueError(f"an event of {length} bytes, and {len(key) - position} are left")
         found.append(json.loads(key[position : position + length]))
         position += length
     return found

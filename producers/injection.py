@@ -11,13 +11,14 @@ from typing import Any, Final
 from floodmark.producers.adapters import InputFormat, Over
 from floodmark.producers.lane import Lane, PolicyLane, ResolvedLane
 from floodmark.producers.time_policy import TimePolicy
-from floodmark.schemas.errors import InjectorError, UsageError
+from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UsageError
 from floodmark.schemas.records import Membership
 
 STATE_HEADER: Final = "floodmark-injector"
 """The header of an injector's marks with the next input offset and the state of the lane."""
 
 _MAX_STATE: Final = 900_000
+_LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,5 +101,18 @@ class LaneState:
 
     @classmethod
     def unpack(cls, value: bytes) -> "LaneState":
-        """Take up what `pack` returned."""
-        return cls(**json.loads(zlib.decompress(base64.b64decode(value))))
+        """Take up what `pack` returned, in this version or another.
+
+        Raises:
+            CorruptSnapshotError: where it is something else.
+        """
+        try:
+            found = json.loads(zlib.decompress(base64.b64decode(value, validate=True)))
+            state = cls(int(found["next"]), int(found["epoch"]), dict(found["lane"]), dict(found["counts"]))
+            if not (0 <= state.next <= _LARGEST and 0 <= state.epoch < _LARGEST):
+                raise ValueError(f"offset {state.next}, epoch {state.epoch}")
+        except (ValueError, LookupError, TypeError, zlib.error, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            advice = "another writer uses this source id; stop it, and inject with a new one"
+            raise CorruptSnapshotError(where="of an injector", reason=reason, advice=advice) from error
+        return state

@@ -8,16 +8,18 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from hashlib import blake2b
 from typing import Any, Final
 
 from floodmark.producers.adapters import InputFormat, Over, Resolved
 from floodmark.producers.time_policy import Timekeeper, TimePolicy
-from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
+from floodmark.schemas.errors import CorruptSnapshotError, InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_control_key
-from floodmark.schemas.timestamps import is_late
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late
 
 Headers = Sequence[tuple[str, bytes]]
 _NONE: Final[Headers] = ()
+_LONG: Final = 32
 
 
 class Way(Enum):
@@ -41,21 +43,27 @@ class Lane(ABC):
         """Begin with nothing read."""
         self.read = fmt.read
         self.counts: Counter[str] = Counter()
-        """``records``, ``late``, ``unreadable``, ``reserved``, ``resolved``, and the policy's fates."""
+        """``late``, ``unreadable``, ``unreadable_arrival``, ``unreadable_key``, ``reserved``, ``resolved``."""
+        self.trouble: str | None = None
+        """Why the last record is counted as one that cannot be read; the shell names its place, and clears this."""
 
     def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
         """Decide what becomes of one record, in the order of the log."""
         if is_control_key(key):
-            self.counts["reserved"] += 1  # passed on, it would be taken for a mark
+            self._count("reserved", "its key is that of a watermark record: passed on, it would be taken for one")
             return Way.OUT, _NONE
         try:
             time = self.read(key, value, log_time)
-        except (UnreadableValueError, InvalidEventTimeError):
-            self.counts["unreadable"] += 1
+        except (UnreadableValueError, InvalidEventTimeError) as error:
+            self._count("unreadable", str(error))
             time = None
         if time is None:
             return Way.ON, _NONE  # nothing is lost, and no watermark moves
         return self._pass(time, key, value, log_time)
+
+    def _count(self, what: str, why: str) -> None:
+        self.counts[what] += 1
+        self.trouble = why
 
     @abstractmethod
     def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
@@ -82,7 +90,11 @@ class Lane(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned."""
+        """Take up the state that `snapshot` returned.
+
+        Raises:
+            CorruptSnapshotError: where it is something else.
+        """
 
 
 class PolicyLane(Lane):
@@ -90,7 +102,7 @@ class PolicyLane(Lane):
 
     >>> from datetime import timedelta
     >>> from floodmark.producers.adapters import JsonField
-    >>> lane = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(milliseconds=50)))
+    >>> lane = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(0)))
     >>> lane.take(None, b'{"at": 100}', 100)
     (<Way.ON: 'on'>, ())
     >>> lane.take(None, b'{"at": 90}', 100)  # out of order, adjusted
@@ -107,14 +119,25 @@ class PolicyLane(Lane):
         if isinstance(time, Resolved):
             self.counts["resolved"] += 1
             return Way.AWAY, _NONE
-        substream = None if self._over is None else self._over(key, value)
-        _, adjusted = self.keeper.decide(time, log_time, substream)
+        arrival: int | None = log_time
+        if not EARLIEST <= log_time <= END_OF_TIME:
+            self._count("unreadable_arrival", f"its timestamp {log_time} is outside the years 1 to 9999")
+            arrival = None
+        substream = None if self._over is None else self._substream(self._over, key, value)
+        _, adjusted = self.keeper.decide(time, arrival, substream)
         if adjusted is None:
             return Way.OUT, _NONE
         headers = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]
-        if substream is not None:
-            headers.append((SUBSTREAM_HEADER, b"%d" % (self.keeper.watermark_of(substream) or 0)))
+        if substream is not None and (watermark := self.keeper.watermark_of(substream)) is not None:
+            headers.append((SUBSTREAM_HEADER, b"%d" % watermark))
         return Way.ON, headers or _NONE
+
+    def _substream(self, over: Over, key: bytes | None, value: bytes | None) -> bytes:
+        try:
+            return _ident(over(key, value))
+        except Exception as error:  # noqa: BLE001  # a function of the user's, on hostile bytes
+            self._count("unreadable_key", f"its substream cannot be read: {type(error).__name__}: {error}")
+            return b""
 
     @property
     def watermark(self) -> int | None:
@@ -138,8 +161,27 @@ class PolicyLane(Lane):
         return self.keeper.snapshot()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the keeper's state."""
+        """Take up the keeper's state; older versions kept long substreams as they are."""
+        keys = state.get("keys")
+        if isinstance(keys, dict):
+            state = {**state, "keys": {_shortened(key): watermark for key, watermark in keys.items()}}
         self.keeper.restore(state)
+
+
+def _ident(substream: bytes) -> bytes:
+    """Return what a substream is known by: itself, or its digest, so that long keys do not fill the state.
+
+    >>> _ident(b"N14228"), len(_ident(b"x" * 1_000_000))
+    (b'N14228', 32)
+    """
+    return substream if len(substream) < _LONG else blake2b(substream, digest_size=_LONG).digest()
+
+
+def _shortened(text: str) -> str:
+    try:
+        return _ident(bytes.fromhex(text)).hex()
+    except ValueError:
+        return text  # the keeper says so
 
 
 class ResolvedLane(Lane):
@@ -185,5 +227,14 @@ class ResolvedLane(Lane):
         return {"watermark": self._watermark}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the promise."""
-        self._watermark = state["watermark"]
+        """Take up the promise.
+
+        Raises:
+            CorruptSnapshotError: where there is none.
+        """
+        try:
+            watermark = state["watermark"]
+            self._watermark = None if watermark is None else event_time_of(watermark)
+        except (LookupError, TypeError, InvalidEventTimeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise CorruptSnapshotError(where="of a changefeed", reason=reason, advice="begin anew") from error

@@ -11,9 +11,12 @@ it a *system time*, which is the event time or an adjusted one, and derives the 
 4. the watermark becomes the largest time seen less the out-of-order tolerance, if that is more.
 
 With no event, arrival is estimated as the last arrival plus the time elapsed since, and the watermark is at least that
-less the late tolerance.  An estimate depends on the wall clock, so it is logged (`Timekeeper.take_estimates`), and a
-replay is given the log instead of a clock.  The rules and the golden table of the tests are those of Azure Stream
-Analytics ("Understand time handling in Azure Stream Analytics").
+less the late tolerance.  An estimate depends on the wall clock, so whoever wants to repeat a run keeps what `estimate`
+returns, and gives it to `advance` instead of asking a clock.  The rules and the golden table of the tests are those of
+Azure Stream Analytics ("Understand time handling in Azure Stream Analytics"); the default for events out of order is
+not: Azure adjusts every one of them, here one is adjusted only where it may also be late.
+
+A watermark never leaves the years 1 to 9999, however far the tolerances reach: before the first of them nothing comes.
 
 *Substreams*: with a key for each event every key has its own watermark and is ordered on its own.  The late tolerance
 bounds their skew: no event can get a system time below the last arrival less the tolerance, so that is a floor under
@@ -28,8 +31,8 @@ from enum import StrEnum
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Final, Literal
 
-from floodmark.schemas.errors import CorruptSnapshotError, UsageError
-from floodmark.schemas.timestamps import is_late, milliseconds
+from floodmark.schemas.errors import CorruptSnapshotError, InvalidEventTimeError, UsageError
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late, milliseconds
 
 Action = Literal["adjust", "drop"]
 _ACTIONS: Final = ("adjust", "drop")
@@ -57,7 +60,7 @@ class TimePolicy:
     Args:
         early: how far ahead of its arrival an event may be; ``None``: any.
         late: how far behind its arrival.
-        out_of_order: how far behind the largest time seen.
+        out_of_order: how far behind the largest time seen; ``None``: as far as ``late``, and within a substream 0.
         on_late: what to do with events that are later.
         on_out_of_order: what to do with events that are more out of order.
         max_keys: of how many substreams the watermark is kept, beside those at the floor.
@@ -78,7 +81,7 @@ class TimePolicy:
 
     early: timedelta | None = timedelta(minutes=5)
     late: timedelta = timedelta(seconds=5)
-    out_of_order: timedelta = timedelta(0)
+    out_of_order: timedelta | None = None
     on_late: Action = "adjust"
     on_out_of_order: Action = "adjust"
     max_keys: int = 10_000
@@ -107,7 +110,8 @@ class Timekeeper:
         """Begin with nothing seen."""
         self._early = None if policy.early is None else milliseconds(policy.early)
         self._late = milliseconds(policy.late)
-        self._out_of_order = milliseconds(policy.out_of_order)
+        self._out_of_order = milliseconds(policy.late if policy.out_of_order is None else policy.out_of_order)
+        self._out_of_order_in_key = milliseconds(policy.out_of_order or timedelta(0))
         self._drops_late = policy.on_late == "drop"
         self._drops_out_of_order = policy.on_out_of_order == "drop"
         self._max_keys = policy.max_keys
@@ -117,20 +121,21 @@ class Timekeeper:
         self._keys: dict[bytes, int] = {}
         self._least: list[tuple[int, bytes]] = []
         """A heap with one entry for each of the keys: what its watermark was once, so never more than it is."""
-        self._estimates: list[tuple[int, int]] = []
-        self._seen = 0
         self.counts: Counter[str] = Counter()
         """How many events met which `Fate` (by its value), and ``keys_evicted``."""
 
-    def decide(self, event_time: int, arrival: int, key: bytes | None = None) -> Decision:
+    def decide(self, event_time: int, arrival: int | None, key: bytes | None = None) -> Decision:
         """Judge one event, in the order of the log.
 
         Args:
             event_time: its own time.
-            arrival: the log's time.
+            arrival: the log's time; ``None``: it cannot be read.  Then the order alone decides, and nothing moves.
             key: its substream; give one with each event or with none.
         """
-        self._seen += 1
+        if arrival is None:
+            fate, time = self._in_order(event_time, Fate.ON_TIME, self.watermark_of(key))
+            self.counts[fate] += 1
+            return fate, time
         if self._arrival is None or arrival > self._arrival:
             self._arrival = arrival
         if key is not None:
@@ -138,11 +143,11 @@ class Timekeeper:
         fate, time = self._judge(event_time, arrival, self.watermark_of(key))
         self.counts[fate] += 1
         if time is not None:
-            watermark = max(event_time, time) - self._out_of_order
+            largest = max(event_time, time)
             if key is not None:
-                self._keep(key, watermark)
-            elif self._watermark is None or watermark > self._watermark:
-                self._watermark = watermark
+                self._keep(key, _within(largest - self._out_of_order_in_key))
+            else:
+                self.advance(_within(largest - self._out_of_order))
         return fate, time
 
     def _judge(self, event_time: int, arrival: int, watermark: int | None) -> Decision:
@@ -153,6 +158,9 @@ class Timekeeper:
             if self._drops_late:
                 return Fate.LATE_DROPPED, None
             fate, time = Fate.LATE_ADJUSTED, arrival - self._late
+        return self._in_order(time, fate, watermark)
+
+    def _in_order(self, time: int, fate: Fate, watermark: int | None) -> Decision:
         if is_late(time, watermark):
             if self._drops_out_of_order:
                 return Fate.OUT_OF_ORDER_DROPPED, None
@@ -172,9 +180,8 @@ class Timekeeper:
         return self._watermark if own is None or (self._watermark is not None and own < self._watermark) else own
 
     def _raise_floor(self) -> None:
-        floor = (self._arrival or 0) - self._late
-        if self._watermark is None or floor > self._watermark:
-            self._watermark = floor
+        if self._arrival is not None:
+            self.advance(_within(self._arrival - self._late))
 
     def _keep(self, key: bytes, watermark: int) -> None:
         own = self._keys.get(key)
@@ -207,15 +214,14 @@ class Timekeeper:
             elapsed: milliseconds since the last event was seen, on whatever clock.
 
         Returns:
-            The new watermark, where it moved; it is logged.
+            The new watermark, where it moved.
         """
         if self._arrival is None:
             return None
-        watermark = self._arrival + elapsed - self._late
+        watermark = _within(self._arrival + elapsed - self._late)
         if self._watermark is not None and watermark <= self._watermark:
             return None
         self.advance(watermark)
-        self._estimates.append((self._seen, watermark))
         return watermark
 
     def expect(self, arrival: int) -> None:
@@ -228,17 +234,11 @@ class Timekeeper:
         if self._watermark is None or watermark > self._watermark:
             self._watermark = watermark
 
-    def take_estimates(self) -> list[tuple[int, int]]:
-        """Return the estimates since the last call: after how many events, and the watermark."""
-        taken, self._estimates = self._estimates, []
-        return taken
-
     def snapshot(self) -> dict[str, Any]:
         """Return the state as a value that JSON can carry."""
         return {
             "watermark": self._watermark,
             "arrival": self._arrival,
-            "seen": self._seen,
             "keys": {key.hex(): watermark for key, watermark in self._keys.items() if self._is_ahead(watermark)},
             "counts": dict(self.counts),
         }
@@ -247,16 +247,29 @@ class Timekeeper:
         return self._watermark is None or watermark > self._watermark
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned.
+        """Take up the state that `snapshot` returned, of this version or of an older one.
 
         Raises:
             CorruptSnapshotError: where it is something else.
         """
         try:
-            self._watermark, self._arrival, self._seen = state["watermark"], state["arrival"], state["seen"]
-            self._keys = {bytes.fromhex(key): watermark for key, watermark in state["keys"].items()}
-            self._least = sorted((watermark, key) for key, watermark in self._keys.items())  # sorted is a heap
-            self.counts = Counter(state["counts"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            watermark, arrival = state["watermark"], state["arrival"]
+            keys = {bytes.fromhex(key): event_time_of(own) for key, own in state["keys"].items()}
+            counts = Counter({str(fate): int(count) for fate, count in state["counts"].items()})
+            watermark = None if watermark is None else event_time_of(watermark)
+            arrival = None if arrival is None or arrival != _within(arrival) else arrival  # older versions took any
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidEventTimeError) as error:
             reason, advice = f"{type(error).__name__}: {error}", "begin anew"
             raise CorruptSnapshotError(where="of a time policy", reason=reason, advice=advice) from error
+        self._watermark, self._arrival = watermark, arrival
+        self._keys, self.counts = keys, counts
+        self._least = sorted((own, key) for key, own in keys.items())  # sorted is a heap
+
+
+def _within(time: int) -> int:
+    """Return the time nearest to one within the years 1 to 9999.
+
+    >>> _within(5), _within(-(10**20)) == EARLIEST
+    (5, True)
+    """
+    return max(EARLIEST, min(END_OF_TIME, time))

@@ -101,7 +101,7 @@ class UnreadableControlRecordError(CorruptRecordError):
 class UnreadableValueError(CorruptRecordError):
     """A data record whose value does not fit the expected schema."""
 
-    template = "value of {size} bytes is no single-object Avro {schema}: {reason}"
+    template = "value of {size} bytes does not read as {schema}: {reason}"
 
 
 class SchemaError(UsageError):

@@ -216,7 +216,9 @@ def test_cockroachdb_and_ticdc_promises_become_marks(kafka, topic):
 def test_both_topics_grow_while_it_runs(kafka, topic):
     raw, marked = topic(1), topic(2)
     send(kafka, raw, (5_000, 5_000))
-    injection = Injection(raw, marked, JsonField("at"), TimePolicy(late=timedelta(hours=1)), interval=FAST)
+    injection = Injection(
+        raw, marked, JsonField("at"), TimePolicy(late=timedelta(hours=1), out_of_order=timedelta(0)), interval=FAST
+    )
     with Injector(injection, kafka.config) as injector:
         injector.run(until_end=True)
         tracker = look(kafka, marked)[2]

@@ -1,11 +1,13 @@
 """The time policy: the golden table, its laws against a model, replays, and bounded memory."""
 
 import json
+import pickle
 from datetime import timedelta
 
 import pytest
 from floodmark.producers.time_policy import Fate, TimePolicy
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from golden import POLICIES, clock, golden
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -99,11 +101,11 @@ def test_laws(policy, steps, substreams):
         assert before is None or keeper.watermark_of(key) >= before
         assert len(keeper.snapshot()["keys"]) <= policy.max_keys
         if elapsed is not None:
-            keeper.estimate(elapsed * 1_000)
+            estimated = keeper.estimate(elapsed * 1_000)
+            log += [] if estimated is None else [(len(given) + 1, estimated)]
             resumed.estimate(elapsed * 1_000)
         decided.append((fate, time))
         given.append((arrival + offset * 1_000, arrival, key))
-        log += keeper.take_estimates()
         state = json.loads(json.dumps(resumed.snapshot()))
         resumed = policy.build()
         resumed.restore(state)
@@ -118,13 +120,72 @@ def test_laws(policy, steps, substreams):
 
 
 def test_the_estimate_is_last_arrival_and_elapsed_less_the_late_tolerance():
-    keeper = TimePolicy(late=5 * SECOND).build()
+    keeper = TimePolicy(late=5 * SECOND, out_of_order=0 * SECOND).build()
     assert keeper.estimate(99_000) is None  # nothing has ever arrived
     keeper.decide(1_000, 2_000)
     assert keeper.estimate(3_000) is None
     assert keeper.estimate(4_500) == 1_500
-    assert keeper.take_estimates() == [(1, 1_500)]
-    assert keeper.take_estimates() == []
+    assert keeper.watermark == 1_500
+
+
+def test_events_a_little_out_of_order_keep_their_times_by_default():
+    """What is 0 to 2 s old when it arrives is neither late nor out of order; it was adjusted 1,870 times of 2,000."""
+    keeper, strict = TimePolicy().build(), TimePolicy(out_of_order=timedelta(0)).build()
+    for number in range(2_000):
+        arrival, age = 1_000_000 + number * 10, number * 7_919 % 2_000
+        keeper.decide(arrival - age, arrival)
+        strict.decide(arrival - age, arrival)
+    assert keeper.counts == {"on_time": 2_000}
+    assert strict.counts["out_of_order_adjusted"] > 1_600
+    assert 1_000_000 + 20_000 - 7_000 < keeper.watermark <= 1_000_000 + 20_000 - 5_000
+
+
+def test_a_quiet_policy_keeps_nothing():
+    """A day of silence with a commit a second: the state is as small as it was."""
+    keeper = TimePolicy().build()
+    keeper.decide(1_763_712_000_000, 1_763_712_000_000, None)
+    before = len(pickle.dumps(keeper))
+    for second in range(86_400):
+        assert keeper.estimate(5_000 + second * 1_000 + 1) is not None
+    assert len(pickle.dumps(keeper)) <= before + 8
+
+
+extremes = st.sampled_from([EARLIEST, EARLIEST + 1, -1, 0, 1_763_712_000_000, END_OF_TIME - 1, END_OF_TIME])
+any_times = extremes | st.integers(EARLIEST, END_OF_TIME)
+any_tolerance = st.sampled_from([timedelta(0), SECOND, timedelta(days=1_000_000), timedelta.max])
+
+
+@given(
+    policy=st.builds(
+        TimePolicy, early=st.none() | any_tolerance, late=any_tolerance, out_of_order=st.none() | any_tolerance
+    ),
+    steps=st.lists(st.tuples(any_times, st.none() | any_times, st.integers(0, 10**15)), max_size=20),
+    substreams=st.booleans(),
+)
+def test_no_time_and_no_tolerance_leads_out_of_the_calendar(policy, steps, substreams):
+    keeper, before = policy.build(), EARLIEST
+    for event_time, arrival, elapsed in steps:
+        known = keeper.watermark
+        _, time = keeper.decide(event_time, arrival, b"%d" % (event_time % 3) if substreams else None)
+        assert time is None or EARLIEST <= time <= END_OF_TIME
+        if arrival is None:
+            assert keeper.watermark == known, "what has no place in time moves nothing"
+            assert time is None or time >= (known or EARLIEST) or event_time >= time
+        keeper.estimate(elapsed)
+        assert keeper.watermark is None or before <= keeper.watermark <= END_OF_TIME
+        before = keeper.watermark if keeper.watermark is not None else before
+        restored = policy.build()
+        restored.restore(json.loads(json.dumps(keeper.snapshot())))
+        assert restored.watermark == keeper.watermark
+
+
+def test_the_state_of_older_versions_is_taken_up():
+    """One with what is no longer kept, and with an arrival that was taken as it came."""
+    old = {"watermark": 12, "arrival": 1_763_712_000_000_000, "seen": 7, "keys": {"6b": 15}, "counts": {"on_time": 7}}
+    keeper = TimePolicy().build()
+    keeper.restore(old)
+    assert (keeper.watermark, keeper.watermark_of(b"k"), keeper.counts["on_time"]) == (12, 15, 7)
+    assert keeper.estimate(10**15) is None, "an arrival that cannot be is none"
 
 
 def test_more_keys_than_are_kept_raise_the_floor_and_are_counted():
@@ -136,6 +197,18 @@ def test_more_keys_than_are_kept_raise_the_floor_and_are_counted():
     assert keeper.watermark == 1_000_089, "of the last one that was forgotten, no higher"
 
 
-def test_a_snapshot_of_something_else_is_an_error():
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"watermark": 1},
+        {"watermark": "1", "arrival": 1, "keys": {}, "counts": {}},
+        {"watermark": 10**18, "arrival": 1, "keys": {}, "counts": {}},
+        {"watermark": 1, "arrival": "1", "keys": {}, "counts": {}},
+        {"watermark": 1, "arrival": 1, "keys": {"zz": 1}, "counts": {}},
+        {"watermark": 1, "arrival": 1, "keys": {"6b": None}, "counts": {}},
+        {"watermark": 1, "arrival": 1, "keys": {}, "counts": {"on_time": "x"}},
+    ],
+)
+def test_a_snapshot_of_something_else_is_an_error(wrong):
     with pytest.raises(CorruptSnapshotError, match="time policy"):
-        TimePolicy().build().restore({"watermark": 1})
+        TimePolicy().build().restore(wrong)

@@ -113,7 +113,9 @@ def test_inject_then_tail(kafka, topic, tmp_path):
     schema.write_text(json.dumps(EVENT))
     servers = ["--bootstrap-servers", kafka.bootstrap_servers]
     avro = ["--schema", schema, "--event-time", "at"]
-    done = floodmark("inject", "--from", raw, "--to", marked, *servers, *avro, "--until-end", "--end", "--json")
+    done = floodmark(
+        "inject", "--from", raw, "--to", marked, *servers, *avro, "--until-end", "--end", "--json", "--out-of-order", 0
+    )
     assert done.returncode == 0, done.stderr
     assert "3 on time, 1 out of order adjusted" in done.stderr
 
