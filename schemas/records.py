@@ -123,6 +123,21 @@ def is_control_key(key: bytes | None) -> bool:
     return key is not None and key.startswith(KEY_PREFIX)
 
 
+def source_of(key: bytes) -> str | None:
+    """Return the source that a control key names; ``None``: no source can have that id.
+
+    >>> source_of(b"__floodmark__/JFK"), source_of(b"__floodmark__/"), source_of(b"N14228")
+    ('JFK', None, None)
+    """
+    name = key.removeprefix(KEY_PREFIX)
+    if not is_control_key(key) or not 0 < len(name) <= _MAX_SOURCE_BYTES:
+        return None
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def control_key(source: str) -> bytes:
     """Return the Kafka key of a source's watermark records.
 

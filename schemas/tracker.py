@@ -25,192 +25,19 @@ Beam runner for Kafka Streams; fencing and leases follow "Streaming Systems" (Ak
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.schemas.records import Holder, Status, WatermarkRecord
+from floodmark.schemas.holds import Hold, name_holds
+from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.topic_state import ENDED, TopicState, Verdict, least
 
-SNAPSHOT_FORMAT: Final = 1
+__all__ = ["Hold", "Tracker", "Verdict"]
 
-
-class Verdict(Enum):
-    """What became of one watermark record."""
-
-    ACCEPTED = "accepted"
-    REPLAYED = "replayed"
-    """Seen before: an equal or lower sequence.  Normal after a crash or a rewind."""
-    REGRESSED = "regressed"
-    """A new sequence with a lower watermark: the watermark stays, the rest of the statement counts."""
-    FENCED = "fenced"
-    """From a lower epoch of its source: a zombie."""
-    RETIRED = "retired"
-    """From a lower version of the membership."""
-    AFTER_END = "after_end"
-    """From a source that had ended in this epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Why a stage's watermark is where it is: one place that holds it, and since when (log time, milliseconds)."""
-
-    holder: Holder
-    watermark: int | None
-    reason: str
-    since: int | None = None
-
-    def __str__(self) -> str:
-        """Say it to a person."""
-        place = "/".join(
-            str(p) for p in (self.holder.topic, self.holder.partition, self.holder.source) if p is not None
-        )
-        return f"{place}: {self.reason}"
-
-
-class _Source:
-    """The last statement of one source in one partition."""
-
-    __slots__ = ("epoch", "lease", "log_time", "records", "sequence", "since", "status", "version", "watermark")
-
-    def __init__(self, record: WatermarkRecord, log_time: int) -> None:
-        self.epoch = record.epoch
-        self.sequence = -1
-        self.watermark: int | None = None
-        self.status = record.status
-        self.version = record.membership.version
-        self.records = record.records
-        self.lease = record.lease
-        self.log_time = log_time
-        self.since = log_time
-
-    def state(self) -> list[object]:
-        return [
-            self.epoch,
-            self.sequence,
-            self.watermark,
-            self.status.value,
-            self.version,
-            self.records,
-            self.lease,
-            self.log_time,
-            self.since,
-        ]
-
-    @classmethod
-    def of(cls, state: list[Any]) -> "_Source":
-        source = cls.__new__(cls)
-        (epoch, sequence, watermark, status, version, records, lease, log_time, since) = state
-        source.epoch, source.sequence, source.watermark, source.status = epoch, sequence, watermark, Status(status)
-        source.version, source.records, source.lease = version, records, lease
-        source.log_time, source.since = log_time, since
-        return source
-
-
-class _Partition:
-    """The sources of one partition, and the newest log time among their records."""
-
-    __slots__ = ("combined", "log_time", "sources", "stale")
-
-    def __init__(self) -> None:
-        self.sources: dict[str, _Source] = {}
-        self.log_time = 0
-        self.combined: _Combined = _UNKNOWN
-        self.stale = True
-
-    def combine(self, topic: "_Topic") -> "_Combined":
-        if self.stale:
-            self.combined = self._combine(topic)
-            self.stale = False
-        return self.combined
-
-    def _combine(self, topic: "_Topic") -> "_Combined":
-        members = {name: source for name, source in self.sources.items() if source.version == topic.version}
-        if len(members) < topic.size:
-            return _UNKNOWN
-        active = [source for name, source in members.items() if self.counts(name, source, topic)]
-        if not active:
-            return _ENDED if all(source.status is Status.ENDED for source in members.values()) else _IDLE
-        lowest = END_OF_TIME
-        for source in active:
-            if source.watermark is None:
-                return _UNKNOWN
-            lowest = min(lowest, source.watermark)
-        return _Combined(Status.ACTIVE, lowest)
-
-    def counts(self, name: str, source: _Source, topic: "_Topic") -> bool:
-        """Tell whether a source is in this partition's minimum."""
-        if source.status is Status.ACTIVE:
-            return not self.expired(source)
-        return topic.awake[name] > 0
-
-    def expired(self, source: _Source) -> bool:
-        return source.lease is not None and self.log_time - source.log_time > source.lease
-
-
-@dataclass(frozen=True, slots=True)
-class _Combined:
-    """A combined statement; ACTIVE without a watermark is unknown."""
-
-    status: Status
-    watermark: int | None = None
-
-    @property
-    def unknown(self) -> bool:
-        return self.status is Status.ACTIVE and self.watermark is None
-
-
-_UNKNOWN: Final = _Combined(Status.ACTIVE)
-_IDLE: Final = _Combined(Status.IDLE)
-_ENDED: Final = _Combined(Status.ENDED)
-
-
-class _Topic:
-    """The partitions of one topic, and who is expected to write to it."""
-
-    __slots__ = ("awake", "partition_count", "partitions", "size", "version")
-
-    def __init__(self) -> None:
-        self.partitions: dict[int, _Partition] = {}
-        self.awake: Counter[str] = Counter()
-        """Of each source, in how many partitions its last statement is ACTIVE."""
-        self.partition_count = 0
-        self.version = 0
-        self.size = 0
-
-    def combine(self) -> _Combined:
-        if self.partition_count == 0 or len(self.partitions) < self.partition_count:
-            return _UNKNOWN
-        return _least(part.combine(self) for part in self.partitions.values())
-
-    def wake(self, source: str, change: int) -> None:
-        """Note that a source is ACTIVE in one partition more, or less."""
-        before = self.awake[source]
-        self.awake[source] = before + change
-        if (before > 0) != (before + change > 0):
-            self.forget()
-
-    def forget(self) -> None:
-        """Combine every partition anew."""
-        for part in self.partitions.values():
-            part.stale = True
-
-
-def _least(parts: Iterator[_Combined]) -> _Combined:
-    """Combine the statements of partitions or of topics: the same rule for both."""
-    lowest: int | None = None
-    idle = False
-    for part in parts:
-        if part.unknown:
-            return _UNKNOWN
-        if part.watermark is not None:
-            lowest = part.watermark if lowest is None else min(lowest, part.watermark)
-        idle = idle or part.status is Status.IDLE
-    if lowest is not None:
-        return _Combined(Status.ACTIVE, lowest)
-    return _IDLE if idle else _ENDED
+SNAPSHOT_FORMAT: Final = 2
+"""Format 1, before leases had clocks and unreadable marks held, is read too."""
 
 
 class Tracker:
@@ -239,7 +66,7 @@ class Tracker:
 
     def __init__(self, topics: Collection[str]) -> None:
         """Begin with nothing known."""
-        self._topics = {topic: _Topic() for topic in sorted(topics)}
+        self._topics = {topic: TopicState() for topic in sorted(topics)}
         self._watermark: int | None = None
         self.counts: Counter[str] = Counter()
         """How many records met which `Verdict` (by its value), and ``sequence_gaps``, ``membership_conflicts``."""
@@ -271,68 +98,27 @@ class Tracker:
         Returns:
             What became of it.  The record counts only where this is ACCEPTED or REGRESSED.
         """
-        verdict = self._apply(self._topics[topic], record, partition, log_time)
+        verdict = self._topics[topic].apply(record, partition, log_time, self.counts)
         self.counts[verdict.value] += 1
         return verdict
 
-    def _apply(self, state: _Topic, record: WatermarkRecord, partition: int, log_time: int) -> Verdict:
-        membership = record.membership
-        if membership.version != state.version or membership.size != state.size:
-            if membership.version < state.version:
-                return Verdict.RETIRED
-            self._rejoin(state, membership.version, membership.size)
-        state.partition_count = max(state.partition_count, record.partitions)
-        part = state.partitions.get(partition)
-        if part is None:
-            part = state.partitions[partition] = _Partition()
-            state.partition_count = max(state.partition_count, partition + 1)
-        source = part.sources.get(record.source)
-        was_active = source is not None and source.status is Status.ACTIVE
-        if source is None or record.epoch > source.epoch:
-            source = part.sources[record.source] = _Source(record, log_time)
-        else:
-            refused = self._refuse(source, record)
-            if refused is not None:
-                return refused
-        part.stale = True
-        part.log_time = max(part.log_time, log_time)
-        if was_active != (record.status is Status.ACTIVE):
-            state.wake(record.source, -1 if was_active else 1)
-        return self._state(source, record, log_time)
+    def apply_unreadable(self, source: str | None, *, topic: str, partition: int, offset: int, log_time: int) -> bool:
+        """Take in that a value under a source's control key could not be read.
 
-    def _refuse(self, source: _Source, record: WatermarkRecord) -> Verdict | None:
-        if record.epoch < source.epoch:
-            return Verdict.FENCED
-        if record.sequence <= source.sequence:
-            return Verdict.REPLAYED
-        if source.status is Status.ENDED:
-            return Verdict.AFTER_END
-        if record.sequence != source.sequence + 1:
-            self.counts["sequence_gaps"] += 1
-        return None
+        What it said is not known, so the source is waited for, with its last watermark there, until its next record
+        in that partition is accepted; also where it was idle, had ended, or its lease had run out.
 
-    def _state(self, source: _Source, record: WatermarkRecord, log_time: int) -> Verdict:
-        source.sequence = record.sequence
-        source.status = record.status
-        source.version = record.membership.version
-        source.records = record.records
-        source.lease = record.lease
-        source.log_time = max(source.log_time, log_time)
-        watermark = record.watermark
-        if watermark is not None and (source.watermark is None or watermark > source.watermark):
-            source.watermark = watermark
-            source.since = log_time
-        elif watermark != source.watermark:
-            return Verdict.REGRESSED
-        return Verdict.ACCEPTED
+        Args:
+            source: as its key names it, see `records.source_of`; ``None``: no source can have that id.
+            topic: where; must be one of the stage's topics.
+            partition: where.
+            offset: where; one that was taken in before, or lies behind such a one, changes nothing.
+            log_time: the Kafka timestamp of the record, epoch milliseconds.
 
-    def _rejoin(self, state: _Topic, version: int, size: int) -> None:
-        if version == state.version:
-            # Two sizes under one version: the larger holds longer, so it is the safe one.
-            self.counts["membership_conflicts"] += 1
-            size = max(size, state.size)
-        state.version, state.size = version, size
-        state.forget()
+        Returns:
+            Whether it holds.  The mark of a source that has never spoken in the topic does not.
+        """
+        return source is not None and self._topics[topic].hold(source, partition, offset, log_time)
 
     def advance(self) -> int | None:
         """Combine all that was applied.
@@ -342,8 +128,8 @@ class Tracker:
         """
         if not self._topics:
             return None
-        combined = _least(topic.combine() for topic in self._topics.values())
-        if combined.status is Status.ENDED:
+        combined = least(topic.combine() for topic in self._topics.values())
+        if combined == ENDED:
             watermark: int | None = END_OF_TIME
         else:
             watermark = combined.watermark
@@ -370,43 +156,7 @@ class Tracker:
         Everything unknown is named; where all is known, the sources with the lowest watermark; where all sources are
         idle, that.  Empty only when all input has ended.
         """
-        holds = [hold for name, topic in self._topics.items() for hold in self._unknown(name, topic)]
-        if holds:
-            return holds
-        active = [
-            Hold(Holder(name, number, source_name), source.watermark, "lowest watermark", source.since)
-            for name, topic in self._topics.items()
-            for number, part in sorted(topic.partitions.items())
-            for source_name, source in sorted(part.sources.items())
-            if source.version == topic.version and part.counts(source_name, source, topic)
-        ]
-        if active:
-            lowest = min(hold.watermark for hold in active if hold.watermark is not None)
-            return [hold for hold in active if hold.watermark == lowest]
-        combined = [(name, topic.combine()) for name, topic in self._topics.items()]
-        return [
-            Hold(Holder(name), self._watermark, "all sources are idle")
-            for name, topic in combined
-            if topic.status is Status.IDLE
-        ]
-
-    def _unknown(self, name: str, topic: _Topic) -> Iterator[Hold]:
-        if topic.partition_count == 0:
-            yield Hold(Holder(name), None, "no watermark record was read yet")
-        for number in range(topic.partition_count):
-            part = topic.partitions.get(number)
-            members = {} if part is None else part.sources
-            current = {key: source for key, source in members.items() if source.version == topic.version}
-            if len(current) < topic.size:
-                retired = sorted(set(members) - set(current))
-                reason = f"{len(current)} of {topic.size} sources of membership {topic.version} have reported"
-                reason += f" ({', '.join(sorted(current))})" if current else ""
-                reason += f"; only in an older membership: {', '.join(retired)}" if retired else ""
-                yield Hold(Holder(name, number), None, reason, None if part is None else part.log_time)
-            elif part is not None:
-                for key, source in sorted(current.items()):
-                    if source.watermark is None and part.counts(key, source, topic):
-                        yield Hold(Holder(name, number, key), None, "has promised nothing yet", source.since)
+        return name_holds(self._topics, self._watermark)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of the state as a value that JSON can carry; `restore` gives an equal tracker."""
@@ -414,21 +164,7 @@ class Tracker:
             "format": SNAPSHOT_FORMAT,
             "watermark": self._watermark,
             "counts": dict(self.counts),
-            "topics": {
-                name: {
-                    "version": topic.version,
-                    "size": topic.size,
-                    "partition_count": topic.partition_count,
-                    "partitions": {
-                        str(number): {
-                            "log_time": part.log_time,
-                            "sources": {key: source.state() for key, source in part.sources.items()},
-                        }
-                        for number, part in topic.partitions.items()
-                    },
-                }
-                for name, topic in self._topics.items()
-            },
+            "topics": {name: topic.state() for name, topic in self._topics.items()},
         }
 
     @classmethod
@@ -439,25 +175,16 @@ class Tracker:
             CorruptSnapshotError: where it is of another format or damaged.
         """
         try:
-            if snapshot["format"] != SNAPSHOT_FORMAT:
+            if snapshot["format"] not in {1, SNAPSHOT_FORMAT}:
                 raise CorruptSnapshotError(
                     where="of the tracker",
-                    reason=f"its format is {snapshot['format']}, expected {SNAPSHOT_FORMAT}",
+                    reason=f"its format is {snapshot['format']}, expected {SNAPSHOT_FORMAT} or 1",
                     advice="use the Floodmark version that wrote it",
                 )
-            tracker = cls(snapshot["topics"])
+            tracker = cls(())
             tracker._watermark = snapshot["watermark"]
             tracker.counts.update(snapshot["counts"])
-            for name, stored in snapshot["topics"].items():
-                topic = tracker._topics[name]
-                topic.version, topic.size = stored["version"], stored["size"]
-                topic.partition_count = stored["partition_count"]
-                for number, stored_part in stored["partitions"].items():
-                    part = topic.partitions[int(number)] = _Partition()
-                    part.log_time = stored_part["log_time"]
-                    part.sources = {key: _Source.of(state) for key, state in stored_part["sources"].items()}
-                    for key, source in part.sources.items():
-                        topic.awake[key] += source.status is Status.ACTIVE
+            tracker._topics = {name: TopicState.of(stored) for name, stored in sorted(snapshot["topics"].items())}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptSnapshotError(
                 where="of the tracker", reason=f"{type(error).__name__}: {error}", advice="restore an intact copy"

@@ -1,0 +1,99 @@
+"""Why a stage's watermark is where it is: every place that holds it, by name.  Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from floodmark.schemas.records import Holder, Status
+from floodmark.schemas.topic_state import PartitionState, TopicState
+
+_MOST: Final = 100
+"""So many partitions without any mark are named, of those that a record claims to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a stage's watermark is where it is: one place that holds it, and since when (log time, milliseconds)."""
+
+    holder: Holder
+    watermark: int | None
+    reason: str
+    since: int | None = None
+
+    def __str__(self) -> str:
+        """Say it to a person."""
+        place = "/".join(
+            str(p) for p in (self.holder.topic, self.holder.partition, self.holder.source) if p is not None
+        )
+        return f"{place}: {self.reason}"
+
+
+def name_holds(topics: Mapping[str, TopicState], watermark: int | None) -> list[Hold]:
+    """Name what holds a stage's watermark where it is, the strongest reason first; see `Tracker.holds`."""
+    holds = list(chain.from_iterable(_unknown(name, topic) for name, topic in topics.items()))
+    if holds:
+        return holds
+    active = list(chain.from_iterable(_active(name, topic) for name, topic in topics.items()))
+    if active:
+        lowest = min(hold.watermark for hold in active if hold.watermark is not None)
+        return [hold for hold in active if hold.watermark == lowest]
+    return [
+        Hold(Holder(name), watermark, "all sources are idle")
+        for name, topic in topics.items()
+        if topic.combine().status is Status.IDLE
+    ]
+
+
+def _active(name: str, topic: TopicState) -> Iterator[Hold]:
+    for number, part in sorted(topic.partitions.items()):
+        for key, source in sorted(part.sources.items()):
+            if key in part.unreadable or (source.version == topic.version and source.member.awake):
+                reason = _unreadable(name, topic, part, key) or "lowest watermark"
+                yield Hold(Holder(name, number, key), source.watermark, reason, source.since)
+
+
+def _unreadable(name: str, topic: TopicState, part: PartitionState, source: str) -> str | None:
+    """Name the unreadable mark for which a source is waited for, where that is why."""
+    state = part.sources.get(source)
+    if state is not None and state.awake and source not in part.unreadable:
+        return None
+    for other in (part, *topic.partitions.values()):
+        if source in other.unreadable:
+            return f"unreadable mark of {source} at {name}/{other.number}@{other.unreadable[source][0]}"
+    return None
+
+
+def _unknown(name: str, topic: TopicState) -> Iterator[Hold]:
+    if topic.partition_count == 0:
+        yield Hold(Holder(name), None, "no watermark record was read yet")
+    empty = [PartitionState(number) for number in topic.unmarked(_MOST)]
+    for part in sorted([*topic.partitions.values(), *empty], key=lambda part: part.number):
+        yield from _unknown_partition(name, topic, part)
+
+
+def _unknown_partition(name: str, topic: TopicState, part: PartitionState) -> Iterator[Hold]:
+    number = part.number
+    for key, (_, log_time) in sorted(part.unreadable.items()):
+        state = part.sources.get(key)
+        if state is None or state.watermark is None:
+            reason = _unreadable(name, topic, part, key) or ""
+            yield Hold(Holder(name, number, key), None, reason, log_time)
+    current = {key: source for key, source in part.sources.items() if source.version == topic.version}
+    here = {*current, *part.absent(topic)}
+    if len(here) < topic.size:
+        yield Hold(Holder(name, number), None, _missing(topic, part, here), part.log_time if part.sources else None)
+        return
+    for key, source in sorted(current.items()):
+        if source.watermark is None and source.member.awake and key not in part.unreadable:
+            reason = _unreadable(name, topic, part, key) or "has promised nothing yet"
+            yield Hold(Holder(name, number, key), None, reason, source.since)
+
+
+def _missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:
+    retired = sorted({key for key, source in part.sources.items() if source.version != topic.version})
+    joined = {key for key, member in topic.members.items() if member.version == topic.version}
+    reason = f"{len(here)} of {topic.size} sources of membership {topic.version} have reported"
+    reason += f" ({', '.join(sorted(here))})" if here else ""
+    reason += f"; not here: {', '.join(sorted(joined - here))}" if joined - here else ""
+    return reason + (f"; only in an older membership: {', '.join(retired)}" if retired else "")
