@@ -22,7 +22,7 @@ from floodmark.producers.closing import Closing
 from floodmark.producers.kafka import Config, partition_count
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, UnreadableControlRecordError
-from floodmark.schemas.records import WatermarkRecord, is_control_key
+from floodmark.schemas.records import WatermarkRecord, is_control_key, source_of
 from floodmark.schemas.tracker import Tracker, Verdict
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A control key whose value cannot be read: counted, and no watermark moves."""
+    """A control key whose value cannot be read: counted, no watermark moves, and its source is waited for."""
 
     topic: str
     partition: int
@@ -142,6 +142,9 @@ class Observer(Closing):
             record = decode_watermark(raw_key, raw_value)
         except UnreadableControlRecordError as error:
             counts["unreadable"] += 1
+            self.trackers[topic].apply_unreadable(
+                source_of(raw_key), topic=topic, partition=partition, offset=offset, log_time=log_time
+            )
             return Unreadable(topic, partition, offset, str(error))
         counts["marks"] += 1
         verdict = self.trackers[topic].apply(record, topic=topic, partition=partition, log_time=log_time)

@@ -16,7 +16,7 @@ from typing import Any
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.schemas.ledger import Discrepancy, Ledger
-from floodmark.schemas.records import WatermarkRecord
+from floodmark.schemas.records import WatermarkRecord, source_of
 
 Offsets = Mapping[str, Mapping[str, int] | None]
 """Topic to partition (as text) to offset, as Spark's Kafka source writes them."""
@@ -24,7 +24,7 @@ Offsets = Mapping[str, Mapping[str, int] | None]
 
 @dataclass(frozen=True, slots=True)
 class SeenMark:
-    """A record under a control key; ``record`` is ``None`` where it cannot be read, and ``reason`` says why."""
+    """A record under a control key.  One that cannot be read has no ``record``, but a ``reason`` and its ``source``."""
 
     topic: str
     partition: int
@@ -32,6 +32,7 @@ class SeenMark:
     log_time: int
     record: WatermarkRecord | None
     reason: str = ""
+    source: str | None = None
 
 
 @dataclass(slots=True)
@@ -81,11 +82,11 @@ class Sight:
 
 def _seen(mark: Mapping[str, Any]) -> SeenMark:
     place = (mark["topic"], mark["partition"], mark["offset"], mark["log_time"])
-    value = mark.get("value")
+    key, value = base64.b64decode(mark["key"]), mark.get("value")
     try:
-        record = decode_watermark(base64.b64decode(mark["key"]), None if value is None else base64.b64decode(value))
+        record = decode_watermark(key, None if value is None else base64.b64decode(value))
     except UnreadableControlRecordError as error:
-        return SeenMark(*place, None, str(error))
+        return SeenMark(*place, None, str(error), source_of(key))
     return SeenMark(*place, record)
 
 

@@ -279,8 +279,7 @@ class Drive:
             if mark.record is None:
                 seen["unreadable_marks"] += 1
                 _log.warning("job %s: %s/%d@%d: %s", job, mark.topic, mark.partition, mark.offset, mark.reason)
-            else:
-                self._apply(progress, mark, mark.record)
+            self._apply(progress, mark, mark.record)
         discrepancies = tuple(sight.audit(progress.ledger, *offsets, self._uncounted))
         for found in discrepancies:
             _log.warning("job %s: %s", job, found)
@@ -288,8 +287,12 @@ class Drive:
                 seen["lost" if found.discord is Discord.LOST else "surplus"] += found.records
         return seen, discrepancies
 
-    def _apply(self, progress: Progress, mark: SeenMark, record: WatermarkRecord) -> None:
+    def _apply(self, progress: Progress, mark: SeenMark, record: WatermarkRecord | None) -> None:
         place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
+        if record is None:
+            for tracker in filter(None, (progress.promised, progress.tracker)):
+                tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
+            return
         if progress.promised is not None:
             progress.promised.apply(record, **place)
         percentile = self._percentiles.get(mark.topic)

@@ -14,7 +14,7 @@ from floodmark.producers.kafka import Config
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.schemas.ledger import Ledger
-from floodmark.schemas.records import is_control_key
+from floodmark.schemas.records import is_control_key, source_of
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.audit import Offsets
 from floodmark.spark_jobs.progress import Progress
@@ -46,10 +46,12 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets) -> Progress:
 def _apply(tracker: Tracker, message: Any) -> None:  # noqa: ANN401
     if not is_control_key(message.key()):
         return
+    log_time = max(0, message.timestamp()[1])
+    place: Any = {"topic": message.topic(), "partition": message.partition(), "log_time": log_time}
     try:
         record = decode_watermark(message.key(), message.value())
     except UnreadableControlRecordError as error:
         _log.warning("%s/%s@%s: %s", message.topic(), message.partition(), message.offset(), error)
+        tracker.apply_unreadable(source_of(message.key()), offset=message.offset(), **place)
         return
-    log_time = max(0, message.timestamp()[1])
-    tracker.apply(record, topic=message.topic(), partition=message.partition(), log_time=log_time)
+    tracker.apply(record, **place)

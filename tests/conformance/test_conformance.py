@@ -1,5 +1,6 @@
 """The table of marks, three times: the pure tracker, an observer on a real Kafka, a Spark job on a real Kafka."""
 
+import time
 import tomllib
 from pathlib import Path
 
@@ -12,61 +13,63 @@ from floodmark.spark_jobs import avro, read, write
 from harness import EVENT, mark, until
 
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))["case"]
+NOW = time.time_ns() // 1_000_000
 cases = pytest.mark.parametrize("case", CASES, ids=[f"{case['origin']}: {case['name']}" for case in CASES])
 
 
 def records(case):
-    """Give each step's (partition, record or None for a corrupt one) and expected output."""
+    """Give each step's partition, record (of a corrupt one: its source), log time and expected output."""
     sequences = {}
     for step in case["steps"]:
-        if step.get("corrupt"):
-            yield 0, None, None
-            continue
         partition, source, epoch = step.get("partition", 0), step.get("source", "a"), step.get("epoch", 1)
+        log_time, expected = step.get("log_time", 0), {"none": None, "end": END_OF_TIME}.get(step["out"], step["out"])
+        if step.get("corrupt"):
+            yield partition, source, log_time, expected
+            continue
         place = (partition, source, epoch)
         sequence = step.get("sequence", sequences.get(place, 0))
         sequences[place] = sequence + 1
         record = mark(
             source,
-            step.get("watermark"),
+            {"end": END_OF_TIME}.get(step.get("watermark"), step.get("watermark")),
             sequence,
             epoch=epoch,
             status=Status(step.get("status", "ACTIVE")),
             version=step.get("version", 1),
             size=step.get("size", case.get("size", 1)),
             partitions=step.get("partitions", case.get("partitions", 1)),
+            lease=step.get("lease"),
         )
-        yield partition, record, {"none": None, "end": END_OF_TIME}.get(step["out"], step["out"])
+        yield partition, record, log_time, expected
 
 
-def send(kafka, topic, partition, record):
+def send(kafka, topic, partition, record, log_time):
     producer = Producer(kafka.config)
-    key, value = (
-        (control_key("a"), b"garbage") if record is None else (control_key(record.source), encode_watermark(record))
-    )
-    producer.produce(topic, key=key, value=value, partition=partition)
+    source, value = (record, b"garbage") if isinstance(record, str) else (record.source, encode_watermark(record))
+    producer.produce(topic, key=control_key(source), value=value, partition=partition, timestamp=NOW + log_time)
     assert producer.flush(30) == 0
 
 
 @cases
 def test_the_tracker(case):
     tracker = Tracker({"t"})
-    for partition, record, expected in records(case):
-        if record is None:
+    for offset, (partition, record, log_time, expected) in enumerate(records(case)):
+        if isinstance(record, str):
             with pytest.raises(UnreadableControlRecordError):
-                decode_watermark(control_key("a"), b"garbage")
+                decode_watermark(control_key(record), b"garbage")
+            tracker.apply_unreadable(record, topic="t", partition=partition, offset=offset, log_time=log_time)
         else:
-            tracker.apply(record, topic="t", partition=partition, log_time=0)
+            tracker.apply(record, topic="t", partition=partition, log_time=log_time)
         assert tracker.advance() == expected
 
 
 @pytest.mark.kafka
 @cases
 def test_over_kafka(kafka, topic, case):
-    target = topic(case.get("partitions", 1))
+    target = topic(case.get("kafka_partitions", case.get("partitions", 1)))
     with Observer(kafka.config, [target]) as observer:
-        for number, (partition, record, expected) in enumerate(records(case), start=1):
-            send(kafka, target, partition, record)
+        for number, (partition, record, log_time, expected) in enumerate(records(case), start=1):
+            send(kafka, target, partition, record, log_time)
             until(lambda due=number: list(observer.poll(0.05)) or observer.counts[target].total() >= due, "the mark")
             assert observer.trackers[target].advance() == expected
 
@@ -75,7 +78,7 @@ def test_over_kafka(kafka, topic, case):
 @cases
 def test_in_a_spark_job(spark, kafka, topic, checkpoint, case):
     """After each mark's batch the job has the expected watermark."""
-    target = topic(case.get("partitions", 1))
+    target = topic(case.get("kafka_partitions", case.get("partitions", 1)))
     batches = []
     rows = read(spark, topics=target, value=avro(EVENT), event_time="at", bootstrap_servers=kafka.bootstrap_servers)
     job = write(
@@ -87,8 +90,8 @@ def test_in_a_spark_job(spark, kafka, topic, checkpoint, case):
     )
     last = None
     try:
-        for number, (partition, record, expected) in enumerate(records(case), start=1):
-            send(kafka, target, partition, record)
+        for number, (partition, record, log_time, expected) in enumerate(records(case), start=1):
+            send(kafka, target, partition, record, log_time)
             until(
                 lambda due=number: job.raise_failure() or sum(batch.marks for batch in batches) >= due,
                 f"the batch of mark {number}",
