@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from floodmark.producers.strategies import Generator, Strategy
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.schemas.records import MAX_PERCENTS
 from floodmark.schemas.timestamps import milliseconds
 from typing_extensions import override
 
@@ -200,7 +201,7 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
 
     Args:
         bound: the out-of-orderness that none exceeds.
-        percents: from 1 to 100.
+        percents: from 1 to 100, at most 64 of them: a mark has room for no more.
 
     Raises:
         UsageError: where an argument is out of its range.
@@ -215,4 +216,6 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
         raise UsageError(reason=f"the bound of out-of-orderness is {bound}, expected 0 or more")
     if not percents or any(percent not in range(1, _ALL + 1) for percent in percents):
         raise UsageError(reason=f"percents are {percents}, expected some from 1 to 100")
+    if len(set(percents)) > MAX_PERCENTS:
+        raise UsageError(reason=f"there are {len(set(percents))} percents, expected at most {MAX_PERCENTS}")
     return _Percentile(milliseconds(bound), tuple(sorted(set(percents))))

@@ -19,12 +19,29 @@ SHIPMENT_SIZE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes: what every mark of a source says alike."""
+    """Who writes: what every mark of a source says alike.
+
+    Raises:
+        InvalidRecordError: where no mark can say so.
+    """
 
     source: str
     epoch: int
     membership: Membership = Membership()  # noqa: RUF009  # frozen
     lease: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse at once what the first mark would be refused for."""
+        WatermarkRecord(
+            source=self.source,
+            epoch=self.epoch,
+            sequence=0,
+            watermark=None,
+            partitions=1,
+            emitted_at=0,
+            membership=self.membership,
+            lease=self.lease,
+        )
 
 
 class Shipment:

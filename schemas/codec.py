@@ -5,6 +5,7 @@ the schema's CRC-64-AVRO fingerprint, then the body: a value says which schema w
 """
 
 import json
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from io import BytesIO
@@ -24,6 +25,7 @@ MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
 MAX_CONTROL_BYTES: Final = 1024
 """No watermark record is larger; checked before anything is decoded."""
+_PERCENT: Final = re.compile(r"[1-9][0-9]?|100", re.ASCII)
 
 
 def single_object_prefix(schema: Any) -> bytes:  # noqa: ANN401  # JSON
@@ -190,6 +192,9 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
 def decode_watermark(key: bytes, value: bytes | None) -> WatermarkRecord:
     """Return the watermark record under a control key.
 
+    A record has one encoding, and no other is read: a varint that is too long, a negative number of a branch or a
+    symbol, a map in several blocks are refused, because the record does not encode to the same bytes again.
+
     Raises:
         UnreadableControlRecordError: for anything else, whatever the bytes are.
     """
@@ -199,15 +204,23 @@ def decode_watermark(key: bytes, value: bytes | None) -> WatermarkRecord:
         raise UnreadableControlRecordError(key=key, reason=reason)
     try:
         fields = _WATERMARK.decode(value)
+        if _WATERMARK.encode(fields) != value:
+            raise UnreadableControlRecordError(key=key, reason="it is not in the canonical form: it encodes otherwise")
         membership, holder, percentiles = fields.pop("membership"), fields.pop("holder"), fields.pop("percentiles")
         record = WatermarkRecord(
             **{**fields, "status": Status(fields["status"])},
             membership=Membership(**membership),
             holder=None if holder is None else Holder(**holder),
-            percentiles=None if percentiles is None else {int(percent): time for percent, time in percentiles.items()},
+            percentiles=None if percentiles is None else {_percent(text): time for text, time in percentiles.items()},
         )
     except (UnreadableValueError, InvalidRecordError, ValueError) as error:
         raise UnreadableControlRecordError(key=key, reason=str(error)) from error
     if key != KEY_PREFIX + record.source.encode():
         raise UnreadableControlRecordError(key=key, reason=f"its value is of another source, {record.source!r}")
     return record
+
+
+def _percent(text: str) -> int:
+    if _PERCENT.fullmatch(text) is None:
+        raise ValueError(f"the percent {text!r} is no plain decimal from 1 to 100")
+    return int(text)

@@ -23,8 +23,13 @@ TIME_HEADER: Final = "floodmark-time"
 SUBSTREAM_HEADER: Final = "floodmark-substream"
 """The header of a data record with the watermark of its key behind it, decimal epoch milliseconds."""
 
+MAX_PERCENTS: Final = 64
+"""So many percentiles fit into a mark, however long its source's id is and whatever its numbers are."""
+
 _MAX_SOURCE_BYTES: Final = 200
-_MAX_SIZE: Final = 2**31 - 1
+_MAX_TOPIC_BYTES: Final = 249
+_MAX_INT: Final = 2**31 - 1
+_MAX_LONG: Final = 2**63 - 1
 _PERCENT: Final = range(1, 101)
 
 
@@ -87,27 +92,46 @@ class WatermarkRecord:
 
     def __post_init__(self) -> None:
         """Refuse what no reader could use."""
-        size = len(self.source.encode(errors="surrogatepass"))
-        self._expect("source", self.source, "1 to 200 bytes of UTF-8", holds=0 < size <= _MAX_SOURCE_BYTES)
+        self._expect("source", self.source, "1 to 200 bytes of UTF-8", holds=_fits(self.source, _MAX_SOURCE_BYTES))
         for field in ("epoch", "sequence"):
             value = getattr(self, field)
-            self._expect(field, value, "0 or more", holds=value >= 0)
+            self._expect(field, value, "0 to 2^63 - 1", holds=0 <= value <= _MAX_LONG)
         for field in ("watermark", "emitted_at", "processing_time_watermark"):
             value = getattr(self, field)
             self._expect(field, value, "a time in the years 1 to 9999", holds=_is_time(value))
-        self._expect("partitions", self.partitions, "1 or more", holds=1 <= self.partitions <= _MAX_SIZE)
+        self._expect("partitions", self.partitions, "1 to 2^31 - 1", holds=1 <= self.partitions <= _MAX_INT)
         for field in ("version", "size"):
             value = getattr(self.membership, field)
-            self._expect(f"membership.{field}", value, "1 or more", holds=1 <= value <= _MAX_SIZE)
-        self._expect("records", self.records, "0 or more, or null", holds=self.records is None or self.records >= 0)
-        self._expect("lease", self.lease, "more than 0, or null", holds=self.lease is None or self.lease > 0)
+            self._expect(f"membership.{field}", value, "1 to 2^31 - 1", holds=1 <= value <= _MAX_INT)
+        counted, lease = self.records, self.lease
+        self._expect("records", counted, "0 to 2^63 - 1, or null", holds=counted is None or 0 <= counted <= _MAX_LONG)
+        self._expect("lease", lease, f"1 to {END_OF_TIME}, or null", holds=lease is None or 1 <= lease <= END_OF_TIME)
         for percent, watermark in (self.percentiles or {}).items():
             self._expect("percentiles", percent, "percents from 1 to 100", holds=percent in _PERCENT)
             self._expect("percentiles", watermark, "times in the years 1 to 9999", holds=_is_time(watermark))
+        if self.holder is not None:
+            self._check_holder(self.holder)
+
+    def _check_holder(self, holder: Holder) -> None:
+        topic, number = holder.topic, holder.partition
+        self._expect("holder.topic", topic, "1 to 249 bytes of UTF-8", holds=_fits(topic, _MAX_TOPIC_BYTES))
+        for field, text in (("source", holder.source), ("stage", holder.stage)):
+            holds = text is None or _fits(text, _MAX_SOURCE_BYTES)
+            self._expect(f"holder.{field}", text, "1 to 200 bytes of UTF-8, or null", holds=holds)
+        holds = number is None or 0 <= number <= _MAX_INT
+        self._expect("holder.partition", number, "0 to 2^31 - 1, or null", holds=holds)
 
     def _expect(self, field: str, value: object, expected: str, *, holds: bool) -> None:
         if not holds:
             raise InvalidRecordError(source=self.source, field=field, value=value, expected=expected)
+
+
+def _fits(text: str, most: int) -> bool:
+    """Tell whether a text is UTF-8 of 1 to ``most`` bytes; lone surrogates are not."""
+    try:
+        return 0 < len(text.encode()) <= most
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_time(value: int | None) -> bool:
