@@ -219,12 +219,3 @@ class InvalidOutputError(FloodmarkError):
     """A job's output row that cannot be written."""
 
     template = "job {job!r}: {count} output row(s) of batch {batch_id} have {reason}; {advice}"
-
-
-class BatchNotConsumedError(FloodmarkError):
-    """A user's batch writer did not read the batch, so its watermark records were not seen."""
-
-    template = (
-        "job {job!r}: batch {batch_id} holds new records, but the writer ran no action over the whole of it; "
-        "write the DataFrame it is given"
-    )

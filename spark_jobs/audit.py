@@ -42,7 +42,7 @@ class Sight:
     marks: list[SeenMark] = field(default_factory=list)
     records: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def add(self, marks: str, records: Counter[tuple[str, int]]) -> None:
+    def add(self, marks: str, records: Mapping[tuple[str, int], int]) -> None:
         """Add what one reading observed.
 
         Args:

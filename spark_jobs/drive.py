@@ -28,7 +28,6 @@ from floodmark.producers.emitter import Emitter, Identity
 from floodmark.producers.kafka import begin_offsets, compacted_topics
 from floodmark.producers.strategies import Explicit
 from floodmark.schemas.errors import (
-    BatchNotConsumedError,
     InvalidOutputError,
     PromiseBrokenError,
     SnapshotError,
@@ -39,9 +38,11 @@ from floodmark.schemas.timestamps import is_late, milliseconds
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.audit import Offsets, SeenMark, Sight
 from floodmark.spark_jobs.engine import Committed, Engine, InterruptedBatchError, committed
+from floodmark.spark_jobs.observation import Observation
 from floodmark.spark_jobs.progress import Progress, WindowsClose, ran_with_of, spark_watermark
-from floodmark.spark_jobs.read import Reading, count_late
+from floodmark.spark_jobs.read import Reading
 from floodmark.spark_jobs.rebuild import rebuild
+from floodmark.spark_jobs.reread import count_late, observation
 from floodmark.spark_jobs.sinks import Sink
 from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
 from pyspark.sql import DataFrame
@@ -166,6 +167,8 @@ class Drive:
             except BaseException as error:
                 self.failure = error
                 raise
+            finally:
+                self._sink.release()
             self.last = batch_id
         if self._on_batch is not None:
             self._on_batch(batch)
@@ -191,12 +194,16 @@ class Drive:
         engine = Engine(query)
         ran_with = progress.applied
         self._sink.consume(frame, batch_id)
-        observed = engine.observed()
-        if not self._sink.consumes_whole:
-            self._check_consumed(frame, engine, observed, batch_id)
-        seen, discrepancies = self._take_in(progress, observed, engine.offsets())
-        seen["late"] = self._count_late(frame, engine, observed, ran_with)
-        self._check_output(progress, observed.get(OUTPUT, {}), batch_id, late=seen["late"])
+        metrics = engine.observed()
+        output_metrics = metrics.get(OUTPUT, {})
+        start, end = engine.offsets()
+        observed = [
+            (reading, observation(frame.sparkSession, reading, metrics.get(reading.name, {}), start, end))
+            for reading in self._readings
+        ]
+        seen, discrepancies = self._take_in(progress, observed, (start, end))
+        seen["late"] = self._count_late(frame, observed, (start, end), ran_with)
+        self._check_output(progress, output_metrics, batch_id, late=seen["late"])
         # Spark must really have run with what the snapshot says; if not, nothing new is complete.
         in_force = ran_with is None or engine.watermark >= spark_watermark(ran_with, self._settings.windows_close)
         if not in_force:
@@ -215,7 +222,7 @@ class Drive:
             promised=(progress.promised or progress.tracker).watermark,
             output=output,
             ended=progress.ended,
-            rows=int(observed.get(OUTPUT, {}).get("rows") or 0),
+            rows=int(output_metrics.get("rows") or 0),
             seconds=round(time.monotonic() - began, 3),
             discrepancies=discrepancies,
             **counts,
@@ -261,19 +268,19 @@ class Drive:
         }
 
     def _take_in(
-        self, progress: Progress, observed: dict[str, dict[str, Any]], offsets: tuple[Offsets, Offsets]
+        self, progress: Progress, observed: list[tuple[Reading, Observation]], offsets: tuple[Offsets, Offsets]
     ) -> tuple[dict[str, int], tuple[Discrepancy, ...]]:
         """Take in what the batch observed; return what is counted of it, and where rows and marks disagree."""
         job, sight, seen = self.identity.job, Sight(), dict.fromkeys(_COUNTED, 0)
-        for reading in self._readings:
-            metrics = observed.get(reading.name, {})
-            sight.add(metrics.get("marks") or "[]", reading.rows(metrics))
-            for name in ("records", "unreadable", "timeless", "tombstones"):
-                seen[name] += int(metrics.get(name) or 0)
+        for _, found in observed:
+            sight.add(found.marks, found.records)
+            seen["records"] += found.total
+            for name in ("unreadable", "timeless", "tombstones"):
+                seen[name] += getattr(found, name)
             for name in ("unreadable", "timeless"):
-                if metrics.get(name):
-                    place = metrics[f"{name}_at"]
-                    _log.warning("job %s: %d %s row(s), the first at %s", job, metrics[name], name, place)
+                if seen_here := getattr(found, name):
+                    place = getattr(found, f"{name}_at")
+                    _log.warning("job %s: %d %s row(s), the first at %s", job, seen_here, name, place)
         for mark in sight.marks:
             seen["marks"] += 1
             if mark.record is None:
@@ -281,10 +288,10 @@ class Drive:
                 _log.warning("job %s: %s/%d@%d: %s", job, mark.topic, mark.partition, mark.offset, mark.reason)
             self._apply(progress, mark, mark.record)
         discrepancies = tuple(sight.audit(progress.ledger, *offsets, self._uncounted))
-        for found in discrepancies:
-            _log.warning("job %s: %s", job, found)
-            if found.discord is not Discord.GAP:
-                seen["lost" if found.discord is Discord.LOST else "surplus"] += found.records
+        for discrepancy in discrepancies:
+            _log.warning("job %s: %s", job, discrepancy)
+            if discrepancy.discord is not Discord.GAP:
+                seen["lost" if discrepancy.discord is Discord.LOST else "surplus"] += discrepancy.records
         return seen, discrepancies
 
     def _apply(self, progress: Progress, mark: SeenMark, record: WatermarkRecord | None) -> None:
@@ -302,40 +309,24 @@ class Drive:
             record = replace(record, watermark=told[min(told)] if told else record.watermark)
         progress.tracker.apply(record, **place)
 
-    def _check_consumed(
-        self, frame: DataFrame, engine: Engine, observed: dict[str, dict[str, Any]], batch_id: int
-    ) -> None:
-        """Refuse a writer that ran nothing: the batch's watermark records would be lost with it."""
-        start, end = engine.offsets()
-        if start == end or self._records(observed):
-            return
-        frame.write.format("noop").mode("append").save()  # nothing seen, nothing there?
-        if self._records(engine.observed()):
-            raise BatchNotConsumedError(job=self.identity.job, batch_id=batch_id)
-
-    def _records(self, observed: dict[str, dict[str, Any]]) -> int:
-        return sum(int(observed.get(reading.name, {}).get("records") or 0) for reading in self._readings)
-
     def _count_late(
-        self, frame: DataFrame, engine: Engine, observed: dict[str, dict[str, Any]], watermark: int | None
+        self,
+        frame: DataFrame,
+        observed: list[tuple[Reading, Observation]],
+        offsets: tuple[Offsets, Offsets],
+        watermark: int | None,
     ) -> int:
         late = 0
-        for reading in self._readings:
-            earliest = observed.get(reading.name, {}).get("earliest")
-            if watermark is not None and earliest is not None and is_late(int(earliest), watermark):
-                start, end = ({topic: ends.get(topic) for topic in reading.topics} for ends in engine.offsets())
-                whole = {
-                    topic: {part: (start[topic] or {}).get(part, _EARLIEST) for part in parts or {}}
-                    for topic, parts in end.items()
-                }
-                late += count_late(frame.sparkSession, reading, json.dumps(whole), json.dumps(end), watermark)
+        for reading, seen in observed:
+            if watermark is not None and seen.earliest is not None and is_late(seen.earliest, watermark):
+                late += count_late(frame.sparkSession, reading, *offsets, watermark)
         if late:
             _log.warning("job %s: %d row(s) behind the watermark %s", self.identity.job, late, watermark)
         return late
 
     def _check_output(self, progress: Progress, output: dict[str, Any], batch_id: int, *, late: int) -> None:
         """Refuse rows that would break what was promised, before anything of the batch is durable."""
-        if not output:
+        if "earliest" not in output:  # a user's writer is told no event time
             return
         job = self.identity.job
         if output["timeless"]:
@@ -403,4 +394,3 @@ class Drive:
 
 _INPUT: Final = ("records", "marks", "late", "unreadable", "timeless", "unreadable_marks", "tombstones")
 _COUNTED: Final = (*_INPUT, "lost", "surplus")
-_EARLIEST: Final = -2  # Spark's word for the beginning of a partition

@@ -132,9 +132,15 @@ class Engine:
         """Return where this batch begins and ends: topic to partition (as text) to offset, over all its sources."""
         try:
             begins, ends = self._engine.committedOffsets(), self._engine.availableOffsets()
-            return _merged(map(_offset, _each(begins))), _merged(map(_offset, _each(ends)))
+            started = _merged(map(_offset, _each(begins)))
+            return started or self._initial(), _merged(map(_offset, _each(ends)))
         except (AttributeError, TypeError, Py4JError) as error:
             raise _unsupported("StreamExecution.availableOffsets()", error) from error
+
+    def _initial(self) -> dict[str, Any]:
+        """Return where the first batch of a query begins, from its plan: nothing is committed yet."""
+        nodes = _nodes(self._engine.lastExecution().executedPlan())
+        return _merged(node.start() for node in nodes if node.getClass().getSimpleName() == "MicroBatchScanExec")
 
     def is_stateful(self) -> bool:
         """Tell whether this batch's plan has an operator that keeps state from batch to batch."""

@@ -5,8 +5,6 @@ batch, where `drive` takes them.  What remains are decoded data rows with an eve
 """
 
 import itertools
-import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +12,7 @@ from typing import Any, Final
 from floodmark.producers.kafka import Config, require_topics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import KEY_PREFIX, SUBSTREAM_HEADER, TIME_HEADER
+from floodmark.spark_jobs.observation import columns
 from floodmark.spark_jobs.values import Format
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -23,10 +22,6 @@ from pyspark.sql.types import StructType, TimestampType
 _NEVER: Final = "9000 years"
 _TUNED: Final = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "8388608"}
 MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
-
-_MAX_PARTITIONS: Final = 1 << 20
-_PLACES: Final = 1 << 12
-"""The most partitions whose records are counted."""
 
 Decoder = Callable[[Column], Column]
 """From a column of binary values to a column of structs; null where a value cannot be read."""
@@ -50,14 +45,6 @@ class Reading:
     def from_earliest(self) -> bool:
         """Whether a new query begins with the first record that Kafka has."""
         return self.options.get("startingOffsets") == "earliest"
-
-    def rows(self, metrics: Mapping[str, Any]) -> Counter[tuple[str, int]]:
-        """Return how many records of each partition a batch read, from what it observed."""
-        found: Counter[tuple[str, int]] = Counter()
-        for point in json.loads(metrics.get("places") or "[]"):
-            topic, partition = divmod(int(point["x"]), _MAX_PARTITIONS)
-            found[self.topics[topic], partition] += int(point["y"])
-        return found
 
 
 _readings: Final[dict[str, Reading]] = {}
@@ -134,8 +121,8 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
         raise UsageError(reason=f"percentile is {percentile}, expected 1 to 100")
     name = f"floodmark-read-{next(_numbers)}"
     reading = Reading(name, names, event_time, decode, config, source, percentile)
-    raw = _decoded(spark.readStream.format("kafka").options(**source).load(), reading)
-    observed = raw.observe(reading.name, *_metrics(reading))
+    raw = decoded(spark.readStream.format("kafka").options(**source).load(), reading)
+    observed = raw.observe(reading.name, *columns(names))
     rows = observed.where("not control and value is not null and event_time is not null")
     extra = [F.col("event_time").alias(adjusted)] if adjusted is not None else []
     extra += [_header(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
@@ -149,18 +136,20 @@ def _header(name: str) -> Column:
     return F.timestamp_millis(F.get(found, F.lit(0))["value"].cast("string").try_cast("long"))
 
 
-def _decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
+def decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
+    """Tell marks from data, and decode the data: adds ``raw``, ``control``, ``task``, ``value`` and ``event_time``."""
     control = F.coalesce(F.startswith(F.col("key"), F.lit(KEY_PREFIX)), F.lit(False))  # noqa: FBT003  # a SQL literal
-    decoded = kafka.select(
+    rows = kafka.select(
         *("topic", "partition", "offset", "timestamp", "key", F.col("value").alias("raw")),
         *(["headers"] if "headers" in kafka.columns else []),
         control.alias("control"),
+        F.spark_partition_id().alias("task"),
         F.when(~control, reading.decode(F.col("value"))).alias("value"),
     )
-    _require_timestamp(decoded, reading.event_time)
+    _require_timestamp(rows, reading.event_time)
     own = F.col("value").getField(reading.event_time)
     has_headers = "headers" in kafka.columns
-    return decoded.withColumn("event_time", F.coalesce(_header(TIME_HEADER), own) if has_headers else own)
+    return rows.withColumn("event_time", F.coalesce(_header(TIME_HEADER), own) if has_headers else own)
 
 
 def _require_timestamp(decoded: DataFrame, event_time: str) -> None:
@@ -172,43 +161,3 @@ def _require_timestamp(decoded: DataFrame, event_time: str) -> None:
     if not isinstance(kind, TimestampType):
         found = "is missing" if kind is None else f"is a {kind.simpleString()}"
         raise UsageError(reason=f"field {event_time!r} of the values {found}, expected a timestamp as the event time")
-
-
-def _metrics(reading: Reading) -> list[Column]:
-    """What the driver learns of each batch, in one row."""
-    index = F.array_position(F.array(*map(F.lit, reading.topics)), F.col("topic")) - 1
-    # With more bins than partitions this counts exactly, in one expression and whatever their number.
-    places = F.histogram_numeric(index * _MAX_PARTITIONS + F.col("partition"), F.lit(_PLACES))
-    place = F.struct("topic", "partition", "offset")
-    log_time = F.unix_millis("timestamp").alias("log_time")
-    mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
-    unreadable = F.expr("not control and raw is not null and value is null")
-    timeless = F.expr("not control and value is not null and event_time is null")
-    return [
-        F.to_json(F.collect_list(F.when(F.col("control"), mark))).alias("marks"),
-        F.count(F.lit(1)).alias("records"),
-        F.count_if(F.expr("not control and raw is null")).alias("tombstones"),
-        F.count_if(unreadable).alias("unreadable"),
-        F.to_json(F.min(F.when(unreadable, place))).alias("unreadable_at"),
-        F.count_if(timeless).alias("timeless"),
-        F.to_json(F.min(F.when(timeless, place))).alias("timeless_at"),
-        F.unix_millis(F.min("event_time")).alias("earliest"),
-        F.to_json(places).alias("places"),
-    ]
-
-
-def count_late(spark: SparkSession, reading: Reading, start: str, end: str, watermark: int) -> int:
-    """Count the rows of one batch behind a watermark, by reading that batch again; done only when there are some.
-
-    Args:
-        spark: the session.
-        reading: whose topics.
-        start: offsets of the batch's begin, as Spark's Kafka source writes them (JSON).
-        end: offsets of its end.
-        watermark: epoch milliseconds.
-    """
-    dropped = {"startingOffsets", "endingOffsets", "maxOffsetsPerTrigger"}
-    options = {name: value for name, value in reading.options.items() if name not in dropped}
-    kafka = spark.read.format("kafka").options(**options, startingOffsets=start, endingOffsets=end).load()
-    event_time = F.unix_millis("event_time")
-    return _decoded(kafka, reading).where(~F.col("control") & (event_time < F.lit(watermark))).count()

@@ -1,7 +1,7 @@
 """Where a batch goes: a Kafka topic, exactly once or at least once, or any writer given as a function.
 
-A sink works in two steps.  ``consume`` runs the batch; ``commit`` makes it durable together with the watermark records
-that follow it.  Between the two the drive stores its snapshot.
+A sink works in two steps.  ``consume`` runs the batch, whole and once; ``commit`` makes it durable together with the
+watermark records that follow it.  Between the two the drive stores its snapshot.
 """
 
 import logging
@@ -17,6 +17,7 @@ from floodmark.producers.partitioners import partitioner
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, FencedError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, control_key
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from typing_extensions import override
 
@@ -27,7 +28,7 @@ BATCH_HEADER: Final = "floodmark-batch"
 """The header of a job's marks that names the checkpoint and the batch they end."""
 
 BatchWriter = Callable[[DataFrame, int], None]
-"""A user's writer: is given the batch and its id, and must write the whole of it."""
+"""A user's writer: is given the batch and its id; it may run as many actions as it likes, or none."""
 
 Marks = Sequence[tuple[int, WatermarkRecord]]
 """Watermark records and the partition each goes to."""
@@ -36,15 +37,12 @@ Marks = Sequence[tuple[int, WatermarkRecord]]
 class Sink(ABC):
     """What the drive asks of a sink."""
 
-    consumes_whole: bool = True
-    """Whether ``consume`` is known to run the whole batch; a user's function is not."""
-
     def open(self) -> None:  # noqa: B027  # not every sink has to
         """Get ready, on the first batch after a start; take over from any instance before."""
 
     @abstractmethod
     def consume(self, frame: DataFrame, batch_id: int) -> None:
-        """Run the batch."""
+        """Run the batch: each of its tasks, to its end, and in one action."""
 
     def rows(self) -> Mapping[int, int] | None:
         """Return how many rows ``commit`` will write to which output partition; ``None``: not known."""
@@ -57,22 +55,40 @@ class Sink(ABC):
     def commit(self, batch_id: int, marks: Marks) -> None:  # noqa: B027  # a function has nothing left to do
         """Make the batch durable, and its marks after it."""
 
+    def release(self) -> None:  # noqa: B027
+        """Let go of the batch, whatever became of it."""
+
     def close(self) -> None:  # noqa: B027
         """Let go of clients."""
 
 
 class FunctionSink(Sink):
-    """Hand the batch to a user's function; at least once, unless the function makes it more with the batch id."""
+    """Hand the batch to a user's function; at least once, unless the function makes it more with the batch id.
 
-    consumes_whole = False
+    The batch is run once, whole, into Spark's cache, and the function is given what is there.  So its actions, however
+    many or few rows they take, neither read Kafka again nor touch the counts, the marks and the state of operators.
+    """
 
     def __init__(self, writer: BatchWriter) -> None:
         """Keep the function."""
         self._writer = writer
+        self._frame: DataFrame | None = None
 
     @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
-        self._writer(frame, batch_id)
+        self._frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        self._frame.write.format("noop").mode("append").save()
+
+    @override
+    def commit(self, batch_id: int, marks: Marks) -> None:
+        if self._frame is not None:
+            self._writer(self._frame, batch_id)
+
+    @override
+    def release(self) -> None:
+        if self._frame is not None:
+            self._frame.unpersist()
+            self._frame = None
 
 
 class _KafkaSink(Sink):

@@ -169,7 +169,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         result: any operators over one or more `floodmark.spark_jobs.read`.
         checkpoint_location: where Spark and Floodmark keep the job's state; one per job.
         topic: the output topic (with ``value`` and ``event_time``); or else
-        writer: a function that writes a batch; then no watermark records are written.
+        writer: a function of the batch (a DataFrame, which stands in Spark's cache while it runs) and its id; then no
+            watermark records are written.
         event_time: the timestamp column of ``result`` that the next stage takes for the event time.
         value: the format of the output values; it picks its fields from the columns of ``result``.
         key: the column, or its name, that becomes the Kafka key.
@@ -217,7 +218,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         if any(topic in reading.topics and reading.client["bootstrap.servers"] == servers for reading in readings):
             raise UsageError(reason=f"topic {topic!r} is both input and output of job {name!r}: it would never end")
         require_topics(config, [topic])
-    frame = result if topic is None else _output(result, topic, key, value, event_time)
+    frame = _output(result, topic, key, value, event_time)
     if rebuild is None:
         rebuild = spark.conf.get(REBUILD, "false") == "true"
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
@@ -280,9 +281,11 @@ def _sink(
 
 
 def _output(
-    result: DataFrame, topic: str, key: str | Column | None, value: Format | None, event_time: str | None
+    result: DataFrame, topic: str | None, key: str | Column | None, value: Format | None, event_time: str | None
 ) -> DataFrame:
-    """Bring the rows into Kafka's shape, and watch their event times."""
+    """Bring the rows into Kafka's shape, and watch their event times; for a writer, just count them."""
+    if topic is None:
+        return result.observe(OUTPUT, F.count(F.lit(1)).alias("rows"))
     if value is None or event_time is None:
         raise UsageError(reason=f"write() to topic {topic!r} needs value= (a format) and event_time= (a column)")
     kind = dict(result.dtypes).get(event_time)
