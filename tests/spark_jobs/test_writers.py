@@ -6,7 +6,7 @@ import pytest
 from counting import WIDTH, read_events, windowed
 from floodmark.schemas.errors import JobFailedError
 from floodmark.spark_jobs import write
-from harness import Stream
+from harness import Stream, until
 
 pytestmark = pytest.mark.spark
 
@@ -85,7 +85,7 @@ def test_counts_are_the_same_whatever_the_writer_does(spark, kafka, stream, chec
     assert len(batches) >= len(WRITERS)
     expected = _STREAM.size if query is mapped else len(_STREAM.windows(WIDTH))
     assert sum(batch.rows for batch in batches) == expected
-    assert spark.sparkContext._jsc.getPersistentRDDs().isEmpty(), "a batch stays in the cache"  # noqa: SLF001
+    until(spark.sparkContext._jsc.getPersistentRDDs().isEmpty, "the release of the last batch")  # noqa: SLF001
 
 
 @pytest.mark.every_spark
@@ -106,7 +106,7 @@ def test_a_writer_that_fails_is_given_the_batch_again(spark, kafka, stream, chec
     for _ in range(2):
         with pytest.raises(JobFailedError, match="the disk is full"):
             start().await_end(_LIMIT)
-        assert spark.sparkContext._jsc.getPersistentRDDs().isEmpty(), "a batch stays in the cache"  # noqa: SLF001
+        until(spark.sparkContext._jsc.getPersistentRDDs().isEmpty, "the release of the batch")  # noqa: SLF001
     job = start()
     job.await_end(_LIMIT)
     assert found == _STREAM.windows(WIDTH)
