@@ -11,6 +11,8 @@ only bounds of the rows before a mark, nothing is told that the bounds do not pr
 The rows that a crashed epoch wrote behind its last mark were never counted.  A source marks every partition before its
 first record of a new epoch, so with one source they are what stands between the two marks; with several, surplus rows
 can no longer be told from them.  A source that has ended has counted all of its rows, so it does not blur the others.
+Where reading begins behind the first record, rows of a source that was not seen yet may stand between any two marks of
+the others, so surplus rows are not told.
 
 Counts in the stream as a proof of completeness are an idea of the change-data protocol CDCv2.
 """
@@ -97,8 +99,10 @@ class _Account:
             return
         since = None if source is None else source.offset
         earlier = self._earlier(source, record, least, most)
-        if source is not None and record.epoch == source.epoch and record.sequence > source.sequence + 1:
-            yield Discord.GAP, since, record.sequence - source.sequence - 1
+        if source is not None:
+            expected = source.sequence + 1 if record.epoch == source.epoch else 0
+            if record.sequence > expected:
+                yield Discord.GAP, since, record.sequence - expected
         ended = record.status is Status.ENDED
         self.sources[record.source] = _Source(record.epoch, record.sequence, record.records, earlier, ended, offset)
         yield from ((discord, since, count) for discord, count in self._balance(record, least, most))
@@ -107,18 +111,20 @@ class _Account:
         """Return how many rows to add to what this epoch of a source has counted."""
         if record.records is None:
             return None
-        uncounted = least - record.records + self.told  # what would make the books even now
         if source is not None and record.epoch == source.epoch:
             return source.earlier
         if source is None and self.whole:
             return 0
+        if source is not None and (source.ended or source.total is None):
+            return source.total
+        others = [other.total for name, other in self.sources.items() if name != record.source]
+        if None in others or not self._are_others_ended(record.source):
+            self.blurred = True
+            return -record.records if source is None else source.total
+        # Only this source can have left rows uncounted: so many that the books are even now.
         self.blurred = self.blurred or least < most
-        if source is None:
-            return -record.records if self.sources else uncounted
-        if source.total is None or self._are_others_ended(record.source):
-            return None if source.total is None else max(source.total, uncounted)
-        self.blurred = True
-        return source.total
+        uncounted = least + self.told - record.records - sum(total for total in others if total is not None)
+        return uncounted if source is None or source.total is None else max(source.total, uncounted)
 
     def _are_others_ended(self, name: str) -> bool:
         return all(source.ended for other, source in self.sources.items() if other != name)
@@ -128,7 +134,7 @@ class _Account:
         known = [total for total in totals if total is not None]
         counted = sum(known)
         all_count = record.membership.size <= len(totals) == len(known)
-        exact = all_count and not self.blurred and self._are_others_ended(record.source)
+        exact = self.whole and all_count and not self.blurred and self._are_others_ended(record.source)
         if counted - most > self.told:
             yield Discord.LOST, counted - most - self.told
             self.told = counted - most

@@ -1,6 +1,7 @@
 """Counts against rows: each loss and each duplicate is told once, where it is; nothing sound is blamed."""
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -72,6 +73,19 @@ def audit(log, ledger=None, **bounds):
             [(SURPLUS, None, 3, "a", 1), (SURPLUS, 11, 13, "a", 1)],
             id="what a crash left uncounted is none",
         ),
+        pytest.param(
+            [
+                *(said("a", 0, 0, size=2), said("b", 0, 0, size=2), 5, said("a", 1, 5, size=2, status=Status.ENDED)),
+                *(said("b", 0, 0, epoch=2, size=2), 2, said("b", 1, 2, epoch=2, size=2)),
+            ],
+            [],
+            id="a restart beside a source that has ended",
+        ),
+        pytest.param(
+            [said("a", 0, 0), said("a", 0, 0, epoch=2), said("a", 3, 0, epoch=3)],
+            [(GAP, 1, 2, "a", 3)],
+            id="the first marks of an epoch missing",
+        ),
     ],
 )
 def test_what_is_told(log, expected):
@@ -81,6 +95,105 @@ def test_what_is_told(log, expected):
 def test_a_partition_read_from_its_middle_is_judged_from_its_first_mark_on():
     log = [7, said("a", 40, 5_000), 3, said("a", 41, 5_003), 1, said("a", 42, 5_005)]
     assert audit(log, partial={("t", 0)}) == [(LOST, 11, 13, "a", 1)]
+
+
+def test_a_late_start_beside_an_ended_source_tells_no_surplus():
+    log = [said("a", 1, 0, status=Status.ENDED, size=2), 1, said("b", 2, 1, size=2)]
+    assert audit(log, partial={("t", 0)}) == []
+
+
+class History:
+    """An honest log of one partition: sources that write, mark, crash, end, begin again and join."""
+
+    def __init__(self, chance, *, crashes=True):
+        self.chance, self.crashes = chance, crashes
+        self.log, self.version = [], 1
+        self.names = [f"source-{number}" for number in range(chance.randint(1, 3))]
+        self.state = {name: [0, 0, 0, Status.ACTIVE] for name in self.names}  # epoch, sequence, records, status
+        self.marked = dict.fromkeys(self.names, False)
+        for _ in range(chance.randint(5, 40)):
+            self.step(chance.choice(self.names))
+        for name in self.names:
+            self.end(name)
+
+    def mark(self, name):
+        epoch, sequence, records, status = self.state[name]
+        more = {"epoch": epoch, "status": status, "version": self.version, "size": len(self.names)}
+        self.log.append(said(name, sequence, records, **more))
+        self.state[name][1] += 1
+        self.marked[name] = True
+
+    def step(self, name):
+        what = self.chance.choice(["write", "write", "write", "mark", "mark", "end", "crash", "join"])
+        ended = self.state[name][3] is Status.ENDED
+        if what == "join" and len(self.names) < 5:
+            self.version += 1
+            name = f"source-{len(self.names)}"
+            self.names.append(name)
+            self.state[name], self.marked[name] = [0, 0, 0, Status.ACTIVE], False
+        elif what == "crash" and (self.crashes or ended):
+            self.state[name], self.marked[name] = [self.state[name][0] + 1, 0, 0, Status.ACTIVE], False
+            self.mark(name)
+        elif what == "end":
+            self.end(name)
+        elif not ended:
+            if what == "mark" or not self.marked[name]:
+                self.mark(name)
+            if what == "write":
+                self.state[name][2] += 1
+                self.log.append(name)
+
+    def end(self, name):
+        if self.state[name][3] is not Status.ENDED:
+            self.state[name][3] = Status.ENDED
+            self.mark(name)
+
+
+def batches(chance, log, begin=0, *, holes=False):
+    """Audit a log from an offset on, cut into batches; with holes, only bounds of the rows before a mark are known."""
+    ledger, found, at = Ledger({("t", 0)} if begin else ()), [], begin
+    while at < len(log):
+        batch, rows = log[at : at + chance.randint(1, 9)], 0
+        for offset, entry in enumerate(batch, start=at):
+            if isinstance(entry, str):
+                rows += 1
+                continue
+            least = rows - chance.randint(0, rows) if holes else rows
+            most = rows + chance.randint(0, 3) if holes else rows
+            found += ledger.take(entry, topic="t", partition=0, offset=offset, rows=least, most=most)
+        ledger.read("t", 0, rows)
+        ledger = Ledger.restore(json.loads(json.dumps(ledger.snapshot())))
+        at += len(batch)
+    return found
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_an_honest_history_accuses_nobody(holes):
+    for seed in range(1_500):
+        chance = random.Random(seed)  # noqa: S311  # a repeatable history
+        log = History(chance).log
+        begin = chance.choice([0, chance.randrange(len(log))])
+        assert batches(chance, log, begin, holes=holes) == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize(("discord", "how"), [(LOST, "remove"), (SURPLUS, "double"), (GAP, "unmark")])
+def test_a_fault_in_an_honest_history_is_found(discord, how):
+    for seed in range(500):
+        chance = random.Random(seed)  # noqa: S311  # a repeatable history
+        log = History(chance, crashes=False).log
+        rows = [at for at, entry in enumerate(log) if isinstance(entry, str)]
+        marks = [at for at, one in enumerate(log) if not isinstance(one, str) and any(_follows(one, m) for m in log)]
+        at = chance.choice((marks if how == "unmark" else rows) or [-1])
+        if at >= 0:
+            log[at : at + 1] = [log[at]] * 2 if how == "double" else []
+            assert discord in {one.discord for one in batches(chance, log)}, f"seed {seed}"
+
+
+def _follows(one, other):
+    """Tell whether a mark of the same source and epoch comes later, and one before it."""
+    if isinstance(other, str) or (one.source, one.epoch) != (other.source, other.epoch):
+        return False
+    return other.sequence > one.sequence > 0
 
 
 def test_bounds_tell_only_what_they_prove():
