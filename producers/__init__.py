@@ -4,13 +4,15 @@
 reads with, `observer` what it sees.  `embedded_kafka` is a real broker for first steps and tests.
 """
 
-from floodmark.producers.completeness import Window
-from floodmark.producers.consumer import Position, WatermarkedConsumer
+from floodmark.producers.consumer import WatermarkedConsumer
 from floodmark.producers.delays import adaptive, percentile
 from floodmark.producers.embedded_kafka import EmbeddedKafka
 from floodmark.producers.kafka import create_topics
-from floodmark.producers.observer import Data, Mark, Observer, Unreadable
+from floodmark.producers.messages import Data, Mark, Unreadable
+from floodmark.producers.observer import Observer
+from floodmark.producers.position import Position
 from floodmark.producers.producer import WatermarkedProducer
+from floodmark.producers.reader import Handout, Window
 from floodmark.producers.strategies import (
     Generator,
     Strategy,
@@ -27,6 +29,7 @@ __all__ = [
     "Data",
     "EmbeddedKafka",
     "Generator",
+    "Handout",
     "Mark",
     "Observer",
     "Position",

@@ -104,6 +104,16 @@ class UnreadableValueError(CorruptRecordError):
     template = "value of {size} bytes does not read as {schema}: {reason}"
 
 
+class UnreadableTopicError(CorruptRecordError):
+    """An input has ended, and not one record of a topic had an event time: it was read with the wrong reader."""
+
+    template = (
+        "topic {topic!r}: none of its {count} data record(s) has a readable event time, so no result can come of it; "
+        "expected is what event_time reads, the first is in partition {partition} at offset {offset}: {cause}; "
+        "check the format of the values, the name of the field and its unit"
+    )
+
+
 class SchemaError(UsageError):
     """An Avro schema that cannot be used."""
 

@@ -105,19 +105,21 @@ def test_over_kafka(kafka, topic, sources, case):
         reads = lambda record: events.decode(record.value)["at"]  # noqa: E731
         return WatermarkedConsumer(kafka.config, [target], reads, position=position)
 
-    reader, late = consumer(), 0
+    reader, late, stored = consumer(), 0, []
     try:
         for step in case["steps"]:
             if step.get("restart"):
                 late += reader.counts["late"]
                 reader.close()
-                reader = consumer(reader.position())
+                reader = consumer(stored[-1] if stored else None)
             write_step(the_source(case, step), step["events"], step.get("wait", 0))
             windows = []
             watermark, due, _ = expected(step)
 
             def arrived(reader=reader, windows=windows, watermark=watermark, due=due):
-                windows += [(window.start, len(window.rows)) for window in reader.windows(width, 0.05)]
+                handed = reader.windows(width, 0.05)
+                windows += [(window.start, len(window.rows)) for window in handed]
+                stored.append(handed.position)
                 return reader.watermark == watermark and len(windows) >= len(due)
 
             until(arrived, f"watermark {watermark} and windows {due}", 20)

@@ -1,0 +1,127 @@
+"""Tell the data of a topic from its watermark records, and apply these to trackers.  Pure: is fed what Kafka holds."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from floodmark.schemas.codec import decode_watermark
+from floodmark.schemas.errors import InvalidEventTimeError, UnreadableControlRecordError
+from floodmark.schemas.records import TIME_HEADER, WatermarkRecord, is_control_key, source_of
+from floodmark.schemas.timestamps import event_time_of
+from floodmark.schemas.tracker import Tracker, Verdict
+
+Headers = Sequence[tuple[str, str | bytes | None]] | None
+Place = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
+_LONGEST_TIME: Final = 16  # digits and sign of a time between the years 1 and 9999
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data record as it stands in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+    log_time: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A watermark record, and what became of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    log_time: int
+    record: WatermarkRecord
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A control key whose value cannot be read: counted, no watermark moves, and its source is waited for."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+class Sorter:
+    """Turn raw records into `Data`, `Mark` and `Unreadable`; each mark is applied to its topic's tracker.
+
+    Args:
+        trackers: what takes the marks of each topic.
+        applied: offsets below which the trackers hold the marks of a partition already; those are read, not applied.
+    """
+
+    def __init__(self, trackers: Mapping[str, Tracker], applied: Mapping[Place, int] | None = None) -> None:
+        """Begin with nothing read."""
+        self.trackers: Final = trackers
+        self.counts: dict[str, Counter[str]] = {topic: Counter() for topic in trackers}
+        """Per topic: ``data``, ``marks``, ``unreadable``."""
+        self.named: defaultdict[str, int] = defaultdict(int)
+        """Per topic: the highest number of partitions that a mark has named."""
+        self._applied = applied or {}
+
+    def take(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        log_time: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+    ) -> Data | Mark | Unreadable:
+        """Return what one record is, in the order of its partition."""
+        counts = self.counts[topic]
+        if key is None or not is_control_key(key):
+            counts["data"] += 1
+            return Data(topic, partition, offset, log_time, key, value, headers)
+        again = offset < self._applied.get((topic, partition), 0)
+        try:
+            record = decode_watermark(key, value)
+        except UnreadableControlRecordError as error:
+            counts["unreadable"] += 1
+            if not again:
+                self.trackers[topic].apply_unreadable(
+                    source_of(key), topic=topic, partition=partition, offset=offset, log_time=log_time
+                )
+            return Unreadable(topic, partition, offset, str(error))
+        counts["marks"] += 1
+        self.named[topic] = max(self.named[topic], record.partitions)
+        if again:
+            return Mark(topic, partition, offset, log_time, record, Verdict.REPLAYED)
+        verdict = self.trackers[topic].apply(record, topic=topic, partition=partition, log_time=log_time)
+        return Mark(topic, partition, offset, log_time, record, verdict)
+
+
+def adjusted_time(headers: Headers) -> int | None:
+    """Return the event time that counts in place of the record's own, epoch milliseconds; ``None``: its own counts.
+
+    The last `floodmark-time` header decides.
+
+    Raises:
+        InvalidEventTimeError: where that header holds no decimal milliseconds between the years 1 and 9999.
+
+    >>> adjusted_time([("floodmark-time", b"12"), ("trace", b"x")]), adjusted_time([("trace", b"x")])
+    (12, None)
+    """
+    if not headers:
+        return None
+    found = [value for name, value in headers if name == TIME_HEADER]
+    if not found:
+        return None
+    text = found[-1].decode("latin-1") if isinstance(found[-1], bytes) else found[-1]
+    digits = "" if text is None else text.removeprefix("-")
+    if text is None or not (digits.isascii() and digits.isdigit() and len(text) <= _LONGEST_TIME):
+        raise InvalidEventTimeError(value=found[-1], reason=f"header {TIME_HEADER} holds no decimal milliseconds")
+    return event_time_of(int(text))
