@@ -1,7 +1,7 @@
 """The contract: what a watermark record is, on the wire and in meaning, and how records combine.  Pure Python.
 
 `records` says what exists, `codec` turns it to bytes and back, `tracker` combines it, `errors` names what can go wrong.
-``SPEC.md`` in this folder says the same without a programming language.
+``SPEC.md`` in this folder says the same without a programming language, ``vectors.json`` as bytes.
 """
 
 from floodmark.schemas.codec import AvroCodec, codec_of, decode_watermark, encode_watermark, load_schema

@@ -1,6 +1,7 @@
 """What exists on the wire: the watermark record and its parts.  Pure values, valid by construction."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -26,6 +27,7 @@ SUBSTREAM_HEADER: Final = "floodmark-substream"
 MAX_PERCENTS: Final = 64
 """So many percentiles fit into a mark, however long its source's id is and whatever its numbers are."""
 
+_TIME: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _MAX_SOURCE_BYTES: Final = 200
 _MAX_TOPIC_BYTES: Final = 249
 _MAX_INT: Final = 2**31 - 1
@@ -145,6 +147,23 @@ def is_control_key(key: bytes | None) -> bool:
     (True, False, False)
     """
     return key is not None and key.startswith(KEY_PREFIX)
+
+
+def header_time(headers: Sequence[tuple[str, str | bytes | None]] | None, name: str) -> int | None:
+    """Return the time in a header of a data record: the last one that is readable; ``None``: there is none.
+
+    Args:
+        headers: of the record.
+        name: `TIME_HEADER` or `SUBSTREAM_HEADER`.
+
+    >>> header_time([(TIME_HEADER, b"12"), (TIME_HEADER, b"soon"), (TIME_HEADER, b"-30")], TIME_HEADER)
+    -30
+    """
+    for key, value in reversed(headers or ()):
+        text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+        if key == name and text is not None and _TIME.fullmatch(text) and _is_time(int(text)):
+            return int(text)
+    return None
 
 
 def source_of(key: bytes) -> str | None:

@@ -1,5 +1,6 @@
 import json
 from contextlib import suppress
+from importlib.resources import files
 
 import pytest
 from floodmark.schemas import (
@@ -15,7 +16,7 @@ from floodmark.schemas import (
 )
 from floodmark.schemas.codec import MAX_CONTROL_BYTES, codec_of
 from floodmark.schemas.errors import InvalidRecordError, SchemaError, UnreadableControlRecordError, UnreadableValueError
-from floodmark.schemas.records import MAX_PERCENTS
+from floodmark.schemas.records import MAX_PERCENTS, TIME_HEADER, header_time
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +99,47 @@ def test_a_body_made_by_hand_is_read():
 def test_a_value_in_another_form_is_refused(value):
     with pytest.raises(UnreadableControlRecordError):
         decode_watermark(b"__floodmark__/JFK", value)
+
+
+VECTORS = json.loads(files("floodmark.schemas").joinpath("vectors.json").read_text(encoding="utf-8"))
+
+
+def test_the_fingerprint_of_the_vectors_is_the_schemas():
+    assert codec_of("watermark").prefix.hex() == "c301" + VECTORS["fingerprint"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["accepted"], ids=lambda vector: vector["name"])
+def test_an_accepted_vector_decodes_to_its_record_and_back(vector):
+    value = bytes.fromhex(vector["value"])
+    assert codec_of("watermark").decode(value) == vector["record"]
+    record = decode_watermark(bytes.fromhex(vector["key"]), value)
+    assert encode_watermark(record) == value
+    assert (record.source, record.watermark, record.status.value) == tuple(
+        vector["record"][field] for field in ("source", "watermark", "status")
+    )
+
+
+@pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda vector: vector["name"])
+def test_a_refused_vector_is_refused(vector):
+    value = None if vector["value"] is None else bytes.fromhex(vector["value"])
+    with pytest.raises(UnreadableControlRecordError):
+        decode_watermark(bytes.fromhex(vector["key"]), value)
+
+
+@pytest.mark.parametrize(
+    ("values", "time"),
+    [
+        ([], None),
+        ([b"12"], 12),
+        ([b"12", b"13"], 13),
+        ([b"12", b"13 ", None, b"\xd9\xa1", b"1e3", b"+5"], 12),
+        ([b"253402300800000"], None),
+        (["-62135596800000"], -62135596800000),
+    ],
+)
+def test_the_last_readable_time_in_the_headers_counts(values, time):
+    headers = [("other", b"1"), *((TIME_HEADER, value) for value in values), ("floodmark-substream", b"7")]
+    assert header_time(headers, TIME_HEADER) == time
 
 
 def test_the_largest_marks_fit():
