@@ -3,11 +3,14 @@
 import logging
 import math
 import os
-from collections.abc import Callable
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from confluent_kafka import KafkaException
@@ -29,6 +32,7 @@ from floodmark.producers.kafka import QUIET, redacted
 from floodmark.schemas.errors import FloodmarkError, UsageError
 from floodmark.schemas.timestamps import to_datetime
 
+_CHANGES: Final = ("unreadable_headers", "headers_removed", "timestamps_replaced")
 _CHANGEFEEDS: dict[str, Callable[[], InputFormat]] = {
     "cockroachdb": CockroachDb,
     "ticdc-canal": TiCdcCanal,
@@ -160,7 +164,7 @@ def seconds(value: float, option: str) -> timedelta:
 def input_format(  # options of a command
     changefeed: str | None,
     json_field: str | None,
-    unit: str,
+    unit: str | None,
     schema: Path | None,
     event_time: str | None,
     *,
@@ -175,14 +179,16 @@ def input_format(  # options of a command
     if sum(given) != 1 or (schema is None) != (event_time is None):
         reason = "inject needs one of --json-field, --schema with --event-time, --log-time and --changefeed"
         raise UsageError(reason=reason)
+    if unit is not None and json_field is None and schema is None:
+        raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --schema with --event-time")
     if changefeed is not None:
         if changefeed not in _CHANGEFEEDS:
             raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(_CHANGEFEEDS)}")
         return _CHANGEFEEDS[changefeed]()
     if json_field is not None:
-        return JsonField(json_field, unit)  # type: ignore[arg-type]  # it checks the unit
+        return JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit
     if schema is not None and event_time is not None:
-        return AvroField(text_file(schema), event_time)
+        return AvroField(text_file(schema), event_time, unit)  # type: ignore[arg-type]  # the same
     return LogTime()
 
 
@@ -199,5 +205,29 @@ def injection_line(injector: Injector) -> str:
     reached = (
         f"watermark {to_datetime(min(known)).isoformat()}" if len(known) == len(injector.watermarks) else "unknown"
     )
-    fates = ", ".join(f"{count:,} {fate.replace('_', ' ')}" for fate, count in sorted(injector.fates.items()) if count)
-    return f"{injector.counts['records']:,} records read, {fates or 'nothing yet'}; {reached}"
+    found = injector.fates + Counter({name: injector.counts[name] for name in _CHANGES})
+    fates = ", ".join(f"{count:,} {fate.replace('_', ' ')}" for fate, count in sorted(found.items()) if count)
+    trouble = f"; first trouble: {injector.first_trouble}" if injector.first_trouble else ""
+    return f"{injector.counts['records']:,} records read, {fates or 'nothing yet'}; {reached}{trouble}"
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Within the block, Ctrl-C and SIGTERM only ask to stop; give a function that tells whether they have.
+
+    What is under way is finished, so nothing is committed by halves.  A second signal interrupts at once.
+    """
+    asked = False
+
+    def ask(_number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

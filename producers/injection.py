@@ -18,6 +18,7 @@ STATE_HEADER: Final = "floodmark-injector"
 """The header of an injector's marks with the next input offset and the state of the lane."""
 
 _MAX_STATE: Final = 900_000
+_MAX_SOURCE_BYTES: Final = 200
 _LARGEST: Final = 2**63 - 1
 
 
@@ -37,6 +38,7 @@ class Injection:
         membership: how many sources write to the target topic.
         interval: time between transactions, and so between marks.
         align: how far a partition may run ahead of the slowest; default: any distance.
+        allow_unreadable: go on although none of the first records tells a readable time.
     """
 
     source_topic: str
@@ -50,6 +52,7 @@ class Injection:
     membership: Membership = Membership()  # noqa: RUF009  # frozen
     interval: timedelta = timedelta(seconds=1)
     align: timedelta | None = None
+    allow_unreadable: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -63,6 +66,9 @@ class Injection:
             raise UsageError(reason="substreams need a time policy; this format brings promises of its own")
         if not self.source:
             object.__setattr__(self, "source", f"inject-{self.source_topic}")
+        if len(self.source.encode(errors="surrogatepass")) > _MAX_SOURCE_BYTES:
+            reason = f"source id {self.source!r} is longer than {_MAX_SOURCE_BYTES} bytes; give a shorter one"
+            raise UsageError(reason=reason)
 
     def lane(self) -> Lane:
         """Make the lane of one partition."""

@@ -7,33 +7,44 @@ goes a mark.  Both are one Kafka transaction, and so is what the injector knows:
 input offset and the state of its lane.  A crash leaves all of it or nothing; a restart reads the last mark of each
 partition and goes on there, so nothing is passed on twice and no watermark goes back.  The transactional id is the
 source id: a second instance fences the first.  Consumer groups keep no state here.
+
+No record ends an injection: what cannot be read is passed on as it is, counted, and the first place is logged.  Only
+where nothing has been written yet, or the options have changed, and no record at all tells a time, it does not begin.
 """
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from floodmark.producers.backlog import newest, read_to_end
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from floodmark.producers.closing import Closing
+from floodmark.producers.copies import Copies
+from floodmark.producers.injected import states_of, take_back
 from floodmark.producers.injection import STATE_HEADER, Injection, LaneState
-from floodmark.producers.kafka import FENCED, Config, begin_offsets, partition_count, require_topics
+from floodmark.producers.kafka import (
+    Config,
+    begin_offsets,
+    partition_count,
+    require_topics,
+    timestamp_tolerances,
+)
 from floodmark.producers.lane import Lane, PolicyLane, Way
 from floodmark.producers.metrics import Metrics, delay
+from floodmark.producers.preview import Preview, look_ahead
 from floodmark.producers.time_policy import Fate
+from floodmark.producers.transaction import Transaction
 from floodmark.schemas.codec import encode_watermark
-from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError, InjectorError
+from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord, control_key
 from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 10_000
-_TIMEOUT: Final = 30.0
 _LOOK_INTERVAL: Final = 10.0
+_FORMAT: Final = "format"  # in the state of a lane; older versions ignore it
 _OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
 
 
@@ -65,11 +76,13 @@ class Injector(Closing):
         consumer_config: more of them for the reading side.
         producer_config: more of them for the writing side.
         now: the wall clock, epoch milliseconds.
-        decisions: repeat an earlier run instead of looking at the clock, see `decisions_of`.
+        decisions: repeat an earlier run instead of looking at the clock, see `injected.decisions_of`.
+        reset: begin anew: delete all that the target holds, which must be this injector's alone.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError, FencedError: where it cannot begin.
-        InjectorError: where the target topic has fewer partitions than the input.
+        InjectorError: where the target topic has fewer partitions than the input, or cannot be begun anew.
+        CorruptSnapshotError: where the target holds a state that cannot be read.
     """
 
     def __init__(  # two are what it is, the rest has defaults
@@ -81,27 +94,32 @@ class Injector(Closing):
         producer_config: Config | None = None,
         now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         decisions: Mapping[int, list[tuple[int, int]]] | None = None,
+        reset: bool = False,
     ) -> None:
         """Take over from any instance before, and find where it stood."""
         self.injection = injection
         self.counts: Counter[str] = Counter()
-        """``records`` read, ``dropped``, ``marks``, ``transactions``."""
+        """``records`` read, ``dropped``, ``marks``, ``transactions``, and of the records that were passed on:
+        ``unreadable_headers``, ``headers_removed`` (floodmark's names, which are ours), ``timestamps_replaced``."""
         self._config = dict(config)
         self._now = now
-        self._decisions = {number: list(steps) for number, steps in (decisions or {}).items()}
+        self._decisions = {number: deque(steps) for number, steps in (decisions or {}).items()}
         self._replaying = decisions is not None
         self._key = control_key(injection.source)
         given, self._partitions = self._sizes()
         transactional = {
             "linger.ms": 20,
             "queue.buffering.max.messages": 1_000_000,
+            "message.max.bytes": 1_000_000_000,  # the broker decides
             **config,
             **(producer_config or {}),
             "transactional.id": f"floodmark-{injection.source}-{injection.target_topic}",
         }
-        self._producer = Producer(transactional, logger=_log)
-        self._call(self._producer.init_transactions, _TIMEOUT)
-        self._epoch = 0
+        self._out = Transaction(transactional, injection.source, injection.target_topic)
+        self._copies = Copies(injection, timestamp_tolerances(config, injection.target_topic), self.counts)
+        self._epoch = take_back(config, injection) if reset else 0
+        self._unproven = True
+        """Whether no instance before has begun with this format."""
         self._tracks = self._resume(given)
         self._epoch = max(self._epoch + 1, now())
         reading = {"group.id": f"floodmark-{injection.source}", "isolation.level": "read_committed"}
@@ -114,7 +132,7 @@ class Injector(Closing):
                 if track.used
             ]
         )
-        self._open = False
+        self._amid = False
         self._next_commit = time.monotonic()
         self._next_look = time.monotonic() + _LOOK_INTERVAL
 
@@ -133,7 +151,7 @@ class Injector(Closing):
         """Begin where the last committed transaction ended."""
         injection, tracks = self.injection, {}
         begins = begin_offsets(self._config, [injection.source_topic])
-        states = newest(self._config, injection.target_topic, range(self._partitions), self._state_of)
+        states = states_of(self._config, injection.target_topic, injection.source, range(self._partitions))
         for number in range(self._partitions):
             begin = begins.get((injection.source_topic, number), 0)
             track = tracks[number] = _Track(injection.lane(), begin, used=number < given)
@@ -142,6 +160,8 @@ class Injector(Closing):
                 track.next = state.next
                 track.lane.restore(state.lane)
                 track.lane.counts.update(state.counts)
+                if state.lane.get(_FORMAT, injection.fmt.about) == injection.fmt.about:
+                    self._unproven = False
                 self._epoch = max(self._epoch, state.epoch)
                 if track.next < begin:
                     reason = f"partition {number} was read up to {track.next}, and Kafka has it from {begin} on"
@@ -152,7 +172,7 @@ class Injector(Closing):
         """Take in partitions that were added to either topic."""
         given, self._partitions = self._sizes()
         # Asked by the producer itself, so that it learns of them, too.
-        partition_count(self._producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
+        partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
         for number in range(self._partitions):
             track = self._tracks.get(number)
             if track is None:
@@ -171,45 +191,76 @@ class Injector(Closing):
                 if not track.used:
                     track.lane.follow(min(known))
 
-    def _state_of(self, message: Message) -> LaneState | None:
-        headers: Any = message.headers()
-        if message.key() != self._key:
-            return None
-        value = dict(headers or []).get(STATE_HEADER)
-        return None if value is None else LaneState.unpack(value)
-
-    def run(self, *, until_end: bool = False, progress: Callable[["Injector"], None] | None = None) -> None:
-        """Go on until interrupted.
+    def run(
+        self,
+        *,
+        until_end: bool = False,
+        progress: Callable[["Injector"], None] | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Go on until asked to stop; what has been taken in is committed then.
 
         Args:
             until_end: stop when all that is in the input has been passed on.
             progress: is told after each transaction.
+            stop: is asked between the steps.
+
+        Raises:
+            InjectorError: where it cannot go on; with ``until_end`` also where all was passed on and told no time.
         """
-        while True:
+        ended = False
+        while not (ended or stop()):
             self.step(progress)
-            if until_end and all(track.at_end for track in self._tracks.values() if track.used):
-                self.commit()
-                return
+            ended = until_end and all(track.at_end for track in self._tracks.values() if track.used)
+        if self.counts["transactions"]:
+            self.commit()
+        if ended and not self.injection.allow_unreadable:
+            self._require_time()
+
+    def _require_time(self) -> None:
+        told = any(track.lane.timed for track in self._tracks.values())
+        silent = self.fates["unreadable"] + self.fates["timeless"]
+        if silent and not told:
+            reason = (
+                f"all {silent:,} record(s) were passed on, and none told a time, read as {self.injection.fmt.about}"
+            )
+            reason += f"; {self.first_trouble}" if self.first_trouble else ""
+            advice = "correct the field, unit, schema or format and begin anew with --reset, or pass --allow-unreadable"
+            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
     def step(self, progress: Callable[["Injector"], None] | None = None) -> None:
         """Take in what has come, and commit when due; the first commit marks all partitions before any record."""
+        ahead: list[Message] = []
         if not self.counts["transactions"]:
+            ahead = self._look_ahead()
             self.commit()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             self._grow()
         wait = max(0.0, min(0.1, self._next_commit - time.monotonic()))
-        self._take(self._consumer.consume(_BATCH, wait))
+        self._take(ahead or self._consumer.consume(_BATCH, wait))
         self._align()
         if time.monotonic() >= self._next_commit:
             self.commit()
             if progress is not None:
                 progress(self)
 
+    def _look_ahead(self) -> list[Message]:
+        """Return the first records, once one of them has told a time: a wrong option must not write a whole topic."""
+        if not self._unproven or self.injection.allow_unreadable:
+            return []
+        used = {number: self.injection.lane() for number, track in self._tracks.items() if track.used}
+        preview = Preview(self.injection, used)
+        found = look_ahead(self._consumer, preview, _BATCH, lambda preview: preview.timed)
+        preview.require_time()
+        return found
+
     def _take(self, messages: list[Message]) -> None:
-        self._call(self._begin)
-        seen = time.monotonic()
-        tracks, produce, target = self._tracks, self._producer.produce, self.injection.target_topic
+        self._amid = True
+        self._out.begin()
+        seen, copies = time.monotonic(), self._copies
+        lowest, highest = copies.taken(self._now())
+        tracks, produce, target = self._tracks, self._out.producer.produce, self.injection.target_topic
         for message in messages:
             error = message.error()
             number: Any = message.partition()
@@ -223,20 +274,31 @@ class Injector(Closing):
             log_time = message.timestamp()[1]
             if self._replaying:
                 self._replay(number, track, offset)
-            way, headers = track.lane.take(key, value, log_time)
+            lane = track.lane
+            way, headers = lane.take(key, value, log_time)
+            if lane.trouble is not None:
+                copies.name(message, lane.trouble)
+                lane.trouble = None
             track.next, track.seen, track.at_end, track.dirty = offset + 1, seen, False, True
+            if way is Way.AWAY:
+                continue
+            given = copies.headers(message)
+            if not lowest <= log_time <= highest:
+                headers, log_time = copies.without_timestamp(message, headers), 0
             if way is Way.ON:
-                given: Any = message.headers()
-                both = [*given, *headers] if given else list(headers)
+                both: Any = [*copies.foreign(given), *headers] if given else list(headers)
                 try:
                     produce(target, value, key, number, timestamp=log_time, headers=both)
                 except BufferError:
-                    self._produce(target, value, key, number, log_time, both)
+                    self._out.produce(target, value, key, number, log_time, both)
+                except KafkaException as failure:
+                    self._out.refuse(failure)
                 track.records += 1
-            elif way is Way.OUT:
-                self._drop(message, log_time)
+            else:
+                self._drop(message, log_time, given)
         self.counts["records"] += len(messages)
-        self._producer.poll(0)
+        self._out.producer.poll(0)
+        self._amid = False
 
     def _note(self, track: _Track, error: KafkaError) -> None:
         """Learn that a partition has come to its end; raise what is an error."""
@@ -253,24 +315,31 @@ class Injector(Closing):
 
     def _replay(self, number: int, track: _Track, offset: int) -> None:
         """Decide again what the run before has decided without an event."""
-        steps = self._decisions.get(number, [])
+        steps = self._decisions.get(number, deque())
         while steps and steps[0][0] <= offset:
-            _, watermark = steps.pop(0)
+            _, watermark = steps.popleft()
             if isinstance(track.lane, PolicyLane):
                 track.lane.keeper.advance(watermark)
 
-    def _drop(self, message: Message, log_time: int) -> None:
+    def _drop(self, message: Message, log_time: int, headers: list[tuple[str, Any]]) -> None:
         self.counts["dropped"] += 1
         topic = self.injection.dropped_to
         if topic is not None:
             key: Any = message.key()
             value: Any = message.value()
-            self._produce(topic, value, key, -1, log_time, message.headers())
+            self._out.produce(topic, value, key, -1, log_time, headers)
 
     def commit(self) -> None:
-        """Mark what has moved, and commit it together with the records."""
-        if not self._open:
-            self._call(self._begin)
+        """Mark what has moved, and commit it together with the records.
+
+        Raises:
+            InjectorError: where a step was interrupted: what it has half done may not be committed.
+            FencedError, BrokerUnavailableError: where Kafka does not take it.
+        """
+        if self._amid:
+            reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"
+            raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
+        self._out.begin()
         for track in self._tracks.values():
             if track.used and track.at_end and not self._replaying:
                 track.lane.estimate(int((time.monotonic() - track.seen) * 1_000))
@@ -278,13 +347,13 @@ class Injector(Closing):
         for number, track in self._tracks.items():
             if track.dirty or track.lane.watermark != track.marked:
                 self._mark(number, track)
-        self._call(self._producer.commit_transaction, _TIMEOUT)
-        self._open = False
+        self._out.commit()
         self.counts["transactions"] += 1
         self._next_commit = time.monotonic() + self.injection.interval.total_seconds()
 
     def _mark(self, number: int, track: _Track, status: Status = Status.ACTIVE) -> None:
-        state = LaneState(track.next, self._epoch, track.lane.snapshot(), dict(track.lane.counts))
+        lane = {**track.lane.snapshot(), _FORMAT: self.injection.fmt.about}
+        state = LaneState(track.next, self._epoch, lane, dict(track.lane.counts))
         packed = state.pack(self.injection.source, number)
         self._send_mark(number, track, status, [(STATE_HEADER, packed)])
         track.marked, track.dirty = track.lane.watermark, False
@@ -304,7 +373,7 @@ class Injector(Closing):
         track.sequence += 1
         self.counts["marks"] += 1
         both = [(HEADER, FORMAT_VERSION), *headers]
-        self._produce(self.injection.target_topic, encode_watermark(record), self._key, number, 0, both)
+        self._out.produce(self.injection.target_topic, encode_watermark(record), self._key, number, 0, both)
 
     def _align(self) -> None:
         """Pause the partitions that are too far ahead of the slowest; it itself never is."""
@@ -327,11 +396,15 @@ class Injector(Closing):
     def end(self) -> None:
         """Say in every partition that nothing more will come, for an input that is complete."""
         self.commit()
-        self._call(self._begin)
+        self._out.begin()
         for number, track in self._tracks.items():
             self._mark(number, track, Status.ENDED)
-        self._call(self._producer.commit_transaction, _TIMEOUT)
-        self._open = False
+        self._out.commit()
+
+    @property
+    def first_trouble(self) -> str | None:
+        """The place of the first record that could not be read or not be passed on as it was, and why."""
+        return self._copies.first_trouble
 
     @property
     def watermarks(self) -> dict[int, int | None]:
@@ -348,9 +421,7 @@ class Injector(Closing):
         """What became of the records, over all partitions and since the injection began."""
         total: Counter[str] = Counter()
         for track in self._tracks.values():
-            total.update(track.lane.counts)
-            if isinstance(track.lane, PolicyLane):
-                total.update(track.lane.keeper.counts)
+            total.update(track.lane.fates)
         return total
 
     def metrics(self) -> Metrics:
@@ -371,65 +442,5 @@ class Injector(Closing):
 
     def close(self) -> None:
         """Let go of the clients; what is not committed is given up, and done again by the next instance."""
-        if self._open:
-            self._open = False
-            with suppress(FloodmarkError):  # Kafka ends it by itself where it cannot be reached
-                self._call(self._producer.abort_transaction, _TIMEOUT)
+        self._out.abort()
         self._consumer.close()
-
-    def _begin(self) -> None:
-        if not self._open:
-            self._producer.begin_transaction()
-            self._open = True
-
-    def _produce(  # a Kafka record
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        timestamp: int,
-        headers: Any,  # noqa: ANN401
-    ) -> None:
-        while True:
-            try:
-                self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
-            except BufferError:
-                self._producer.poll(0.05)
-            else:
-                return
-
-    def _call(self, do: Callable[..., object], *arguments: object) -> None:
-        """Do something with the transaction; say clearly what went wrong."""
-        try:
-            do(*arguments)
-        except KafkaException as error:
-            cause: Any = error.args[0]
-            if cause.code() in FENCED:
-                raise FencedError(job=self.injection.source, topic=self.injection.target_topic) from error
-            servers = self._config.get("bootstrap.servers")
-            reason = f"transaction of injector {self.injection.source!r}: {cause.str()}"
-            raise BrokerUnavailableError(bootstrap_servers=servers, seconds=_TIMEOUT, reason=reason) from error
-
-
-def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tuple[int, int]]]:
-    """Read what an earlier injection decided: per partition, before which input offset which watermark was in force.
-
-    Args:
-        config: confluent-kafka consumer settings.
-        topic: the target topic of that injection.
-        source: its source id.
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: where it cannot be read.
-    """
-    key, found = control_key(source), dict[int, list[tuple[int, int]]]()
-    for message in read_to_end(config, begin_offsets(config, [topic])):
-        headers: Any = message.headers()
-        value = dict(headers or []).get(STATE_HEADER) if message.key() == key else None
-        if value is not None:
-            state = LaneState.unpack(value)
-            if state.lane["watermark"] is not None:
-                step = (state.next, int(state.lane["watermark"]))
-                found.setdefault(int(message.partition() or 0), []).append(step)
-    return found

@@ -119,14 +119,30 @@ def begin_offsets(config: Config, topics: Collection[str]) -> dict[tuple[str, in
 
 def compacted_topics(config: Config, topics: Collection[str]) -> set[str]:
     """Return which topics are compacted; one whose settings may not be read counts as not compacted."""
+    return {topic for topic, found in _settings(config, topics).items() if "compact" in found.get("cleanup.policy", "")}
+
+
+def timestamp_tolerances(config: Config, topic: str) -> tuple[int | None, int | None]:
+    """Return how many milliseconds a record's timestamp may be behind and ahead of the clock, for a topic to take it.
+
+    ``None``: any number, or the topic's settings may not be read.
+    """
+    found = _settings(config, [topic]).get(topic, {})
+    if found.get("message.timestamp.type") == "LogAppendTime":
+        return None, None
+    behind, ahead = (found.get(f"message.timestamp.{side}.max.ms") for side in ("before", "after"))
+    return (None if behind is None else int(behind)), (None if ahead is None else int(ahead))
+
+
+def _settings(config: Config, topics: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics, of each that may be asked for them."""
     client = AdminClient(dict(config), logger=QUIET)
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    found = set()
+    found: dict[str, dict[str, str]] = {}
     for resource, future in client.describe_configs(resources, request_timeout=TIMEOUT).items():
         with suppress(KafkaException):
-            policy = future.result(timeout=TIMEOUT + 5)["cleanup.policy"].value
-            if "compact" in str(policy):
-                found.add(str(resource.name))
+            entries = future.result(timeout=TIMEOUT + 5)
+            found[str(resource.name)] = {name: str(entry.value) for name, entry in entries.items()}
     return found
 
 

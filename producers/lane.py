@@ -41,9 +41,13 @@ class Lane(ABC):
 
     def __init__(self, fmt: InputFormat) -> None:
         """Begin with nothing read."""
+        self.fmt = fmt
         self.read = fmt.read
         self.counts: Counter[str] = Counter()
-        """``late``, ``unreadable``, ``unreadable_arrival``, ``unreadable_key``, ``reserved``, ``resolved``."""
+        """``unreadable`` times, ``unreadable_arrival``, ``unreadable_key``, ``timeless`` records, ``reserved`` keys,
+        ``resolved`` messages, and ``late`` records behind them."""
+        self.timed = False
+        """Whether any record has told a time, or promised one."""
         self.trouble: str | None = None
         """Why the last record is counted as one that cannot be read; the shell names its place, and clears this."""
 
@@ -57,8 +61,12 @@ class Lane(ABC):
         except (UnreadableValueError, InvalidEventTimeError) as error:
             self._count("unreadable", str(error))
             time = None
+        else:
+            if time is None and value is not None:
+                self.counts["timeless"] += 1
         if time is None:
             return Way.ON, _NONE  # nothing is lost, and no watermark moves
+        self.timed = True
         return self._pass(time, key, value, log_time)
 
     def _count(self, what: str, why: str) -> None:
@@ -73,6 +81,11 @@ class Lane(ABC):
     @abstractmethod
     def watermark(self) -> int | None:
         """What the lane promises."""
+
+    @property
+    def fates(self) -> Counter[str]:
+        """What became of the records, and what could not be read."""
+        return self.counts
 
     def estimate(self, elapsed: int) -> None:  # noqa: B027  # only a policy guesses
         """Advance with no event; elapsed: milliseconds since the last one was seen."""
@@ -144,6 +157,11 @@ class PolicyLane(Lane):
         """What the policy promises."""
         return self.keeper.watermark
 
+    @property
+    def fates(self) -> Counter[str]:
+        """The same, with what the policy decided."""
+        return self.counts + self.keeper.counts
+
     def estimate(self, elapsed: int) -> None:
         """Advance by the estimated arrival."""
         self.keeper.estimate(elapsed)
@@ -166,6 +184,7 @@ class PolicyLane(Lane):
         if isinstance(keys, dict):
             state = {**state, "keys": {_shortened(key): watermark for key, watermark in keys.items()}}
         self.keeper.restore(state)
+        self.timed = bool(self.keeper.counts)
 
 
 def _ident(substream: bytes) -> bytes:
@@ -224,7 +243,7 @@ class ResolvedLane(Lane):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the promise."""
-        return {"watermark": self._watermark}
+        return {"watermark": self._watermark, "timed": self.timed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up the promise.
@@ -235,6 +254,7 @@ class ResolvedLane(Lane):
         try:
             watermark = state["watermark"]
             self._watermark = None if watermark is None else event_time_of(watermark)
-        except (LookupError, TypeError, InvalidEventTimeError) as error:
+            self.timed = bool(state.get("timed", watermark is not None))  # older versions did not say
+        except (LookupError, TypeError, AttributeError, InvalidEventTimeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise CorruptSnapshotError(where="of a changefeed", reason=reason, advice="begin anew") from error

@@ -17,17 +17,21 @@ from floodmark.producers.command import (
     kafka_settings,
     run_command,
     seconds,
+    stop_on_signals,
     substreams,
     text_file,
 )
+from floodmark.producers.injected import decisions_of
 from floodmark.producers.injection import Injection
-from floodmark.producers.injector import Injector, decisions_of
+from floodmark.producers.injector import Injector
 from floodmark.producers.metrics import serve_metrics
+from floodmark.producers.preview import preview_injection
 from floodmark.producers.tail import tail_lines
 from floodmark.producers.time_policy import TimePolicy
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
 from rich.console import Console
+from rich.markup import escape
 
 _TOLD: Final = 10_000  # records between two words of progress
 
@@ -129,8 +133,10 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     source_topic: Annotated[str, typer.Option("--from", help="The topic without watermarks.")],
     target_topic: Annotated[str, typer.Option("--to", help="The topic that gets them; at least as many partitions.")],
     bootstrap_servers: BootstrapServers = None,
-    json_field: Annotated[str | None, typer.Option(help="Event time: this field of JSON objects.")] = None,
-    unit: Annotated[str, typer.Option(help="Unit of the JSON field since 1970: s, ms, us or ns.")] = "ms",
+    json_field: Annotated[str | None, typer.Option(help="Event time: this JSON field; a dot leads within.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="Of the field since 1970: s, ms, us, ns; default: ms, or as Avro says.")
+    ] = None,
     schema: Annotated[Path | None, typer.Option(help="Event time: in Avro of this schema ...")] = None,
     event_time: Annotated[str | None, typer.Option(help="... this field.")] = None,
     log_time: Annotated[bool, typer.Option(help="Event time: Kafka's own timestamp.")] = False,
@@ -141,7 +147,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         float | None, typer.Option(help="Drop events this much ahead of arrival, seconds; -1: none.")
     ] = 300,
     late: Annotated[float, typer.Option(help="Events more seconds behind their arrival are late.")] = 5,
-    out_of_order: Annotated[float, typer.Option(help="Seconds that events may be out of order.")] = 0,
+    out_of_order: Annotated[
+        float | None, typer.Option(help="Seconds that events may be out of order; default: as --late, with --over 0.")
+    ] = None,
     on_late: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
     on_out_of_order: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
     over: Annotated[
@@ -157,6 +165,11 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = None,
     until_end: Annotated[bool, typer.Option(help="Stop when all that is there has been passed on.")] = False,
     end: Annotated[bool, typer.Option(help="With --until-end: say that nothing more will come.")] = False,
+    allow_unreadable: Annotated[
+        bool, typer.Option(help="Go on although no record so far tells a readable time.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show what would become of 1,000 records; write nothing.")] = False,
+    reset: Annotated[bool, typer.Option(help="Begin anew: delete the target's records, all its own.")] = False,
     config: ConfigFile = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this loopback port.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON after each transaction.")] = False,
@@ -166,7 +179,8 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     Passes every record on to the same partition, byte for byte, and puts marks between them: by a time policy (how
     late, early and out of order events may be), or by the promises of a CockroachDB or TiCDC changefeed.  An event
     whose time was adjusted carries the time that counts in the header floodmark-time.  Start it again after a crash:
-    it goes on where its last transaction ended.
+    it goes on where its last transaction ended.  What cannot be read is passed on and counted; where no record at all
+    tells a time, it does not begin.  Ctrl-C and SIGTERM commit what was read, and end it.
 
     Exit status: 0 done or interrupted, 2 could not go on.
     """
@@ -179,7 +193,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
             on_late=on_late,  # type: ignore[arg-type]  # the policy says what it knows
             on_out_of_order=on_out_of_order,  # type: ignore[arg-type]  # the same
             late=seconds(late, "--late"),
-            out_of_order=seconds(out_of_order, "--out-of-order"),
+            out_of_order=None if out_of_order is None else seconds(out_of_order, "--out-of-order"),
         ),
         over=substreams(over),
         drop_late=drop_late,
@@ -187,27 +201,34 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         source=source,
         interval=seconds(interval, "--interval"),
         align=None if align is None else seconds(align, "--align"),
+        allow_unreadable=allow_unreadable,
     )
     settings = kafka_settings(bootstrap_servers, config)
-    decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
-    console = Console(stderr=True)
-    with Injector(injection, settings, decisions=decisions) as injector, console.status("waiting") as status:
+    if dry_run:
+        preview = preview_injection(injection, settings)
+        typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))
+        preview.require_time()
+        return
+    with stop_on_signals() as stop:
+        decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
+        console = Console(stderr=True)
+        with (
+            Injector(injection, settings, decisions=decisions, reset=reset) as injector,
+            console.status("waiting") as status,
+        ):
 
-        def progress(injector: Injector) -> None:
-            if exporter is not None:
-                exporter.update(injector.metrics())
-            if json:
-                typer.echo(dumps({**injector.counts, **injector.fates, "watermarks": injector.watermarks}))
-            status.update(injection_line(injector))
+            def progress(injector: Injector) -> None:
+                if exporter is not None:
+                    exporter.update(injector.metrics())
+                if json:
+                    typer.echo(dumps({**injector.counts, **injector.fates, "watermarks": injector.watermarks}))
+                status.update(escape(injection_line(injector)))
 
-        try:
-            injector.run(until_end=until_end, progress=progress)
-            if end:
+            injector.run(until_end=until_end, progress=progress, stop=stop)
+            if end and not stop():
                 injector.end()
-        except KeyboardInterrupt:
-            injector.commit()
-        typer.echo(injection_line(injector), err=True)
+            typer.echo(injection_line(injector), err=True)
 
 
 @app.command()

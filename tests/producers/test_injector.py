@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from floodmark.producers import Data, Mark, Observer, TimePolicy
 from floodmark.producers.adapters import CockroachDb, JsonField, TiCdcCanal, over_key
+from floodmark.producers.injected import decisions_of
 from floodmark.producers.injection import Injection
-from floodmark.producers.injector import Injector, decisions_of
+from floodmark.producers.injector import Injector
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
 from golden import POLICIES, golden
 from harness import until
