@@ -145,6 +145,24 @@ class ForeignCheckpointError(SnapshotError):
     )
 
 
+class EventTimeShiftError(FloodmarkError):
+    """A derived event time further before that of the input than `event_time` was told."""
+
+    template = (
+        "job {job!r}: a derived event time {event_time} is behind the watermark {watermark}, though event_time() "
+        "allows for {shift}: operators would drop the row; give a larger shift= and a new checkpoint_location"
+    )
+
+
+class UnusableInputError(FloodmarkError):
+    """An input that has ended, and of which not one record could be used."""
+
+    template = (
+        "job {job!r}: none of the {records} data record(s) of {topics} can be used: {cause}; "
+        "mend value= or event_time= of read(), and start with a new checkpoint_location"
+    )
+
+
 class EnvironmentProblemError(FloodmarkError):
     """Something on the machine or the network is not as it must be."""
 

@@ -31,13 +31,15 @@ from floodmark.schemas.errors import (
     InvalidOutputError,
     PromiseBrokenError,
     SnapshotError,
+    UnusableInputError,
 )
 from floodmark.schemas.ledger import Discord, Discrepancy, Ledger
 from floodmark.schemas.records import Membership, WatermarkRecord
-from floodmark.schemas.timestamps import is_late, milliseconds
+from floodmark.schemas.timestamps import END_OF_TIME, is_late, milliseconds
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.audit import Offsets, SeenMark, Sight
 from floodmark.spark_jobs.engine import Committed, Engine, InterruptedBatchError, committed
+from floodmark.spark_jobs.event_time import Derived, require_shift
 from floodmark.spark_jobs.observation import Observation
 from floodmark.spark_jobs.progress import Progress, WindowsClose, ran_with_of, spark_watermark
 from floodmark.spark_jobs.read import Reading
@@ -45,6 +47,7 @@ from floodmark.spark_jobs.rebuild import rebuild
 from floodmark.spark_jobs.reread import count_late, observation
 from floodmark.spark_jobs.sinks import Sink
 from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
+from floodmark.spark_jobs.unusable import UNUSABLE, is_tally, nothing_usable, tally
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -61,7 +64,8 @@ class Batch:
     ``watermark`` is the input watermark that the next batch runs with, ``output`` the one handed on,
     ``promised`` what all events together allow: less, where a percentile drives the job.  ``late``: rows
     behind the watermark that the batch ran with.  ``unreadable``: values that could not be decoded; ``timeless``: rows
-    without event time; both were skipped.  ``unreadable_marks``: control keys without a readable watermark record.
+    without event time; ``out_of_range``: rows whose event time Spark's
+    watermark cannot judge; all were skipped.  ``unreadable_marks``: control keys without a readable watermark record.
     ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;
     ``discrepancies`` says where, and which marks are missing.
     """
@@ -77,6 +81,7 @@ class Batch:
     late: int
     unreadable: int
     timeless: int
+    out_of_range: int
     unreadable_marks: int
     tombstones: int
     lost: int
@@ -98,6 +103,7 @@ class Settings:
     windows_close: WindowsClose = "after"
     rebuild: bool = False
     membership: Membership = Membership()  # noqa: RUF009  # frozen
+    derived: Derived = Derived()  # noqa: RUF009  # frozen
 
 
 class Drive:
@@ -126,6 +132,7 @@ class Drive:
         self._snapshots = snapshots
         self._settings = settings
         self._inputs = {topic: reading.client for reading in readings for topic in reading.topics}
+        self._of = {topic: reading for reading in readings for topic in reading.topics}
         self._hold = milliseconds(settings.hold)
         self._on_batch = on_batch
         self._query: StreamingQuery | None = None
@@ -203,6 +210,8 @@ class Drive:
         ]
         seen, discrepancies = self._take_in(progress, observed, (start, end))
         seen["late"] = self._count_late(frame, observed, (start, end), ran_with)
+        if not seen["late"]:
+            require_shift(self.identity.job, self._settings.derived, metrics, ran_with)
         self._check_output(progress, output_metrics, batch_id, late=seen["late"])
         # Spark must really have run with what the snapshot says; if not, nothing new is complete.
         in_force = ran_with is None or engine.watermark >= spark_watermark(ran_with, self._settings.windows_close)
@@ -210,6 +219,7 @@ class Drive:
             progress.applied = None
         output = progress.finish_batch(stateful=engine.is_stateful(), hold=self._hold)
         progress.counts.update(seen)
+        self._require_usable(progress)
         self._snapshots.store(batch_id, progress.snapshot())
         self._commit(batch_id, progress, output)
         if progress.applied is not None:
@@ -240,7 +250,7 @@ class Drive:
                 if not self._settings.rebuild:
                     raise
                 _log.warning("job %s: %s", self.identity.job, error)
-                progress = rebuild(self._inputs, last.offsets)
+                progress = rebuild(self._inputs, last.offsets, self._promise)
                 ran_with, known = ran_with_of(last.watermark, self._settings.windows_close), progress.applied
                 # What Spark ran with may have been a guess, where the checkpoint was a plain query's: trust the marks.
                 both = None if ran_with is None or known is None else min(ran_with, known)
@@ -272,15 +282,15 @@ class Drive:
     ) -> tuple[dict[str, int], tuple[Discrepancy, ...]]:
         """Take in what the batch observed; return what is counted of it, and where rows and marks disagree."""
         job, sight, seen = self.identity.job, Sight(), dict.fromkeys(_COUNTED, 0)
-        for _, found in observed:
+        for reading, found in observed:
             sight.add(found.marks, found.records)
             seen["records"] += found.total
-            for name in ("unreadable", "timeless", "tombstones"):
-                seen[name] += getattr(found, name)
-            for name in ("unreadable", "timeless"):
-                if seen_here := getattr(found, name):
-                    place = getattr(found, f"{name}_at")
-                    _log.warning("job %s: %d %s row(s), the first at %s", job, seen_here, name, place)
+            seen["tombstones"] += found.tombstones
+            for kind, skipped in found.unusable.items():
+                seen[kind] += skipped.count
+                if skipped.first is not None:
+                    _log.warning("job %s: %d %s row(s), the first at %s", job, skipped.count, kind, skipped.first)
+            tally(progress.counts, reading.topics[0], found.rows, found.unusable)
         for mark in sight.marks:
             seen["marks"] += 1
             if mark.record is None:
@@ -294,12 +304,30 @@ class Drive:
                 seen["lost" if discrepancy.discord is Discord.LOST else "surplus"] += discrepancy.records
         return seen, discrepancies
 
+    def _require_usable(self, progress: Progress) -> None:
+        """Say that no record of a reading could be used so far; once the input has ended, that is an error."""
+        for reading in self._readings:
+            found = nothing_usable(progress.counts, reading.topics)
+            if found is None:
+                continue
+            records, cause = found
+            error = UnusableInputError(
+                job=self.identity.job, records=records, topics=", ".join(reading.topics), cause=cause
+            )
+            if progress.applied == END_OF_TIME:
+                raise error
+            _log.error("so far: %s", error)
+
+    def _promise(self, topic: str, record: WatermarkRecord) -> WatermarkRecord:
+        return self._of[topic].shifted(record)
+
     def _apply(self, progress: Progress, mark: SeenMark, record: WatermarkRecord | None) -> None:
         place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
         if record is None:
             for tracker in filter(None, (progress.promised, progress.tracker)):
                 tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
             return
+        record = self._promise(mark.topic, record)
         if progress.promised is not None:
             progress.promised.apply(record, **place)
         percentile = self._percentiles.get(mark.topic)
@@ -375,7 +403,8 @@ class Drive:
         progress = self._progress
         if progress is None:
             return dict.fromkeys(_COUNTED, 0)
-        return {**dict.fromkeys(_COUNTED, 0), **progress.counts, **progress.tracker.counts}
+        counts = {name: count for name, count in progress.counts.items() if not is_tally(name)}
+        return {**dict.fromkeys(_COUNTED, 0), **counts, **progress.tracker.counts}
 
     @property
     def watermark(self) -> int | None:
@@ -392,5 +421,5 @@ class Drive:
             self._sink.close()
 
 
-_INPUT: Final = ("records", "marks", "late", "unreadable", "timeless", "unreadable_marks", "tombstones")
+_INPUT: Final = ("records", "marks", "late", *UNUSABLE, "unreadable_marks", "tombstones")
 _COUNTED: Final = (*_INPUT, "lost", "surplus")

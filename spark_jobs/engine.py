@@ -21,6 +21,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 _STATEFUL: Final = ("StateStoreReader", "StateStoreWriter", "StatefulOperator")
 
+_STATEFUL_LOGICAL: Final = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "Join",
+    "TransformWithState",
+    "TransformWithStateInPandas",
+    "TransformWithStateInPySpark",
+}
+
 
 def _unsupported(missing: str, error: object) -> UnsupportedSparkError:
     return UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=str(error).splitlines()[0][:200])
@@ -42,6 +54,45 @@ def observations(frame: DataFrame) -> list[str]:
     try:
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         return [node.name() for node in _nodes(plan) if node.getClass().getSimpleName() == "CollectMetrics"]
+    except (AttributeError, TypeError, Py4JError) as error:
+        raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
+
+
+def observations_behind_state(frame: DataFrame) -> list[str]:
+    """Return the names of those observations in a frame's plan that see what an operator with state has given out.
+
+    Raises:
+        UnsupportedSparkError: where the plan cannot be reached.
+    """
+    try:
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        watching = [node for node in _nodes(plan) if node.getClass().getSimpleName() == "CollectMetrics"]
+        return [node.name() for node in watching if any(map(_keeps_state, _nodes(node)))]
+    except (AttributeError, TypeError, Py4JError) as error:
+        raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
+
+
+def _keeps_state(node: Any) -> bool:  # noqa: ANN401  # a JVM plan
+    """Tell whether a logical operator keeps state from batch to batch; a join does between two streams."""
+    stateful = node.getClass().getSimpleName() in _STATEFUL_LOGICAL
+    return stateful and all(child.isStreaming() for child in _each(node.children()))
+
+
+def delays_of_deduplications(frame: DataFrame, metadata: str) -> list[int]:
+    """Return the time within which each ``dropDuplicatesWithinWatermark`` of a frame's plan forgets, milliseconds.
+
+    Args:
+        frame: any.
+        metadata: the name under which a column has that time.
+
+    Raises:
+        UnsupportedSparkError: where the plan cannot be reached.
+    """
+    try:
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        deduplications = [n for n in _nodes(plan) if n.getClass().getSimpleName() == "DeduplicateWithinWatermark"]
+        columns = [column.metadata() for node in deduplications for column in _each(node.child().output())]
+        return [int(found.getLong(metadata)) for found in columns if found.contains(metadata)]
     except (AttributeError, TypeError, Py4JError) as error:
         raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
 

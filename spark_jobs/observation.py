@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from floodmark.spark_jobs.unusable import UNUSABLE, Skipped
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
@@ -27,16 +28,15 @@ class Observation:
 
     ``marks``: the records under control keys, as JSON.  ``records``: how many of each partition.
     ``earliest``: the lowest event time, epoch milliseconds.  ``exact``: whether each record was counted exactly once;
-    where not, counts may be too high.  ``*_at``: the first place.
+    where not, counts may be too high.  ``rows``: records that became rows.  ``unusable``: those that should
+    have, by kind.
     """
 
     marks: str = "[]"
     records: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    unreadable: int = 0
-    unreadable_at: str | None = None
-    timeless: int = 0
-    timeless_at: str | None = None
+    rows: int = 0
     tombstones: int = 0
+    unusable: Mapping[str, Skipped] = field(default_factory=dict)
     earliest: int | None = None
     exact: bool = True
 
@@ -57,10 +57,8 @@ class Observation:
         return cls(
             marks=metrics.get("marks") or "[]",
             records=records,
-            unreadable=int(metrics.get("unreadable") or 0),
-            unreadable_at=metrics.get("unreadable_at"),
-            timeless=int(metrics.get("timeless") or 0),
-            timeless_at=metrics.get("timeless_at"),
+            rows=int(metrics.get("rows") or 0),
+            unusable={kind: Skipped.of(int(metrics.get(kind) or 0), metrics.get(f"{kind}_at")) for kind in UNUSABLE},
             tombstones=int(metrics.get("tombstones") or 0),
             earliest=metrics.get("earliest"),
             exact=len(tasks) == len(points) < _PLACES,
@@ -76,15 +74,20 @@ def columns(topics: Sequence[str]) -> list[Column]:
     place = F.struct("topic", "partition", "offset")
     log_time = F.unix_millis("timestamp").alias("log_time")
     mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
-    unreadable = F.expr("not control and raw is not null and value is null")
-    timeless = F.expr("not control and value is not null and event_time is null")
+    kind = F.col("kind")
+    seconds = F.unix_seconds("event_time").alias("epoch_seconds")
+    unusable = []
+    for name in UNUSABLE:
+        found = F.struct(place.alias("place"), *([seconds] if name == "out_of_range" else []))
+        unusable += [
+            F.count_if(kind == name).alias(name),
+            F.to_json(F.min(F.when(kind == name, found))).alias(f"{name}_at"),
+        ]
     return [
         F.to_json(F.collect_list(F.when(F.col("control"), mark))).alias("marks"),
-        F.count_if(F.expr("not control and raw is null")).alias("tombstones"),
-        F.count_if(unreadable).alias("unreadable"),
-        F.to_json(F.min(F.when(unreadable, place))).alias("unreadable_at"),
-        F.count_if(timeless).alias("timeless"),
-        F.to_json(F.min(F.when(timeless, place))).alias("timeless_at"),
-        F.unix_millis(F.min("event_time")).alias("earliest"),
+        F.count_if(kind == "row").alias("rows"),
+        F.count_if(kind == "tombstones").alias("tombstones"),
+        *unusable,
+        F.unix_millis(F.min(F.when(kind == "row", F.col("event_time")))).alias("earliest"),
         F.to_json(places).alias("places"),
     ]

@@ -6,22 +6,28 @@ batch, where `drive` takes them.  What remains are decoded data rows with an eve
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final
 
 from floodmark.producers.kafka import Config, require_topics
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import KEY_PREFIX, SUBSTREAM_HEADER, TIME_HEADER
+from floodmark.schemas.records import KEY_PREFIX, SUBSTREAM_HEADER, TIME_HEADER, WatermarkRecord
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
+from floodmark.spark_jobs.event_time import NEVER
 from floodmark.spark_jobs.observation import columns
+from floodmark.spark_jobs.security import Client, resolved, settings_of, spark_options
+from floodmark.spark_jobs.source_options import from_earliest, source_options
 from floodmark.spark_jobs.values import Format
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType, TimestampType
 
-# Data must never move Spark's watermark, only the drive does: no event time lies further from 1970 than this.
-_NEVER: Final = "9000 years"
-_TUNED: Final = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "8388608"}
 MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
+_FIRST: Final = 1
+"""Microseconds since 1970: Spark's watermark begins at 0, and operators drop what is not above it."""
+
 
 Decoder = Callable[[Column], Column]
 """From a column of binary values to a column of structs; null where a value cannot be read."""
@@ -35,16 +41,28 @@ class Reading:
 
     name: str
     topics: tuple[str, ...]
-    event_time: str
+    event_time: Column
     decode: Decoder
     client: Config = field(repr=False)  # may hold secrets, as the options
     options: Mapping[str, str] = field(repr=False)
     percentile: int | None = None
+    shift: int = 0
+    """How far event times may lie before those that the marks speak of, milliseconds."""
+    settings: Config = field(default_factory=dict, repr=False)
+    """Those of the client as they were given: with the places of secrets, where ``client`` has the secrets."""
 
     @property
     def from_earliest(self) -> bool:
         """Whether a new query begins with the first record that Kafka has."""
-        return self.options.get("startingOffsets") == "earliest"
+        return from_earliest(self.options)
+
+    def shifted(self, record: WatermarkRecord) -> WatermarkRecord:
+        """Say what a mark promises of this reading's event times."""
+        if not self.shift:
+            return record
+        watermark = None if record.watermark is None else max(EARLIEST, record.watermark - self.shift)
+        told = {percent: max(EARLIEST, time - self.shift) for percent, time in (record.percentiles or {}).items()}
+        return replace(record, watermark=watermark, percentiles=told or None)
 
 
 _readings: Final[dict[str, Reading]] = {}
@@ -60,104 +78,171 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     *,
     topics: str | Sequence[str],
     value: Format | Decoder,
-    event_time: str,
+    event_time: str | Column,
     bootstrap_servers: str,
-    client: Mapping[str, Any] | None = None,
+    client: Client | None = None,
     options: Mapping[str, str] | None = None,
     max_offsets_per_trigger: int | None = MAX_OFFSETS_PER_TRIGGER,
     adjusted: str | None = None,
     substream: str | None = None,
     percentile: int | None = None,
+    shift: timedelta = timedelta(0),
 ) -> DataFrame:
     """Read topics whose producers interleave watermark records with their data.
 
     Use any of Spark's event-time operators on the result, then `floodmark.spark_jobs.write`.  Rows whose value cannot
-    be decoded, or that have no event time, are skipped and counted (`Batch.unreadable`, `Batch.timeless`).
+    be decoded, that have no event time, or one that Spark's watermark cannot judge (not after 1970-01-01T00:00:00Z, or
+    not before the end of the year 9999), are skipped and counted (`Batch.unreadable`, `timeless`, `out_of_range`).
+
+    Where an injector has adjusted the time of a record (header ``floodmark-time``), the adjusted time counts: the
+    event-time column has it.
 
     Args:
         spark: a classic session with the Kafka connector.
         topics: one or several; each must exist.
         value: what the bytes mean, see `values`.
-        event_time: the timestamp field of the decoded values; it becomes Spark's event-time column.
+        event_time: the timestamp field of the decoded values that becomes Spark's event-time column; or the path of one
+            (``"payload.at"``), or an expression over them (SQL or a Column).  A column of the path's last name, or of
+            the expression's (``"date_trunc('minute', at) AS minute"``; without one ``event_time``), is added then.
         bootstrap_servers: Kafka's address.
-        client: confluent-kafka settings (security and so on) for what is asked of Kafka beside the query: whether the
-            topics exist, where they begin, and what `write` reads again of them to rebuild its progress.
-        options: options of Spark's Kafka source, for example ``kafka.security.protocol``; they overrule ours.
+        client: confluent-kafka settings (security and so on), or a function that returns them.  What Spark's own Kafka
+            client needs of them is translated; a secret is best given as the place where it is, see `security`.
+        options: options of Spark's Kafka source, for example ``kafka.max.poll.records``; they overrule ours.
         max_offsets_per_trigger: the most records of one batch, so that a backfill cannot exhaust the driver.
-        adjusted: the name of an extra column with the time that counts: that of the header ``floodmark-time`` where an
-            injector has adjusted it, else the event time.  It becomes Spark's event-time column, and the field of the
-            value stays what it was.
+        adjusted: the name of an extra column with the time that counts.  It becomes Spark's event-time column, and the
+            field of the value stays what it was.
         substream: the name of an extra column with the watermark of the record's key (header ``floodmark-substream``),
             for `substreams`; null where there is none.
         percentile: let these percentile watermarks drive the job, where the sources tell them: earlier results, more
             late rows.  `Batch.promised` keeps what all events together allow.
+        shift: the longest time by which ``event_time`` lies before the time that the marks speak of: one minute for
+            ``date_trunc('minute', at)``, 0 where it is not earlier.  The watermark stays this far behind the marks;
+            rows that lie further back are late, and counted.
 
     Returns:
         A streaming DataFrame of the decoded fields.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
-        UsageError: where the event-time field is missing or is no timestamp.
+        UsageError: where the event time cannot be resolved or is no timestamp, or the session has no Kafka connector.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise UsageError(reason="read() was given no topic")
-    config = {"bootstrap.servers": bootstrap_servers, **(client or {})}
-    require_topics(config, list(names))
-    source = {
-        **_TUNED,
-        "kafka.bootstrap.servers": bootstrap_servers,
-        "kafka.isolation.level": "read_committed",
-        "subscribe": ",".join(names),
-        "startingOffsets": "earliest",
-        **(options or {}),
-    }
-    if max_offsets_per_trigger is not None:
-        source.setdefault("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
-    decode = value.decode if isinstance(value, Format) else value
-    if adjusted is not None or substream is not None:
-        source.setdefault("includeHeaders", "true")
     if percentile is not None and percentile not in range(1, 101):
         raise UsageError(reason=f"percentile is {percentile}, expected 1 to 100")
+    if shift < timedelta(0):
+        raise UsageError(reason=f"shift is {shift}, expected 0 or more")
+    settings = settings_of(client)
+    config = {"bootstrap.servers": bootstrap_servers, **resolved(settings)}
+    require_topics(config, list(names))
+    source = source_options(bootstrap_servers, names, {**spark_options(settings), **(options or {})})
+    if max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, source):
+        source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    decode = value.decode if isinstance(value, Format) else value
     name = f"floodmark-read-{next(_numbers)}"
-    reading = Reading(name, names, event_time, decode, config, source, percentile)
-    raw = decoded(spark.readStream.format("kafka").options(**source).load(), reading)
-    observed = raw.observe(reading.name, *columns(names))
-    rows = observed.where("not control and value is not null and event_time is not null")
-    extra = [F.col("event_time").alias(adjusted)] if adjusted is not None else []
-    extra += [_header(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
+    kafka = _load(spark, source)
+    fields = _fields(kafka, decode)
+    column, own = _event_time(_flat(kafka, decode), event_time, fields)
+    reading = Reading(name, names, column, decode, config, source, percentile, milliseconds(shift), settings)
+    rows = decoded(kafka, reading).observe(reading.name, *columns(names)).where(F.col("kind") == "row")
+    time = adjusted or own
+    if adjusted is not None and adjusted in fields:
+        raise UsageError(reason=f"adjusted is {adjusted!r}, which is a field of the values: choose another name")
+    counts = F.col("event_time")
+    values = [(counts if field == time else F.col("value").getField(field)).alias(field) for field in fields]
+    values += [] if time in fields else [counts.alias(time)]
+    values += [_header(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
     _readings[reading.name] = reading
-    return rows.select("value.*", *extra).withWatermark(adjusted or event_time, _NEVER)
+    return rows.select(values).withWatermark(time, NEVER)
+
+
+_OURS: Final = "floodmark "
+"""How the names of our columns begin, beside fields whose names may be any."""
+
+
+def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
+    try:
+        return spark.readStream.format("kafka").options(**source).load()
+    except AnalysisException as error:
+        if "kafka" not in str(error).lower():
+            raise
+        reason = (
+            "this session cannot read Kafka: start it with floodmark.spark_jobs.packages() in spark.jars.packages, "
+            f"or use floodmark.spark_jobs.local_session() ({str(error).splitlines()[0]})"
+        )
+        raise UsageError(reason=reason) from error
 
 
 def _header(name: str) -> Column:
-    """Return the time in a header, null where it is not there or no number."""
+    """Return the time in the last header of a name, null where it is not there or no number."""
     found = F.filter("headers", lambda header: header["key"] == name)
-    return F.timestamp_millis(F.get(found, F.lit(0))["value"].cast("string").try_cast("long"))
+    number = F.try_element_at(found, F.lit(-1))["value"].cast("string").try_cast("long")
+    return F.timestamp_micros(F.try_multiply(number, F.lit(1_000)))
+
+
+def _fields(kafka: DataFrame, decode: Decoder) -> list[str]:
+    """Return the names of the fields that values have."""
+    values = kafka.select(decode(F.col("value"))).schema[0].dataType
+    if not isinstance(values, StructType):
+        raise UsageError(reason=f"values decode to {values.simpleString()}, expected a struct")
+    return list(values.names)
+
+
+def _flat(kafka: DataFrame, decode: Decoder) -> DataFrame:
+    """Decode: the columns of Kafka under names that no field has, and beside them the fields of the values."""
+    control = F.coalesce(F.startswith(F.col("key"), F.lit(KEY_PREFIX)), F.lit(False))  # noqa: FBT003  # a SQL literal
+    found = {
+        **{name: F.col(name) for name in ("topic", "partition", "offset", "timestamp", "key", "headers")},
+        "raw": F.col("value"),
+        "control": control,
+        "task": F.spark_partition_id(),
+        "value": F.when(~control, decode(F.col("value"))),
+    }
+    kept = [column.alias(_OURS + name) for name, column in found.items() if name != "headers" or name in kafka.columns]
+    return kafka.select(kept).select("*", F.col(f"`{_OURS}value`.*"))
 
 
 def decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
-    """Tell marks from data, and decode the data: adds ``raw``, ``control``, ``task``, ``value`` and ``event_time``."""
-    control = F.coalesce(F.startswith(F.col("key"), F.lit(KEY_PREFIX)), F.lit(False))  # noqa: FBT003  # a SQL literal
-    rows = kafka.select(
-        *("topic", "partition", "offset", "timestamp", "key", F.col("value").alias("raw")),
-        *(["headers"] if "headers" in kafka.columns else []),
-        control.alias("control"),
-        F.spark_partition_id().alias("task"),
-        F.when(~control, reading.decode(F.col("value"))).alias("value"),
+    """Tell what each record is, and decode it.
+
+    Adds ``raw``, ``control``, ``task``, ``value``, ``event_time`` and ``kind``: ``mark``, ``row``, or what the
+    record is counted as.
+    """
+    flat = _flat(kafka, reading.decode).withColumn(f"{_OURS}event_time", reading.event_time)
+    ours = [name for name in flat.columns if name.startswith(_OURS)]
+    rows = flat.select([F.col(f"`{name}`").alias(name.removeprefix(_OURS)) for name in ours])
+    if "headers" in rows.columns:
+        adjusted = F.exists("headers", lambda header: header["key"] == TIME_HEADER)
+        rows = rows.withColumn("event_time", F.when(adjusted, _header(TIME_HEADER)).otherwise(F.col("event_time")))
+    kind = (
+        F.when(F.col("control"), "mark")
+        .when(F.col("raw").isNull(), "tombstones")
+        .when(F.col("value").isNull(), "unreadable")
+        .when(F.col("event_time").isNull(), "timeless")
+        .when(~F.unix_micros("event_time").between(_FIRST, 1_000 * END_OF_TIME), "out_of_range")
+        .otherwise("row")
     )
-    _require_timestamp(rows, reading.event_time)
-    own = F.col("value").getField(reading.event_time)
-    has_headers = "headers" in kafka.columns
-    return rows.withColumn("event_time", F.coalesce(_header(TIME_HEADER), own) if has_headers else own)
+    return rows.withColumn("kind", kind)
 
 
-def _require_timestamp(decoded: DataFrame, event_time: str) -> None:
-    values = decoded.schema["value"].dataType
-    if not isinstance(values, StructType):
-        raise UsageError(reason=f"values decode to {values.simpleString()}, expected a struct")
-    kinds = {field.name: field.dataType for field in values}
-    kind = kinds.get(event_time)
-    if not isinstance(kind, TimestampType):
-        found = "is missing" if kind is None else f"is a {kind.simpleString()}"
-        raise UsageError(reason=f"field {event_time!r} of the values {found}, expected a timestamp as the event time")
+def _event_time(flat: DataFrame, event_time: str | Column, fields: list[str]) -> tuple[Column, str]:
+    """Return the event time as a column over the fields, and the name it has in the result."""
+    if isinstance(event_time, str) and event_time in fields:
+        column, own = F.col("`{}`".format(event_time.replace("`", "``"))), True
+    else:
+        column = F.expr(event_time) if isinstance(event_time, str) else event_time
+        own = any(str(column) == str(F.col(field)) for field in fields)
+    label = repr(event_time) if isinstance(event_time, str) else str(event_time)
+    try:
+        found = flat.select(column).schema[0]
+    except (AnalysisException, ParseException) as error:
+        reason = f"event time {label} is missing in the values ({', '.join(fields)}): {str(error).splitlines()[0]}"
+        raise UsageError(reason=reason) from error
+    if not isinstance(found.dataType, TimestampType):
+        reason = f"event time {label} is a {found.dataType.simpleString()}, expected a timestamp"
+        raise UsageError(reason=reason)
+    name = found.name if own or found.name.isidentifier() else "event_time"
+    if name in fields and not own:
+        raise UsageError(reason=f"event time {label}: the values have a field {name!r} already; name it with AS")
+    return column, name

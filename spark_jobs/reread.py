@@ -54,7 +54,7 @@ def observation(
 def count_late(spark: SparkSession, reading: Reading, start: Offsets, end: Offsets, watermark: int) -> int:
     """Count the rows of one batch behind a watermark, epoch milliseconds; done only when there are some."""
     rows = rows_of(spark, reading, start, end)
-    return rows.where(~F.col("control") & (F.unix_millis("event_time") < F.lit(watermark))).count()
+    return rows.where((F.col("kind") == "row") & (F.unix_millis("event_time") < F.lit(watermark))).count()
 
 
 def rows_of(spark: SparkSession, reading: Reading, start: Offsets, end: Offsets) -> DataFrame:

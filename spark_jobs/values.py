@@ -11,6 +11,7 @@ from floodmark.schemas.codec import HEADER_SIZE, AvroCodec
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro, to_avro
+from typing_extensions import override
 
 
 class Format(ABC):
@@ -24,18 +25,30 @@ class Format(ABC):
     def encode(self, row: Column) -> Column:
         """Turn structs into binary values."""
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns that `encode` takes from a row; empty: whatever there is."""
+        return ()
+
 
 class _Avro(Format):
     def __init__(self, schema: Mapping[str, Any] | str) -> None:
         codec = AvroCodec(schema)
         self._schema, self._prefix = codec.schema_json, codec.prefix
-        self.fields = codec.fields
+        self._fields = tuple(codec.fields)
 
+    @property
+    @override
+    def fields(self) -> tuple[str, ...]:
+        return self._fields
+
+    @override
     def decode(self, value: Column) -> Column:
         body = F.substring(value, HEADER_SIZE + 1, 2**31 - 1 - HEADER_SIZE)
         ours = F.substring(value, 1, HEADER_SIZE) == F.lit(self._prefix)
         return F.when(ours, from_avro(body, self._schema, {"mode": "PERMISSIVE"}))
 
+    @override
     def encode(self, row: Column) -> Column:
         picked = F.struct(*(row.getField(name).alias(name) for name in self.fields))
         return F.concat(F.lit(self._prefix), to_avro(picked, self._schema))
@@ -50,23 +63,3 @@ def avro(schema: Mapping[str, Any] | str) -> Format:
         SchemaError: where it is no Avro schema.
     """
     return _Avro(schema)
-
-
-class _Json(Format):
-    def __init__(self, schema: str) -> None:
-        self._schema = schema
-
-    def decode(self, value: Column) -> Column:
-        return F.from_json(value.cast("string"), self._schema)
-
-    def encode(self, row: Column) -> Column:
-        return F.to_json(row).cast("binary")
-
-
-def json_lines(schema: str) -> Format:
-    """Read and write JSON objects.
-
-    Args:
-        schema: the fields as Spark writes them in SQL, for example ``"user STRING, at TIMESTAMP"``.
-    """
-    return _Json(schema)

@@ -4,6 +4,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -14,8 +15,10 @@ from floodmark.schemas.records import Membership
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.drive import OUTPUT, Batch, Drive, Settings
 from floodmark.spark_jobs.engine import observations
+from floodmark.spark_jobs.event_time import derived_times
 from floodmark.spark_jobs.progress import WindowsClose
 from floodmark.spark_jobs.read import Reading, reading_of
+from floodmark.spark_jobs.security import Client, resolved, settings_of, spark_options
 from floodmark.spark_jobs.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.snapshots import REBUILD, JobIdentity, Snapshots
 from floodmark.spark_jobs.values import Format
@@ -159,7 +162,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     trigger: Mapping[str, Any] | None = None,
     membership: Membership = Membership(),  # noqa: B008  # frozen
     rebuild: bool | None = None,
-    client: Mapping[str, Any] | None = None,
+    client: Client | None = None,
     options: Mapping[str, str] | None = None,
     on_batch: Callable[[Batch], None] | None = None,
 ) -> Job:
@@ -188,8 +191,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         rebuild: where a snapshot is lost or damaged, work it out again from the topics, as far as they reach back,
             instead of raising; default: as ``spark.floodmark.rebuild`` of the session says, which
             ``spark-submit --conf spark.floodmark.rebuild=true`` sets without a change of the program.
-        client: confluent-kafka settings for the output (security and so on); they overrule those of `read`, which hold
-            for the output, too, where ``bootstrap_servers`` is not given.
+        client: confluent-kafka settings for the output (security and so on), or a function that returns them; they
+            overrule those of `read`, which hold for the output, too, where ``bootstrap_servers`` is not given.
         options: options of Spark's Kafka writer, for ``at-least-once``.
         on_batch: is told what each batch did.
 
@@ -197,7 +200,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         UsageError: where the arguments contradict each other, or ``result`` does not come from `read`.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """
-    readings = _readings(result)
+    derived = derived_times(result)
+    readings = [replace(reading, shift=reading.shift + derived.shift) for reading in _readings(result)]
     if result.sparkSession.conf.get(_NO_DATA_BATCHES, "true") != "true":
         reason = f"{_NO_DATA_BATCHES} is off: a watermark that comes without rows would move nothing; leave it on"
         raise UsageError(reason=reason)
@@ -211,8 +215,10 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     topics = tuple(sorted({source for reading in readings for source in reading.topics}))
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
-    same = readings[0].client if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
-    config = {**same, **(client or {})}
+    servers = bootstrap_servers or readings[0].client["bootstrap.servers"]
+    same = readings[0].settings if bootstrap_servers is None else {}
+    security = {**same, **settings_of(client)}
+    config = {"bootstrap.servers": servers, **resolved(security)}
     if topic is not None:
         servers = config["bootstrap.servers"]
         if any(topic in reading.topics and reading.client["bootstrap.servers"] == servers for reading in readings):
@@ -222,8 +228,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     if rebuild is None:
         rebuild = spark.conf.get(REBUILD, "false") == "true"
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
-    sink = _sink(identity, writer, delivery, config, options or {})
-    settings = Settings(hold, windows_close, rebuild, membership)
+    sink = _sink(identity, writer, delivery, config, {**spark_options(security), **(options or {})})
+    settings = Settings(hold, windows_close, rebuild, membership, derived)
     drive = Drive(identity, readings, sink, snapshots, settings, on_batch)
     stream = (
         frame.writeStream.foreachBatch(drive)
@@ -292,6 +298,10 @@ def _output(
     if kind != "timestamp":
         found = "is missing" if kind is None else f"is a {kind}"
         raise UsageError(reason=f"event_time column {event_time!r} of the result {found}, expected a timestamp")
+    missing = [field for field in value.fields if field not in result.columns]
+    if missing:
+        reason = f"the values of topic {topic!r} need the column(s) {missing}, and the result has {result.columns}"
+        raise UsageError(reason=reason)
     keys = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
     shaped = result.select(
         keys.cast("binary").alias("key"),

@@ -44,6 +44,8 @@ PURE = {
     "producers/strategies.py": {"typing_extensions"},
     "spark_jobs/audit.py": set(),
     "spark_jobs/progress.py": set(),
+    "spark_jobs/source_options.py": set(),
+    "spark_jobs/unusable.py": set(),
 }
 IMPURE_STDLIB = {"os", "io", "socket", "subprocess", "threading", "time", "pathlib", "logging", "tempfile", "shutil"}
 TOP_LEVEL = {"LICENSE", "README.md", "docker", "producers", "pyproject.toml", "schemas", "spark_jobs", "tests"}

@@ -56,6 +56,7 @@ def test_every_count_is_explained():
         "late",
         "unreadable",
         "timeless",
+        "out_of_range",
         "tombstones",
         "unreadable_marks",
         "lost",

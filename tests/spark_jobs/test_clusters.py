@@ -68,7 +68,6 @@ def test_from_a_guarded_cluster_to_an_open_one_and_back(spark, kafka, guarded, t
             guarded.bootstrap_servers,
             name,
             client=PASSWORD,
-            options=SPARK_PASSWORD,
             max_offsets_per_trigger=150,
         )
         target = {"bootstrap_servers": kafka.bootstrap_servers, "delivery": delivery, "rebuild": True}
@@ -83,8 +82,7 @@ def test_from_a_guarded_cluster_to_an_open_one_and_back(spark, kafka, guarded, t
 
     rows = read(spark, topics=name, value=avro(COUNT), event_time="ended", bootstrap_servers=kafka.bootstrap_servers)
     target = {"bootstrap_servers": guarded.bootstrap_servers, "client": PASSWORD, "delivery": delivery}
-    options = SPARK_PASSWORD if delivery == "at-least-once" else None
-    counted(rows, back, str(tmp_path / "back"), options=options, **target).await_end(_LIMIT)
+    counted(rows, back, str(tmp_path / "back"), **target).await_end(_LIMIT)
     assert window_counts(drain(guarded.config, back)[0]) == stream.windows(WIDTH)
 
 
@@ -92,7 +90,7 @@ def test_within_a_guarded_cluster_the_settings_of_read_do_for_write(spark, guard
     create_topics(guarded.config, {"in": 2, "out": 1})
     stream = Stream.seeded(22)
     stream.produce(guarded.config, "in")
-    rows = read_events(spark, guarded.bootstrap_servers, "in", client=PASSWORD, options=SPARK_PASSWORD)
+    rows = read_events(spark, guarded.bootstrap_servers, "in", client=PASSWORD)
     with pytest.raises(UsageError, match="both input and output"):
         counted(windowed(rows), "in", checkpoint)
     counted(windowed(rows), "out", checkpoint).await_end(_LIMIT)
@@ -100,3 +98,29 @@ def test_within_a_guarded_cluster_the_settings_of_read_do_for_write(spark, guard
     monkeypatch.setattr("floodmark.producers.kafka.TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailableError):
         read_events(spark, guarded.bootstrap_servers, "in", options=SPARK_PASSWORD)
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_settings_are_given_once_and_no_plan_shows_a_secret(spark, guarded, tmp_path, capsys, delivery):
+    secret = tmp_path / "password"
+    secret.write_text("open", encoding="utf-8")
+    client = {**PASSWORD, "sasl.password": f"${{directory:{tmp_path}:password}}"}
+    name, out = f"once-{delivery}", f"out-{delivery}"
+    create_topics(guarded.config, {name: 2, out: 1})
+    stream = Stream.seeded(23)
+    stream.produce(guarded.config, name)
+    rows = windowed(read_events(spark, guarded.bootstrap_servers, name, client=lambda: client))
+    rows.explain(True)  # noqa: FBT003  # Spark's own
+    plan = capsys.readouterr().out
+    assert f'password="${{directory:{tmp_path}:password}}"' in plan
+    assert '"open"' not in plan
+    counted(rows, out, str(tmp_path / "checkpoint"), delivery=delivery).await_end(_LIMIT)
+    assert window_counts(drain(guarded.config, out)[0]) == stream.windows(WIDTH)
+
+
+def test_a_place_without_a_secret_is_named(spark, kafka, tmp_path, monkeypatch):
+    monkeypatch.delenv("FLOODMARK_NOTHING", raising=False)
+    (tmp_path / "a.properties").write_text("# none\nname = value\n", encoding="utf-8")
+    for place in ("env:FLOODMARK_NOTHING", f"directory:{tmp_path}:nothing", f"file:{tmp_path}/a.properties:nothing"):
+        with pytest.raises(UsageError, match=r"'sasl\.password': nothing is found at"):
+            read_events(spark, kafka.bootstrap_servers, "t", client={"sasl.password": f"${{{place}}}"})

@@ -1,0 +1,119 @@
+"""Security settings, given once: confluent-kafka's, which Spark's Kafka client needs under other names.
+
+A secret need not stand in them.  ``${env:NAME}``, ``${file:/path/to.properties:name}`` and ``${directory:/path:file}``
+say where it is, as in Kafka's own config providers: confluent-kafka is given what is found there, and Spark the place
+itself, which its Kafka clients look up on every machine.  Spark's plans then show places and no secrets.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from floodmark.schemas.errors import UsageError
+
+Client = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+"""confluent-kafka settings, or a function that returns them."""
+
+_PLACE: Final = re.compile(r"\$\{(env|file|directory):(?:([^}]*):)?([^:}]*)\}")
+_PROVIDERS: Final = {
+    "env": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+    "file": "org.apache.kafka.common.config.provider.FileConfigProvider",
+    "directory": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+}
+_SAME: Final = (
+    "security.protocol",
+    "sasl.kerberos.service.name",
+    "ssl.key.password",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+)
+_LOGIN: Final = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def settings_of(client: Client | None) -> dict[str, Any]:
+    """Return the settings, as they are given."""
+    return dict((client() if callable(client) else client) or {})
+
+
+def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with what stands at the places they name.
+
+    Raises:
+        UsageError: where nothing is there; names the setting and the place.
+    """
+    return {
+        name: _PLACE.sub(partial(_look_up, name), value) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
+
+
+def _look_up(setting: str, place: re.Match[str]) -> str:
+    provider, path, key = place.groups()
+    try:
+        if provider == "env":
+            return os.environ[key]
+        if provider == "directory":
+            return Path(path, key).read_text(encoding="utf-8")
+        return _properties(Path(path).read_text(encoding="utf-8"))[key]
+    except (KeyError, OSError, TypeError) as error:
+        reason = f"setting {setting!r}: nothing is found at {place.group()} ({type(error).__name__})"
+        raise UsageError(reason=reason) from error
+
+
+def _properties(text: str) -> dict[str, str]:
+    """Read a properties file of plain ``name=value`` lines."""
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def spark_options(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Translate the security settings of confluent-kafka to options of Spark's Kafka source and writer.
+
+    >>> secret = {"sasl.mechanism": "PLAIN", "sasl.username": "us", "sasl.password": "${env:PASSWORD}"}
+    >>> options = spark_options({"security.protocol": "SASL_SSL", **secret, "ssl.ca.location": "/ca.pem"})
+    >>> options["kafka.sasl.jaas.config"].partition(" ")[2]
+    'required username="us" password="${env:PASSWORD}";'
+    >>> options["kafka.ssl.truststore.location"], options["kafka.config.providers"]
+    ('/ca.pem', 'env')
+    """
+    java = {name: str(settings[name]) for name in _SAME if name in settings}
+    mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
+    if mechanism is not None:
+        java["sasl.mechanism"] = str(mechanism)
+        if mechanism in _LOGIN and "sasl.username" in settings:
+            user, password = (_quoted(settings.get(f"sasl.{part}", "")) for part in ("username", "password"))
+            java["sasl.jaas.config"] = f"{_LOGIN[mechanism]} required username={user} password={password};"
+    if "ssl.keystore.location" in settings:
+        java["ssl.keystore.type"] = "PKCS12"
+    if "ssl.ca.location" in settings:
+        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(settings["ssl.ca.location"])}
+    for theirs, ours in (("ssl.certificate", "ssl.keystore.certificate.chain"), ("ssl.key", "ssl.keystore.key")):
+        pem, location = settings.get(f"{theirs}.pem"), settings.get(f"{theirs}.location")
+        if pem is not None or location is not None:
+            java |= {"ssl.keystore.type": "PEM", ours: str(pem) if pem is not None else _file(str(location))}
+    if settings.get("ssl.endpoint.identification.algorithm") == "none":
+        java["ssl.endpoint.identification.algorithm"] = ""
+    used = {place.group(1) for value in java.values() for place in _PLACE.finditer(value)}
+    if used:
+        java["config.providers"] = ",".join(sorted(used))
+        java |= {f"config.providers.{name}.class": _PROVIDERS[name] for name in used}
+    return {f"kafka.{name}": value for name, value in java.items()}
+
+
+def _quoted(value: object) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _file(location: str) -> str:
+    """Name a whole file as a place."""
+    path = Path(location)
+    return f"${{directory:{path.parent}:{path.name}}}"

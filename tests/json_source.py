@@ -1,0 +1,57 @@
+"""A source of JSON rows, and a job that keeps its rows: for tests of what a job reads."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from floodmark.producers import EmbeddedKafka, WatermarkedProducer, explicit
+from floodmark.spark_jobs import Job, write
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+LIMIT = 180
+BASE = 1_000_000
+SCHEMA = "k STRING, at TIMESTAMP"
+
+
+class Source:
+    """A source that promises what it is told to."""
+
+    def __init__(self, kafka: EmbeddedKafka, topic: str) -> None:
+        """Begin an epoch."""
+        self.topic = topic
+        self._producer = WatermarkedProducer(
+            kafka.config, topic=topic, source="a", strategy=explicit(), interval=timedelta(hours=1)
+        )
+
+    def send(self, *times: int, key: str = "k") -> None:
+        """Write rows."""
+        for time in times:
+            self.raw({"k": key, "at": datetime.fromtimestamp(time / 1000, UTC).isoformat()}, time)
+
+    def raw(self, value: object, time: int = BASE) -> None:
+        """Write any value, with the event time that the source takes it for."""
+        text = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self._producer.produce(text, event_time=time)
+
+    def mark(self, watermark: int) -> None:
+        """Promise that nothing earlier comes."""
+        self._producer.advance(watermark)
+        self._producer.flush()
+
+    def end(self) -> None:
+        """Say that nothing more comes."""
+        self._producer.end()
+
+
+def windows(rows: DataFrame) -> DataFrame:
+    """Count in windows of ten seconds; ``end`` is in milliseconds."""
+    grouped = rows.groupBy(F.window("at", "10 seconds")).agg(F.count("*").alias("n"))
+    return grouped.select(F.unix_millis("window.end").alias("end"), "n")
+
+
+def keep(result: DataFrame, checkpoint: str, **options: Any) -> tuple[Job, list[tuple[Any, ...]]]:
+    """Start a job whose rows end up in a list."""
+    kept: list[tuple[Any, ...]] = []
+    writer = lambda frame, _: kept.extend(map(tuple, frame.collect()))  # noqa: E731
+    return write(result, writer=writer, job="keep", checkpoint_location=checkpoint, **options), kept

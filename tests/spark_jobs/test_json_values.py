@@ -1,0 +1,102 @@
+"""JSON values: what is read as what, what is unreadable, and what is written."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs import json_lines
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "user STRING, at TIMESTAMP, n BIGINT, payload STRUCT<at: TIMESTAMP, tags: ARRAY<STRING>>"
+UNREADABLE = "unreadable"
+
+
+@pytest.fixture(scope="module")
+def decoded(spark):
+    """Decode values; each is a dict, or ``UNREADABLE``."""
+
+    def decode(values, schema=SCHEMA, **options):
+        frame = spark.createDataFrame([(number, value) for number, value in enumerate(values)], "id INT, raw BINARY")
+        struct = json_lines(schema, **options).decode(F.col("raw"))
+        rows = frame.select("id", struct.alias("value")).orderBy("id").collect()
+        return [UNREADABLE if row.value is None else row.value.asDict(recursive=True) for row in rows]
+
+    return decode
+
+
+def local(text):
+    """Spark gives its timestamps as naive times of this machine."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
+
+
+def test_what_is_no_object_of_the_schema_is_unreadable(decoded):
+    values = [
+        *(b"{", b"[]", b"null", b"", b" ", b"5", b'"x"', b'[{"user": "u"}]', b"\xff", b'{"user": "\xff"}'),
+        *(b'{"user": "u"} rest', b'{"at": "nonsense"}', b'{"at": "2024-13-01T00:00:00Z"}', b'{"at": true}'),
+        *(b'{"at": {"x": 1}}', b'{"at": NaN}', b'{"at": 1e999}', b'{"n": "x"}', b'{"n": 1.5}', b'{"n": 1e30}'),
+        *(
+            b'{"payload": 5}',
+            b'{"payload": {"at": "x"}}',
+            b'{"payload": {"tags": "x"}}',
+            b'{"at": 1' + b"0" * 40 + b"}",
+        ),
+    ]
+    for unit in (None, "ms"):
+        options = {} if unit is None else {"unit": unit}
+        found = decoded(values, **options)
+        assert {value: one for value, one in zip(values, found, strict=True) if one != UNREADABLE} == {}
+
+
+def test_what_is_missing_or_null_is_null_in_a_row_that_can_be_read(decoded):
+    nothing = {"user": None, "at": None, "n": None, "payload": None}
+    assert decoded([b"{}", b'{"at": null, "other": 1}', b' {"n": null} \n']) == [nothing] * 3
+
+
+@pytest.mark.parametrize(
+    ("unit", "number"),
+    [(None, "1700000000.25"), ("s", "1700000000.25"), ("ms", "1700000000250"), ("us", "1700000000250000")],
+)
+def test_numbers_count_in_the_unit_and_text_is_iso(decoded, unit, number):
+    texts = [number, '"2023-11-14T22:13:20.25Z"', '"2023-11-14T23:13:20.25+01:00"', f'"{number}"']
+    values = [b'{"at": %s, "payload": {"at": %s}}' % (text.encode(), text.encode()) for text in texts]
+    expected = local("2023-11-14T22:13:20.250")
+    options = {} if unit is None else {"unit": unit}
+    assert [(one["at"], one["payload"]["at"]) for one in decoded(values, **options)] == [(expected, expected)] * 4
+
+
+def test_no_number_comes_back_as_another_time(spark):
+    """Seconds times a million wrap around in Spark's own reading of large numbers."""
+    numbers = [sign * 10**power + add for power in range(30) for add in (0, 7) for sign in (1, -1)]
+    frame = spark.createDataFrame([(str(n), json.dumps({"at": n}).encode()) for n in numbers], "n STRING, raw BINARY")
+    time = json_lines("at TIMESTAMP").decode(F.col("raw"))["at"]
+    rows = frame.select("n", F.unix_micros(time).alias("micros")).collect()
+    found = {int(row.n): row.micros for row in rows}
+    assert found == {n: n * 1_000_000 if abs(n) * 1_000_000 < 2**63 else None for n in numbers}
+
+
+def test_only_the_fields_of_the_schema_are_written(spark):
+    frame = spark.sql("SELECT 'u' AS user, 7 AS secret, TIMESTAMP '2024-01-01T00:00:05Z' AS at")
+    written = frame.select(json_lines("at TIMESTAMP, user STRING").encode(F.struct("*")).alias("raw")).first()
+    assert json.loads(written.raw) == {"at": "2024-01-01T00:00:05.000Z", "user": "u"}
+    assert json_lines("at TIMESTAMP, user STRING").fields == ("at", "user")
+
+
+@pytest.mark.parametrize(("unit", "at"), [("s", 1704067205.25), ("ms", 1704067205250), ("us", 1704067205250000)])
+def test_what_is_written_in_a_unit_is_read_in_it(spark, unit, at):
+    schema = "at TIMESTAMP, inner STRUCT<at: TIMESTAMP>"
+    frame = spark.sql("SELECT TIMESTAMP '2024-01-01T00:00:05.25Z' AS at, named_struct('at', at) AS inner")
+    form = json_lines(schema, unit=unit)
+    both = frame.select("*", form.encode(F.struct("*")).alias("raw")).withColumn("back", form.decode(F.col("raw")))
+    row = both.first()
+    assert json.loads(row.raw) == {"at": at, "inner": {"at": at}}
+    assert (row.back.at, row.back.inner.at) == (row.at, row.inner.at)
+
+
+def test_wrong_use_is_named(spark):
+    with pytest.raises(UsageError, match="expected one of s, ms, us"):
+        json_lines("at TIMESTAMP", unit="minutes")
+    with pytest.raises(UsageError, match="ARRAY"):
+        _ = json_lines("all ARRAY<TIMESTAMP>", unit="ms").fields
