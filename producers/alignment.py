@@ -9,19 +9,16 @@ from datetime import timedelta
 from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
-from floodmark.producers.kafka import Config
+from floodmark.producers.kafka import Config, shared
+from floodmark.producers.strategies import duration_of
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import UnreadableControlRecordError, UsageError
+from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.schemas.records import Status, WatermarkRecord, is_control_key
-from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 10_000
-_SHARED: Final = (
-    *("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl."),
-    *("client.", "socket.", "broker.", "metadata.", "topic.metadata.", "reconnect.", "oauth_cb"),
-)
-"""What a producer's settings and a consumer's have in common."""
+PATIENCE: Final = 60_000
+"""How long a source without a lease is waited for after its last mark, milliseconds."""
 
 
 class Peers:
@@ -31,42 +28,66 @@ class Peers:
         source: the own id.
         bound: how far the own watermark may be ahead of the slowest other one, milliseconds.
 
+        patience: how long a source without a lease is waited for after its last mark, milliseconds.
+
+    A source that has died must not hold the others for ever.  With a lease it is not waited for once the topic's log
+    times have left its last mark behind by more than that, as for readers; without one, once it was not heard for
+    ``patience``.  A wait for too few costs readers memory; it never makes a record late.
+
     >>> peers = Peers("fast", bound=100)
     >>> peers.take(WatermarkRecord(source="slow", epoch=1, sequence=0, watermark=50, partitions=1, emitted_at=0))
     >>> peers.is_ahead(150), peers.is_ahead(151)
     (False, True)
+    >>> peers.is_ahead(151, now=PATIENCE + 1)
+    False
     """
 
-    def __init__(self, source: str, bound: int) -> None:
+    def __init__(self, source: str, bound: int, patience: int = PATIENCE) -> None:
         """Begin with nobody known: then nothing is held."""
         self._source = source
         self._bound = bound
-        self._last: dict[str, WatermarkRecord] = {}
+        self._patience = patience
+        self._last: dict[str, tuple[WatermarkRecord, int, int]] = {}
+        """By source: its last mark, the log time of that, and when it was read."""
         self._version = 0
+        self._log_time = 0
 
-    def take(self, record: WatermarkRecord) -> None:
-        """Learn from a mark; those of an older epoch, sequence or membership teach nothing."""
+    def take(self, record: WatermarkRecord, log_time: int = 0, now: int = 0) -> None:
+        """Learn from a mark; those of an older epoch, sequence or membership teach nothing.
+
+        Args:
+            record: the mark.
+            log_time: of the mark, epoch milliseconds.
+            now: milliseconds of a clock that is never set (monotonic).
+        """
         before = self._last.get(record.source)
         self._version = max(self._version, record.membership.version)
-        if before is None or (record.epoch, record.sequence) > (before.epoch, before.sequence):
-            self._last[record.source] = record
+        self._log_time = max(self._log_time, log_time)
+        if before is None or (record.epoch, record.sequence) > (before[0].epoch, before[0].sequence):
+            self._last[record.source] = record, log_time, now
 
-    def slowest(self) -> int | None:
-        """Return the lowest watermark of the other sources that are active; ``None``: there is none."""
+    def slowest(self, now: int = 0) -> tuple[int, str] | None:
+        """Return the lowest watermark of the other sources that are waited for, and whose it is; ``None``: nobody's."""
         return min(
             (
-                record.watermark
-                for name, record in self._last.items()
-                if name != self._source and record.status is Status.ACTIVE and record.watermark is not None
-                if record.membership.version == self._version
+                (record.watermark, name)
+                for name, (record, log_time, heard) in self._last.items()
+                if record.watermark is not None and self._is_awaited(record, log_time, now - heard)
             ),
             default=None,
         )
 
-    def is_ahead(self, watermark: int | None) -> bool:
+    def _is_awaited(self, record: WatermarkRecord, log_time: int, silent: int) -> bool:
+        if record.source == self._source or record.status is not Status.ACTIVE:
+            return False
+        if record.membership.version != self._version:
+            return False
+        return silent <= self._patience if record.lease is None else self._log_time - log_time <= record.lease
+
+    def is_ahead(self, watermark: int | None, now: int = 0) -> bool:
         """Tell whether a source with this watermark must wait; the slowest of all never must."""
-        slowest = self.slowest()
-        return watermark is not None and slowest is not None and watermark > slowest + self._bound
+        slowest = self.slowest(now)
+        return watermark is not None and slowest is not None and watermark > slowest[0] + self._bound
 
 
 class Alignment:
@@ -84,23 +105,22 @@ class Alignment:
 
     def __init__(self, config: Config, *, topic: str, source: str, bound: timedelta) -> None:
         """Begin with the marks that come from now on."""
-        if bound < timedelta(0):
-            raise UsageError(reason=f"source {source!r}: the bound of alignment is {bound}, expected 0 or more")
-        self.peers = Peers(source, milliseconds(bound))
-        defaults = {"group.id": "floodmark-alignment", "isolation.level": "read_committed"}
-        own = {name: value for name, value in config.items() if name.startswith(_SHARED)}
-        self._consumer = Consumer({**defaults, **own, "enable.auto.commit": False}, logger=_log)
+        self.peers = Peers(source, duration_of(bound, f"source {source!r}: the bound of alignment"))
+        settings = {"group.id": "floodmark-alignment", "isolation.level": "read_committed", "enable.auto.commit": False}
+        self._consumer = Consumer({**settings, **shared(config)}, logger=_log)
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
 
-    def poll(self) -> None:
-        """Take in what has come, without waiting."""
+    def poll(self, now: int) -> None:
+        """Take in what has come, without waiting; ``now``: milliseconds of a clock that is never set."""
         for message in self._consumer.consume(_BATCH, 0):
             key, value = message.key(), message.value()
             if message.error() is None and isinstance(key, bytes) and is_control_key(key):
                 try:
-                    self.peers.take(decode_watermark(key, value if isinstance(value, bytes) else None))
+                    mark = decode_watermark(key, value if isinstance(value, bytes) else None)
                 except UnreadableControlRecordError as error:
                     _log.warning("alignment: %s", error)
+                else:
+                    self.peers.take(mark, message.timestamp()[1], now)
 
     def close(self) -> None:
         """Let go of the consumer."""

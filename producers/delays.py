@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.strategies import Generator, Strategy
+from floodmark.producers.strategies import Generator, Strategy, duration_of
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 from floodmark.schemas.records import MAX_PERCENTS
-from floodmark.schemas.timestamps import milliseconds
 from typing_extensions import override
 
 _SIZE: Final = 200
@@ -83,11 +82,16 @@ class _Learning(Generator):
         raise NotImplementedError
 
     @override
+    def on_tick(self, now: int, wall: int | None = None) -> None:
+        self._promised = self.watermark()
+
+    @override
     def watermark(self) -> int | None:
-        if self._largest is not None:
-            said = self._largest - self._bound()
-            self._promised = said if self._promised is None else max(self._promised, said)
-        return self._promised
+        # The bound may have grown since the last look; what was promised then stays.
+        if self._largest is None:
+            return self._promised
+        watermark = self._largest - self._bound()
+        return watermark if self._promised is None else max(watermark, self._promised)
 
     @override
     def snapshot(self) -> dict[str, Any]:
@@ -147,9 +151,10 @@ def adaptive(
     """
     if not 0 < share <= 1:
         raise UsageError(reason=f"the share of delays to cover is {share}, expected more than 0 and at most 1")
-    if margin <= 0 or least < timedelta(0) or most < least:
+    shortest, longest = duration_of(least, "the least bound"), duration_of(most, "the largest bound")
+    if not margin > 0 or longest < shortest:
         raise UsageError(reason=f"margin {margin}, least {least}, most {most}: expected 0 < margin, 0 <= least <= most")
-    return _Adaptive(share, margin, milliseconds(least), milliseconds(most))
+    return _Adaptive(share, margin, shortest, longest)
 
 
 class _Percentiles(_Learning):
@@ -163,15 +168,24 @@ class _Percentiles(_Learning):
         return self._strategy.bound
 
     @override
+    def on_tick(self, now: int, wall: int | None = None) -> None:
+        super().on_tick(now, wall)
+        self._said = self._percentiles()
+
+    @override
     def percentiles(self) -> Mapping[int, int] | None:
+        return self._percentiles() or None
+
+    def _percentiles(self) -> dict[int, int]:
         watermark = self.watermark()
         if self._largest is None or watermark is None:
-            return None
+            return self._said
+        found = {}
         for percent in self._strategy.percents:
             behind = 0 if percent == _ALL else self._delays.at_most(percent / _ALL)
-            said = watermark if percent == _ALL else max(watermark, self._largest - behind)
-            self._said[percent] = max(said, self._said.get(percent, said))
-        return dict(self._said)
+            time = watermark if percent == _ALL else max(watermark, self._largest - behind)
+            found[percent] = max(time, self._said.get(percent, time))
+        return found
 
     @override
     def snapshot(self) -> dict[str, Any]:
@@ -200,7 +214,7 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
     watermarks).
 
     Args:
-        bound: the out-of-orderness that none exceeds.
+        bound: no event comes further behind the largest event time than this.
         percents: from 1 to 100, at most 64 of them: a mark has room for no more.
 
     Raises:
@@ -212,10 +226,8 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
     >>> generator.percentiles()
     {50: 30000, 100: 20000}
     """
-    if bound < timedelta(0):
-        raise UsageError(reason=f"the bound of out-of-orderness is {bound}, expected 0 or more")
     if not percents or any(percent not in range(1, _ALL + 1) for percent in percents):
         raise UsageError(reason=f"percents are {percents}, expected some from 1 to 100")
     if len(set(percents)) > MAX_PERCENTS:
         raise UsageError(reason=f"there are {len(set(percents))} percents, expected at most {MAX_PERCENTS}")
-    return _Percentile(milliseconds(bound), tuple(sorted(set(percents))))
+    return _Percentile(duration_of(bound, "the bound of out-of-orderness"), tuple(sorted(set(percents))))

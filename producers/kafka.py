@@ -38,21 +38,46 @@ def redacted(config: Config) -> dict[str, Any]:
     return {name: "****" if any(part in name.lower() for part in _SECRET) else value for name, value in config.items()}
 
 
-def partition_count(client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object) -> int:
+_SHARED: Final = (
+    *("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl."),
+    *("client.", "socket.", "broker.", "metadata.", "topic.metadata.", "reconnect.", "oauth_cb"),
+)
+"""What a producer's settings and a consumer's have in common."""
+
+
+def shared(config: Config) -> dict[str, Any]:
+    """Return those settings of a producer that a consumer understands, too.
+
+    >>> shared({"bootstrap.servers": "localhost:9092", "linger.ms": 5})
+    {'bootstrap.servers': 'localhost:9092'}
+    """
+    return {name: value for name, value in config.items() if name.startswith(_SHARED)}
+
+
+def partition_count(
+    client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object, timeout: float | None = None
+) -> int:
     """Return how many partitions a topic has.
+
+    Args:
+        client: who asks.
+        topic: the topic.
+        bootstrap_servers: for errors.
+        timeout: seconds to wait for an answer; default: `TIMEOUT`.
 
     Raises:
         UnknownTopicError: where it does not exist.
         BrokerUnavailableError: where nobody answers.
     """
     # The first answer after creation can still lack the topic's leaders, so ask until the deadline.
-    deadline = time.monotonic() + TIMEOUT
+    timeout = TIMEOUT if timeout is None else timeout
+    deadline = time.monotonic() + timeout
     while True:
         try:
-            found = client.list_topics(topic, timeout=TIMEOUT).topics[topic]
+            found = client.list_topics(topic, timeout=timeout).topics[topic]
         except KafkaException as error:
             raise BrokerUnavailableError(
-                bootstrap_servers=bootstrap_servers, seconds=TIMEOUT, reason=error.args[0].str()
+                bootstrap_servers=bootstrap_servers, seconds=timeout, reason=error.args[0].str()
             ) from error
         if found.error is None and found.partitions:
             return len(found.partitions)
@@ -60,6 +85,7 @@ def partition_count(client: AdminClient | Producer | Consumer, topic: str, boots
         retriable = code in {None, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
         if not retriable or time.monotonic() > deadline:
             raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers)
+        time.sleep(0.02)
 
 
 def existing_topics(config: Config) -> set[str]:

@@ -17,6 +17,7 @@ MEANINGS: Final = {
     "out_of_order_events": "Events behind the watermark, within the late tolerance; adjusted or dropped.",
     "unreadable": "Records without a readable event time; passed on, or skipped by a job.",
     "dropped": "Events dropped for their time.",
+    "failed": "Records that were not delivered, nor sent again since; the watermark is held below them.",
     "lost": "Rows that marks have counted and that are not there.",
     "surplus": "Rows that no mark has counted.",
     "fenced": "Marks of older epochs or memberships: zombies.",
@@ -42,6 +43,7 @@ class Metrics:
     out_of_order_events: int = 0
     unreadable: int = 0
     dropped: int = 0
+    failed: int = 0
     lost: int = 0
     surplus: int = 0
     fenced: int = 0

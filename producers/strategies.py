@@ -1,8 +1,8 @@
 """From events to a source's watermark: immutable strategies that build small mutable generators.  Pure.
 
-A strategy is configuration; ``build()`` makes the generator with the state.  A generator is told of every event and,
-now and then, of the time, and answers with what it can promise: no later event of mine is below this.  The split into
-strategy and generator is that of Flink's ``org.apache.flink.api.common.eventtime``.
+A strategy is configuration; ``build()`` makes the generator with the state.  A generator learns of every event and,
+before each round of marks, of the time, and answers what it can promise: no later event of mine is below this.  The
+split into strategy and generator is that of Flink's ``org.apache.flink.api.common.eventtime``.
 """
 
 from abc import ABC, abstractmethod
@@ -12,31 +12,84 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError, WatermarkRegressionError
-from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.timestamps import event_time_of, milliseconds
 from typing_extensions import override
 
 
-class Generator(ABC):
-    """The mutable side of a strategy.  All times are epoch milliseconds."""
+def duration_of(value: object, what: str, least: int = 0) -> int:
+    """Return a duration in whole milliseconds.
 
-    looks_closer: ClassVar[bool] = False
-    """Whether ``on_event`` needs the time or the value, or whether its watermark may be `due` at once."""
+    Args:
+        value: the duration as the caller gave it.
+        what: its name, for the error.
+        least: the least that it may be, milliseconds.
+
+    Raises:
+        UsageError: where it is no timedelta, or less than ``least``.
+
+    >>> duration_of(timedelta(seconds=5), "the bound")
+    5000
+    """
+    if not isinstance(value, timedelta):
+        raise UsageError(reason=f"{what} is {value!r}, expected a timedelta: write timedelta(seconds=...)")
+    if milliseconds(value) < least:
+        expected = "0 or more" if least == 0 else f"more than 0 (at least {least} ms)"
+        raise UsageError(reason=f"{what} is {value}, expected {expected}")
+    return milliseconds(value)
+
+
+class Generator(ABC):
+    """The mutable side of a strategy.  All times are epoch milliseconds, but for the clock that measures silence.
+
+    The commands are `on_event`, `on_tick`, `advance` and `stamp`; everything else asks, and changes nothing.
+    """
 
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:  # noqa: B027
-        """Learn of an event that the source writes now.
+        """Learn of an event; called by the emitter before the event is sent.
 
         Args:
             event_time: of the event.
-            now: wall clock, where `looks_closer` says so.
-            value: the event as it is written, the same.
+            now: milliseconds of a clock that is never set (monotonic).
+            value: the event as it is written.
         """
 
-    def on_tick(self, now: int) -> None:  # noqa: B027  # only few look at the clock
-        """Learn that time passes; called before every mark."""
+    def on_tick(self, now: int, wall: int | None = None) -> None:  # noqa: B027  # only few look at the clocks
+        """Learn that time passes; called by the emitter before each round of marks.
+
+        Args:
+            now: milliseconds of a clock that is never set (monotonic).
+            wall: wall clock, epoch milliseconds; default: ``now`` is that, too.
+        """
 
     @abstractmethod
     def watermark(self) -> int | None:
-        """Return what the source promises now; ``None``: nothing yet.  Never goes back."""
+        """Return what the source promises now; ``None``: nothing yet.  Not below what it was at the last `on_tick`."""
+
+    def advance(self, watermark: int) -> None:
+        """Take the caller's promise; only `explicit` knows what to do with it.
+
+        Raises:
+            UsageError: for every other strategy.
+            WatermarkRegressionError: where it is below the last promise; the last one stays.
+        """
+        reason = f"advance({watermark}) needs the strategy explicit(), alone or inside with_idleness()"
+        raise UsageError(reason=reason)
+
+    @property
+    def stamps(self) -> bool:
+        """Whether event times come from `stamp`, not from the caller."""
+        return False
+
+    def stamp(self, wall: int) -> int:
+        """Return the event time of an event that is written now; only `ingress` gives any.
+
+        Args:
+            wall: wall clock, epoch milliseconds.
+
+        Raises:
+            UsageError: for every other strategy.
+        """
+        raise UsageError(reason=f"stamp({wall}) needs the strategy ingress(), alone or inside with_idleness()")
 
     def percentiles(self) -> Mapping[int, int] | None:
         """Return earlier, speculative watermarks by percent of the events that keep them; ``None``: does not know."""
@@ -47,9 +100,12 @@ class Generator(ABC):
         """Whether readers should not wait for this source for now."""
         return False
 
-    @property
-    def due(self) -> bool:
-        """Whether the watermark should go out at once, not on the next interval."""
+    def due(self, promised: int | None) -> bool:  # noqa: ARG002  # of those that wait for the interval
+        """Tell whether the watermark should go out at once, not on the next interval.
+
+        Args:
+            promised: what the last marks promised.
+        """
         return False
 
     def snapshot(self) -> dict[str, Any]:
@@ -78,6 +134,27 @@ class Strategy(ABC):
     @abstractmethod
     def build(self) -> Generator:
         """Make a generator with fresh state."""
+
+
+def strategy_of(value: object) -> Strategy:
+    """Return a strategy as it is.
+
+    Raises:
+        UsageError: where it is something else, as a function that makes strategies and was not called.
+
+    >>> strategy_of(ascending)
+    Traceback (most recent call last):
+      ...
+    floodmark.schemas.errors.UsageError: the strategy is the function ascending, expected what it returns: ascending()
+    """
+    if isinstance(value, Strategy):
+        return value
+    if callable(value):
+        name = getattr(value, "__name__", type(value).__name__)
+        raise UsageError(reason=f"the strategy is the function {name}, expected what it returns: {name}()")
+    if isinstance(value, Generator):
+        raise UsageError(reason="the strategy is a generator, expected the strategy itself: leave out .build()")
+    raise UsageError(reason=f"the strategy is {value!r}, expected one such as ascending()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +193,8 @@ class Explicit(Generator):
         self._source = source
         self._watermark: int | None = None
 
+    @override
     def advance(self, watermark: int) -> None:
-        """Take the caller's promise.
-
-        Raises:
-            WatermarkRegressionError: where it is below the last one; the last one stays.
-        """
         if self._watermark is not None and watermark < self._watermark:
             raise WatermarkRegressionError(source=self._source, last=self._watermark, received=watermark)
         self._watermark = watermark
@@ -134,21 +207,26 @@ class Explicit(Generator):
 class Ingress(Generator):
     """Stamp events with the time of their arrival: perfect, since time does not go back here."""
 
-    looks_closer = True
     _state = ("_last",)
 
     def __init__(self) -> None:
         """Begin before all time."""
         self._last: int | None = None
 
-    def stamp(self, now: int) -> int:
-        """Return the event time of an event that arrives now: not below any before, even if the clock jumps back."""
-        self._last = now if self._last is None else max(self._last, now)
+    @property
+    @override
+    def stamps(self) -> bool:
+        return True
+
+    @override
+    def stamp(self, wall: int) -> int:
+        """Return the event time of an event that arrives now: not below any before, even if the clock is set back."""
+        self._last = wall if self._last is None else max(self._last, wall)
         return self._last
 
     @override
-    def on_tick(self, now: int) -> None:
-        self.stamp(now)
+    def on_tick(self, now: int, wall: int | None = None) -> None:
+        self.stamp(now if wall is None else wall)
 
     def watermark(self) -> int | None:
         """Return the latest stamp: no later event gets one below."""
@@ -158,58 +236,73 @@ class Ingress(Generator):
 class _Punctuated(Generator):
     """Promise what the events themselves say."""
 
-    looks_closer = True
-    _state = ("_watermark", "_due")
+    _state = ("_watermark",)
 
     def __init__(self, read: Callable[[bytes | None], int | None]) -> None:
         self._read = read
         self._watermark: int | None = None
-        self._due = False
 
     @override
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
-        said = self._read(value)
-        if said is not None and (self._watermark is None or said > self._watermark):
-            self._watermark = said
-            self._due = True
+        found = self._read(value)
+        if found is not None:
+            watermark = event_time_of(found)
+            self._watermark = watermark if self._watermark is None else max(self._watermark, watermark)
 
     @override
     def watermark(self) -> int | None:
-        self._due = False
         return self._watermark
 
-    @property
     @override
-    def due(self) -> bool:
-        return self._due
+    def due(self, promised: int | None) -> bool:
+        return self._watermark is not None and (promised is None or self._watermark > promised)
+
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore({name: value for name, value in state.items() if name != "_due"})  # once a part of the state
 
 
 class _WithIdleness(Generator):
     """What another generator says, and that the source is idle when it has been silent for too long."""
 
-    looks_closer = True
-
     def __init__(self, inner: Generator, timeout: int) -> None:
         self._inner = inner
         self._timeout = timeout
         self._heard: int | None = None
+        self._silent = 0
+        """How long it had been silent at the last look; the clock itself means nothing to the next process."""
         self._idle = False
 
     @override
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
-        self._heard, self._idle = now, False
         self._inner.on_event(event_time, now, value)
+        self._heard, self._silent, self._idle = now, 0, False
 
     @override
-    def on_tick(self, now: int) -> None:
+    def on_tick(self, now: int, wall: int | None = None) -> None:
         # The first look starts the clock: a source that has never been heard is given its time, too.
-        self._heard = now if self._heard is None else self._heard
-        self._idle = now - self._heard > self._timeout
-        self._inner.on_tick(now)
+        self._heard = now - self._silent if self._heard is None else self._heard
+        self._silent = now - self._heard
+        self._idle = self._silent > self._timeout
+        self._inner.on_tick(now, wall)
 
     @override
     def watermark(self) -> int | None:
         return self._inner.watermark()
+
+    @override
+    def advance(self, watermark: int) -> None:
+        self._inner.advance(watermark)
+        self._heard, self._silent, self._idle = None, 0, False  # who promises is not silent
+
+    @property
+    @override
+    def stamps(self) -> bool:
+        return self._inner.stamps
+
+    @override
+    def stamp(self, wall: int) -> int:
+        return self._inner.stamp(wall)
 
     @override
     def percentiles(self) -> Mapping[int, int] | None:
@@ -220,19 +313,23 @@ class _WithIdleness(Generator):
     def idle(self) -> bool:
         return self._idle
 
-    @property
     @override
-    def due(self) -> bool:
-        return self._inner.due
+    def due(self, promised: int | None) -> bool:
+        return self._inner.due(promised)
 
     @override
     def snapshot(self) -> dict[str, Any]:
-        return {"heard": self._heard, "idle": self._idle, "inner": self._inner.snapshot()}
+        return {"silent": self._silent, "idle": self._idle, "inner": self._inner.snapshot()}
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._heard, self._idle = state["heard"], state["idle"]
-        self._inner.restore(state["inner"])
+        try:
+            silent, idle, inner = int(state.get("silent", 0)), bool(state["idle"]), state["inner"]
+        except (KeyError, TypeError, ValueError) as error:
+            reason, advice = f"{type(error).__name__}: {error}", "restore it into the strategy that it was taken from"
+            raise CorruptSnapshotError(where="of idleness", reason=reason, advice=advice) from error
+        self._inner.restore(inner)
+        self._heard, self._silent, self._idle = None, silent, idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +352,10 @@ def ascending() -> Strategy:
 
 
 def bounded_out_of_orderness(bound: timedelta) -> Strategy:
-    """Events come at most ``bound`` behind the largest event time seen so far.
+    """Once an event with the time T was sent, no event below T - ``bound`` follows: that is the promise.
 
     Raises:
-        UsageError: where the bound is negative.
+        UsageError: where the bound is negative, or no timedelta.
 
     >>> generator = bounded_out_of_orderness(timedelta(milliseconds=10)).build()
     >>> for event_time in (12345, 12300, 12340, 12280):
@@ -266,9 +363,7 @@ def bounded_out_of_orderness(bound: timedelta) -> Strategy:
     >>> generator.watermark()
     12335
     """
-    if bound < timedelta(0):
-        raise UsageError(reason=f"the bound of out-of-orderness is {bound}, expected 0 or more")
-    return _BoundedOutOfOrderness(milliseconds(bound))
+    return _BoundedOutOfOrderness(duration_of(bound, "the bound of out-of-orderness"))
 
 
 def explicit() -> Strategy:
@@ -311,16 +406,17 @@ class _PunctuatedStrategy(Strategy):
 
 
 def punctuated(read: Callable[[bytes | None], int | None]) -> Strategy:
-    """Some events say how far the source is; such a promise goes out at once.
+    """Some events say how far the source is; such a promise goes out as soon as the records below it are acknowledged.
 
     Args:
-        read: from a value to the watermark that it carries, epoch milliseconds; ``None``: it carries none.
+        read: from a value to the watermark that it carries, epoch milliseconds; ``None``: it carries none.  Another
+            value is an InvalidEventTimeError of ``produce``, and nothing is sent.
 
     >>> generator = punctuated(lambda value: 50 if value == b"all before 50" else None).build()
     >>> generator.on_event(42, value=b"payload")
     >>> generator.on_event(49, value=b"all before 50")
-    >>> generator.due, generator.watermark(), generator.due
-    (True, 50, False)
+    >>> generator.watermark(), generator.due(promised=42), generator.due(promised=50)
+    (50, True, False)
     """
     return _PunctuatedStrategy(read)
 
@@ -335,10 +431,13 @@ class _IdlenessStrategy(Strategy):
 
 
 def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
-    """Add idleness: after ``timeout`` without an event the source says that it is idle, with the next that it is back.
+    """Add idleness to any strategy: after ``timeout`` without an event or a promise the source says that it is idle.
+
+    It says so with its next marks, so at most ``timeout`` and one interval after the event, and that it is back before
+    its next record.  Silence is measured by a clock that is never set.
 
     Raises:
-        UsageError: where the timeout is not more than 0.
+        UsageError: where the timeout is not more than 0, or there is no strategy.
 
     >>> generator = with_idleness(ascending(), timedelta(milliseconds=10)).build()
     >>> generator.on_tick(100), generator.idle
@@ -348,6 +447,4 @@ def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
     >>> generator.on_event(5, now=112), generator.idle
     (None, False)
     """
-    if timeout <= timedelta(0):
-        raise UsageError(reason=f"the timeout of idleness is {timeout}, expected more than 0")
-    return _IdlenessStrategy(strategy, milliseconds(timeout))
+    return _IdlenessStrategy(strategy_of(strategy), duration_of(timeout, "the timeout of idleness", 1))

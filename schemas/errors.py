@@ -184,7 +184,8 @@ class DeliveryError(EnvironmentProblemError):
 
     template = (
         "source {source!r}: {failed} record(s) for topic {topic!r} were not delivered, the first because of: {reason}; "
-        "the watermark is held at {held_at} below them; send them again or start a new epoch"
+        "the watermark is held at {held_at} below them; send them again (WatermarkedProducer.resend) or start a new "
+        "epoch"
     )
 
 

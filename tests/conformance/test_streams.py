@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, bounded_out_of_orderness, with_idleness
+from floodmark.producers.clock import Clock
 from floodmark.producers.completeness import Buffer
 from floodmark.producers.emitter import Emitter, Identity
 from floodmark.schemas import Membership, Status, Tracker
@@ -67,10 +68,10 @@ def test_pure(case):
 
 
 @pytest.fixture
-def sources(kafka, monkeypatch):
+def sources(kafka):
     """Make the sources of a case, and a function that writes one step; their clock stands still but for `wait`."""
     made, now = {}, [0]
-    monkeypatch.setattr("floodmark.producers.producer._now", lambda: now[0])
+    clock = Clock(wall=lambda: now[0], steady=lambda: now[0])
 
     def make(case, topic):
         for name in case["sources"]:
@@ -82,6 +83,7 @@ def sources(kafka, monkeypatch):
                 epoch=1,
                 membership=Membership(1, len(case["sources"])),
                 interval=timedelta(hours=1),
+                clock=clock,
             )
 
     def step(name, times, wait=0):

@@ -22,9 +22,9 @@ def test_only_active_peers_of_the_newest_membership_hold():
     assert not peers.is_ahead(16)
     peers.take(mark("slow", 7, 2))
     peers.take(mark("slow", 1, 0))
-    assert peers.slowest() == 7, "a replay teaches nothing"
+    assert peers.slowest() == (7, "slow"), "a replay teaches nothing"
     peers.take(mark("new", 100, version=2))
-    assert peers.slowest() == 100, "the old membership has retired"
+    assert peers.slowest() == (100, "new"), "the old membership has retired"
 
 
 def test_of_all_sources_the_slowest_never_waits():

@@ -20,6 +20,7 @@ from floodmark.producers import (
     ingress,
     punctuated,
 )
+from floodmark.producers.clock import Clock
 from floodmark.producers.kafka import redacted
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import (
@@ -37,6 +38,14 @@ from floodmark.schemas.errors import (
 from harness import drain, until
 
 pytestmark = pytest.mark.kafka
+
+
+class ManualClock(Clock):
+    """Clocks that go on only where a test says so."""
+
+    def __init__(self):
+        object.__setattr__(self, "times", {"wall": time.time_ns() // 1_000_000, "steady": 1_000})
+        super().__init__(wall=lambda: self.times["wall"], steady=lambda: self.times["steady"])
 
 
 def producer(kafka, target, **options):
@@ -123,22 +132,50 @@ def test_a_source_back_from_idle_says_so_before_its_record(kafka, topic):
     assert said == [Status.IDLE, Status.ACTIVE, b"x", Status.ENDED]
 
 
-def test_new_partitions_are_found_and_marked(kafka, topic, monkeypatch):
-    monkeypatch.setattr("floodmark.producers.producer._METADATA_INTERVAL", 0.0)
+def add_partitions(kafka, target, count):
+    admin = AdminClient(kafka.config)
+    for future in admin.create_partitions([NewPartitions(target, count)]).values():
+        future.result(30)
+    until(lambda: len(admin.list_topics(target).topics[target].partitions) == count, "growth")
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_new_partitions_are_found_and_marked_while_nothing_is_sent(kafka, topic, idle):
+    target, clock = topic(partitions=1), ManualClock()
+    ours = producer(kafka, target, interval=timedelta(days=1), clock=clock)
+    ours.produce(b"x", event_time=12)
+    if idle:
+        ours.mark_idle()
+    add_partitions(kafka, target, 3)
+    clock.times["steady"] += 10_000
+    with Observer(kafka.config, [target]) as observer:
+        marked = set()
+
+        def everywhere():
+            ours.poll(0.01)
+            marked.update(record.partition for record in observer.poll() if isinstance(record, Mark))
+            return marked == {0, 1, 2}
+
+        until(everywhere, "marks in the new partitions")
+    ours.end()
+    found = log(kafka, target)
+    assert [record.record.partitions for record in found[2]] == [3, 3]
+
+
+@pytest.mark.parametrize("how", ["flush", "end"])
+def test_flush_and_end_mark_partitions_that_were_added_a_moment_ago(kafka, topic, how):
     target = topic(partitions=1)
     ours = producer(kafka, target)
     ours.produce(b"x", event_time=12)
     ours.flush()
-    admin = AdminClient(kafka.config)
-    for future in admin.create_partitions([NewPartitions(target, 3)]).values():
-        future.result(30)
-    until(lambda: len(admin.list_topics(target).topics[target].partitions) == 3, "growth")
-    ours._next_metadata = 0.0  # noqa: SLF001  # the interval was read when it was made
-    ours.end()
+    add_partitions(kafka, target, 3)
+    getattr(ours, how)()
+    if how == "flush":
+        ours.end()
     found = log(kafka, target)
     assert set(found) == {0, 1, 2}
     assert all(records[-1].record.status is Status.ENDED for records in found.values())
-    assert found[0][-1].record.partitions == 3
+    assert [len(found[partition]) for partition in (1, 2)] == [2, 2] if how == "flush" else [1, 1]
 
 
 def test_a_garbage_control_record_is_seen_and_moves_nothing(kafka, topic):
@@ -314,7 +351,7 @@ def test_a_queue_that_stays_full_is_an_error_and_counts_nothing(tmp_path, monkey
         send(0, 50)  # a full queue that empties is waited for
         ours.flush()
         broker.kill()
-        monkeypatch.setattr("floodmark.producers.producer._QUEUE_TIMEOUT", 0.5)
+        monkeypatch.setattr("floodmark.producers.outbox._QUEUE_TIMEOUT", 0.5)
         with pytest.raises(BufferError):
             send(50, 60)
         sent = ours._emitter.records  # noqa: SLF001

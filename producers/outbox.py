@@ -1,0 +1,245 @@
+"""What a source hands to Kafka, and what becomes of it: its records, its marks, and those that were not taken."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
+from floodmark.producers.clock import Clock
+from floodmark.producers.emitter import Emitter, Shipment
+from floodmark.schemas.codec import encode_watermark
+from floodmark.schemas.errors import DeliveryError
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, control_key
+
+_log = logging.getLogger(__name__)
+_QUEUE_TIMEOUT: Final = 60.0
+_MOST_ROUNDS: Final = 8
+"""Rounds of marks under way; while Kafka is away, more of them would fill the queue and say nothing new."""
+
+Headers = Sequence[tuple[str, str | bytes | None]]
+OnDelivery = Callable[[KafkaError | None, Message], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRecord:
+    """A record that Kafka did not take: it holds the watermark until `WatermarkedProducer.resend` has sent it again."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int
+    headers: Headers | None
+    reason: str
+    timestamp: int | None
+    """Kafka's timestamp, where the source gave one."""
+    shipment: Shipment = field(repr=False)
+
+
+class Outbox:
+    """One source's way into one topic.
+
+    Args:
+        client: confluent-kafka's producer, with idempotence on.
+        topic: the topic.
+        emitter: the source's; it learns of each record before it is sent, and what became of it.
+        clock: where the time comes from.
+    """
+
+    def __init__(self, client: Producer, topic: str, emitter: Emitter, clock: Clock) -> None:
+        """Begin with nothing sent."""
+        self.failed: list[FailedRecord] = []
+        """In the order in which they failed; those sent again are not here any more."""
+        self._client = client
+        self._topic = topic
+        self._emitter = emitter
+        self._clock = clock
+        self._key = control_key(emitter.identity.source)
+        self._headers: Headers = [(HEADER, FORMAT_VERSION)]
+        self._failed_marks: dict[int, tuple[bytes, str]] = {}
+        self._marks_under_way = 0
+        self._shipment = Shipment()
+        self._on_delivery: OnDelivery = partial(self._delivered, self._shipment)
+
+    def send(  # the parts of a record
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        headers: Headers | None,
+        *,
+        event_time: int,
+        now: int,
+        timestamp: int | None = None,
+    ) -> None:
+        """Send one record; after an error it was not sent.
+
+        Raises:
+            BufferError: the queue stayed full for a minute.
+            KafkaException: the client refuses it, for example for its size.
+        """
+        shipment = self._emitter.send(partition, event_time, now, value)
+        if shipment is not self._shipment:
+            self._shipment = shipment
+            self._on_delivery = partial(self._delivered, shipment)
+        try:
+            self._enqueue(value, key, partition, self._on_delivery, headers, timestamp)
+        except BaseException:
+            self._emitter.unsend(partition, shipment)
+            raise
+
+    def resend(self) -> int:
+        """Send all failed records again, in the order in which they failed; returns how many.
+
+        Raises:
+            BufferError: the queue stayed full for a minute; what was not sent again is still in ``failed``.
+        """
+        failed, self.failed = self.failed, []
+        for position, record in enumerate(failed):
+            partition = record.partition
+            shipment = self._emitter.resend(record.shipment, partition, self._clock.steady())
+            on_delivery = partial(self._delivered, shipment)
+            try:
+                self._enqueue(record.value, record.key, partition, on_delivery, record.headers, record.timestamp)
+            except BaseException:
+                self._emitter.fail(shipment, partition)
+                self.failed[:0] = [replace(record, shipment=shipment), *failed[position + 1 :]]
+                raise
+        return len(failed)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many marks are under way that more of them would help nobody."""
+        return self._marks_under_way > _MOST_ROUNDS * self._emitter.partitions
+
+    def send_marks(self, *, insist: bool) -> bool:
+        """Send a mark to every partition; tells whether all were taken.
+
+        Args:
+            insist: wait for room in a full queue; else leave those out that it has no room for.
+
+        Raises:
+            BufferError: the queue stayed full for a minute, and they had to go.
+        """
+        emitter = self._emitter
+        self._client.poll(0)
+        # Once a source has ended nothing but what was not delivered is sent, again and unchanged: it may have arrived.
+        failed, self._failed_marks = self._failed_marks, {}
+        for partition, (value, _) in failed.items() if emitter.ended else ():
+            self._send_mark(partition, value, insist=True)
+        marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
+        for position, (partition, mark) in enumerate(marks):
+            try:
+                self._send_mark(partition, encode_watermark(mark), insist=insist)
+            except BaseException as error:
+                for left, _ in marks[position:]:
+                    emitter.unmark(left)
+                if insist or not isinstance(error, (BufferError, KafkaException)):
+                    raise
+                return False
+        return True
+
+    def _send_mark(self, partition: int, value: bytes, *, insist: bool) -> None:
+        self._enqueue(value, self._key, partition, self._mark_delivered, self._headers, insist=insist)
+        self._marks_under_way += 1
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way, and no mark has failed."""
+        return not self._failed_marks and not len(self._client)
+
+    def wait(self, timeout: float, *, marks: bool = False) -> None:
+        """Wait for all acknowledgements.
+
+        Args:
+            timeout: seconds.
+            marks: whether a mark that was not delivered is an error, too.
+
+        Raises:
+            DeliveryError: where one does not come, or a record has failed.
+        """
+        left = self._client.flush(timeout)
+        reasons = [record.reason for record in self.failed]
+        if marks and not reasons:
+            reasons = [reason for _, reason in self._failed_marks.values()]
+        if left or reasons:
+            raise DeliveryError(
+                source=self._emitter.identity.source,
+                topic=self._topic,
+                failed=len(reasons) or left,
+                reason=reasons[0] if reasons else f"no acknowledgement within {timeout} s",
+                held_at=self._emitter.held_at(),
+            )
+
+    def _enqueue(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: OnDelivery,
+        headers: Headers | None,
+        timestamp: int | None = None,
+        *,
+        insist: bool = True,
+    ) -> None:
+        """Hand a record to the client; wait up to a minute for room in its queue where it has to go now."""
+        deadline: float | None = None
+        produce = self._client.produce
+        while True:
+            try:
+                if timestamp is not None:  # 0 would be confluent-kafka's word for now
+                    produce(
+                        self._topic,
+                        value,
+                        key,
+                        partition,
+                        on_delivery,
+                        timestamp=max(1, timestamp),
+                        headers=list(headers or ()),
+                    )
+                elif headers is not None:
+                    produce(self._topic, value, key, partition, on_delivery, headers=list(headers))
+                else:
+                    produce(self._topic, value, key, partition, on_delivery)
+            except BufferError:
+                now = time.monotonic()
+                deadline = deadline or now + _QUEUE_TIMEOUT
+                if not insist or now > deadline:
+                    raise
+                self._client.poll(0.05)
+            else:
+                return
+
+    def _delivered(self, shipment: Shipment, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            shipment.land()
+            return
+        partition, (kind, timestamp) = int(message.partition() or 0), message.timestamp()
+        headers = message.headers()
+        self._emitter.fail(shipment, partition)
+        if not self.failed:
+            source = self._emitter.identity.source
+            _log.error("source %r: a record for %r failed, and holds the watermark: %s", source, self._topic, error)
+        record = FailedRecord(
+            value=_bytes(message.value()),
+            key=_bytes(message.key()),
+            partition=partition,
+            headers=list(headers.items()) if isinstance(headers, dict) else headers,
+            reason=str(error),
+            timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+            shipment=shipment,
+        )
+        self.failed.append(record)
+
+    def _mark_delivered(self, error: KafkaError | None, message: Message) -> None:
+        self._marks_under_way -= 1
+        if error is not None:
+            partition = int(message.partition() or 0)
+            self._failed_marks[partition] = _bytes(message.value()) or b"", str(error)
+            source = self._emitter.identity.source
+            _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, partition, error)
+
+
+def _bytes(part: str | bytes | None) -> bytes | None:
+    return part.encode() if isinstance(part, str) else part

@@ -1,0 +1,59 @@
+"""How many partitions a topic has, asked beside the caller: who produces must neither wait for the answer nor fail."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from confluent_kafka import KafkaException, Producer
+from floodmark.producers.kafka import partition_count
+from floodmark.schemas.errors import FloodmarkError
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionWatch:
+    """The last known number of partitions of a topic.
+
+    Args:
+        client: the producer that asks.
+        topic: the topic.
+        bootstrap_servers: for errors.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where the first answer does not come.
+    """
+
+    def __init__(self, client: Producer, topic: str, bootstrap_servers: object) -> None:
+        """Ask once, and wait for the answer."""
+        self._client = client
+        self._topic = topic
+        self._servers = bootstrap_servers
+        self._thread: threading.Thread | None = None
+        self.partitions = partition_count(client, topic, bootstrap_servers)
+
+    def ask(self, timeout: float | None = None) -> int:
+        """Return how many there are now; waits for the answer.
+
+        Raises:
+            UnknownTopicError, BrokerUnavailableError: where it does not come.
+        """
+        self.partitions = max(self.partitions, partition_count(self._client, self._topic, self._servers, timeout))
+        return self.partitions
+
+    def ask_beside(self, on_growth: Callable[[], None]) -> None:
+        """Ask in a thread, unless one is asking; an answer that does not come changes nothing.
+
+        Args:
+            on_growth: called in that thread, once `partitions` is higher than before.
+        """
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._ask_quietly, args=(on_growth,), daemon=True)
+            self._thread.start()
+
+    def _ask_quietly(self, on_growth: Callable[[], None]) -> None:
+        before = self.partitions
+        try:
+            if self.ask() > before:
+                on_growth()
+        except (FloodmarkError, KafkaException) as error:
+            _log.info("the partitions of topic %r are not known to have grown: %s", self._topic, error)

@@ -1,0 +1,62 @@
+"""What a topic says of its sources before a new one begins: who wrote last, and in which epoch."""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from floodmark.producers.backlog import read_to_end
+from floodmark.producers.kafka import QUIET, TIMEOUT, Config, shared
+from floodmark.schemas.codec import decode_watermark
+from floodmark.schemas.errors import BrokerUnavailableError, UnreadableControlRecordError
+from floodmark.schemas.records import WatermarkRecord, is_control_key
+
+_log = logging.getLogger(__name__)
+_TAIL: Final = 100
+
+
+def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:
+    """Return by source its newest mark in partition 0, among those that could matter to a new source.
+
+    These are all that have a log time of ``now`` or later, and those among the last hundred records.  So where the
+    clock is right a short read does; where it was set back, what was written by the old time is found.
+
+    Args:
+        config: confluent-kafka settings.
+        topic: the topic; every source marks its partition 0.
+        now: wall clock, epoch milliseconds.
+
+    Returns:
+        Nothing where the topic may not be read, or does not answer; a log line says so.
+    """
+    settings = {**shared(config), "group.id": "floodmark-predecessors", "enable.auto.commit": False}
+    consumer = Consumer(settings, logger=QUIET)
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT)
+        if low == high:
+            return {}
+        ahead = consumer.offsets_for_times([TopicPartition(topic, 0, now)], timeout=TIMEOUT)[0].offset
+        start = max(low, high - _TAIL)
+        start = start if ahead < 0 else min(start, ahead)  # negative: no record is from then or later
+        return _newest(read_to_end(settings, {(topic, 0): start}, {(topic, 0): high}))
+    except (KafkaException, BrokerUnavailableError) as error:
+        _log.warning("the last marks of topic %r cannot be read, so the clock alone gives the epoch: %s", topic, error)
+        return {}
+    finally:
+        consumer.close()
+
+
+def _newest(messages: Iterable[Message]) -> dict[str, WatermarkRecord]:
+    found: dict[str, WatermarkRecord] = {}
+    for message in messages:
+        key, value = message.key(), message.value()
+        if not isinstance(key, bytes) or not is_control_key(key):
+            continue
+        try:
+            mark = decode_watermark(key, value if isinstance(value, bytes) else None)
+        except UnreadableControlRecordError:
+            continue  # whoever reads the topic counts it
+        last = found.get(mark.source)
+        if last is None or (mark.epoch, mark.sequence) > (last.epoch, last.sequence):
+            found[mark.source] = mark
+    return found
