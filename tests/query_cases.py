@@ -41,7 +41,6 @@ from trial import Trial
 _BEGIN = 1_000_000
 _PLAIN = (renumbered, filtered, exploded)
 _PYTHON = (udf, pandas_udf)
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def case(seed: int) -> Trial:
@@ -57,12 +56,6 @@ def case(seed: int) -> Trial:
         write["delivery"] = "at-least-once"
     restarts = [chance.randrange(1, 5) for _ in range(chance.choice([0, 0, 0, 1, 2]))]
     return Trial(query, logs, max(6, size // chance.randrange(2, 9)), restarts, write)
-
-
-def settings(trial: Trial) -> dict[str, str]:
-    """Return what the session of a case needs: Spark's newer operators keep their state in RocksDB."""
-    needed = any(step.name.startswith("transformWithState") for step in trial.query.steps)
-    return {"spark.sql.streaming.stateStore.providerClass": _ROCKSDB} if needed else {}
 
 
 def _whole_windows(query: Query) -> bool:

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from floodmark.schemas import END_OF_TIME
+from floodmark.schemas import END_OF_TIME, Status
 from floodmark.spark_jobs import Batch, Job, avro, read, write
+from harness import until
 from operators import Clock, Query, Rows
 from pyspark.sql import DataFrame, SparkSession
 from streams import ROW, Log, Values, Written, batches_of
@@ -19,10 +21,10 @@ _QUICK = {
         "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-    ),
 }
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_STATE = "org.apache.spark.sql.execution.streaming.state"
 
 
 def quick(spark: SparkSession) -> SparkSession:
@@ -94,6 +96,8 @@ def run(
     spark: SparkSession, config: Mapping[str, str], trial: Trial, new_topic: Callable[[int], str], place: str
 ) -> Ran:
     """Write the input, run the job to its end, and read the output."""
+    rocksdb = any(step.name.startswith("transformWithState") for step in trial.query.steps)  # it asks for it
+    spark.conf.set(_PROVIDER, f"{_STATE}.{'RocksDB' if rocksdb else 'HDFSBacked'}StateStoreProvider")
     topics = [new_topic(log.partitions) for log in trial.logs]
     for log, topic in zip(trial.logs, topics, strict=True):
         log.write(config, topic)
@@ -116,11 +120,17 @@ def run(
             on_batch=lambda batch: batches.update({batch.batch_id: batch}),
             **trial.write,
         )
+        try:
+            until(partial(_reached, job, batches, enough), "the end" if enough is None else f"{enough} batches", _LIMIT)
+        finally:
+            job.stop()
         if enough is None:
-            job.await_end(_LIMIT)
             return Ran(batches, batches_of(config, out), job.counts)
-        job._await(lambda: job.ended or len(batches) >= enough, _LIMIT, "some batches")  # noqa: B023, SLF001
-        job.stop()
+
+
+def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool:
+    job.raise_failure()
+    return job.ended or (enough is not None and len(batches) >= enough)
 
 
 def differences(trial: Trial, ran: Ran) -> list[str]:
@@ -152,15 +162,29 @@ def _of_rows(rows: Rows, ran: Ran) -> list[str]:
 
 
 def _of_marks(clock: Clock, ran: Ran) -> list[str]:
-    highest: int | None = None
+    """Marks keep up with what a batch ran with, and are never ahead of what it has read."""
+    least = most = None
     for number, batch in enumerate(ran.written):
-        with_ = ran.ran_with(number) if clock.stateful else ran.batches[number].watermark
-        if with_ is not None and with_ != END_OF_TIME:
-            highest = max(with_ - clock.behind, highest if highest is not None else with_ - clock.behind)
-        marks = {mark.watermark for mark in batch.marks}
-        if with_ != END_OF_TIME and batch.marks and marks != {highest}:
-            return [f"batch {number} ran with {with_} and is marked {marks}, expected {highest}"]
+        with_, read_ = ran.ran_with(number), ran.batches[number].watermark
+        least = _highest(least, with_ if clock.stateful else read_, clock.behind)
+        most = _highest(most, read_, clock.behind)
+        for mark in batch.marks:
+            ended = mark.status is Status.ENDED
+            if read_ != END_OF_TIME if ended else not _fits(mark.watermark, least, most):
+                return [f"batch {number} is marked {mark.status} {mark.watermark}, expected {least} to {most}"]
     return []
+
+
+def _fits(watermark: int | None, least: int | None, most: int | None) -> bool:
+    if watermark is None:
+        return least is None
+    return most is not None and (least is None or least <= watermark) and watermark <= most
+
+
+def _highest(before: int | None, watermark: int | None, behind: int) -> int | None:
+    if watermark is None or watermark == END_OF_TIME:
+        return before
+    return max(watermark - behind, watermark - behind if before is None else before)
 
 
 def _of_counts(trial: Trial, ran: Ran) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.spark_jobs import local_session
 from pyspark.sql import SparkSession
-from query_cases import case, settings
+from query_cases import case
 from trial import differences, quick, run
 
 
@@ -42,18 +42,11 @@ class Bench:
         if not hasattr(self._own, "session"):
             self._own.session = quick(self._spark)
         session: SparkSession = self._own.session
-        changed = settings(trial)
-        before = {name: session.conf.get(name) for name in changed}
-        for name, value in changed.items():
-            session.conf.set(name, value)
         try:
             ran = run(session, self._kafka.config, trial, self._topic, str(self._place / f"case-{seed}"))
             found, batches = differences(trial, ran), len(ran.batches)
         except Exception as error:  # noqa: BLE001  # any error is a difference, with its seed
             found, batches = [f"{type(error).__name__}: {str(error)[:500]}"], 0
-        finally:
-            for name, value in before.items():
-                session.conf.set(name, value)
         return {
             "seed": seed,
             "query": trial.query.name,
@@ -81,7 +74,8 @@ def main() -> int:
     options = parser.parse_args()
     began, wrong = time.monotonic(), []
     with tempfile.TemporaryDirectory() as place, EmbeddedKafka(Path(place, "kafka")) as kafka:
-        spark = local_session("queries")
+        quickly = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+        spark = local_session("queries", settings=quickly)
         bench = Bench(kafka, spark, Path(place))
         with ThreadPoolExecutor(options.jobs) as pool:
             seeds = range(options.seed, options.seed + options.cases)
