@@ -9,8 +9,10 @@ time that is written for the next stage.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Literal
 
+from floodmark.spark_jobs import drop_duplicates_within, event_time
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from stateful import PandasWindows, SeenOnce, pandas_windows
@@ -64,6 +66,8 @@ class Step:
     """Whether ``at`` is then the end of a window, less a microsecond."""
     hold: int = 0
     """How much earlier than its completion a result may be stamped, milliseconds."""
+    shift: int = 0
+    """How much earlier than their input's the event times of its rows may be, milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,11 @@ class Query:
                 hold = step.hold + (ends and step.name.startswith("session"))
             ends = ends or step.ends
         return hold
+
+    @property
+    def shift(self) -> int:
+        """Return how far the job's watermark is behind the marks of its input, milliseconds."""
+        return max((step.shift for step in self.steps), default=0)
 
     def spark(self, frames: Sequence[DataFrame]) -> DataFrame:
         """Build Spark's query; its columns are those of `streams.ROW`."""
@@ -351,6 +360,37 @@ def mapped_in_pandas() -> Step:
 
     plain = _map("", lambda n: n, lambda n: n * 2).plain
     return Step("mapInPandas", spark, plain, event_time=False)
+
+
+def again() -> Step:
+    """Make ``at`` Spark's event time again, behind Python functions."""
+    return Step("event_time", lambda frame: event_time(frame, "at"), lambda rows, _: rows)
+
+
+def floored(unit: int) -> Step:
+    """Round event times down, in Python, and make that Spark's event time: the whole job is so much behind."""
+
+    def round_down(frames: Iterable[Any]) -> Iterable[Any]:
+        for frame in frames:
+            yield frame.assign(at=frame["at"].dt.floor(f"{unit}ms"), stamp=frame["stamp"].dt.floor(f"{unit}ms"))
+
+    def spark(frame: DataFrame) -> DataFrame:
+        rounded = frame.mapInPandas(round_down, "k STRING, at TIMESTAMP, n BIGINT, stamp TIMESTAMP")
+        return event_time(rounded, "at", shift=timedelta(milliseconds=unit))
+
+    def plain(rows: Rows, _clock: Clock) -> Rows:
+        return [replace(row, at=row.at // (unit * 1000) * unit * 1000, stamp=row.stamp // unit * unit) for row in rows]
+
+    return Step(f"floor {unit}", spark, plain, shift=unit)
+
+
+def deduplicated_within(within: int) -> Step:
+    """Drop rows that are equal, event time and all, and forget them after some event time."""
+
+    def spark(frame: DataFrame) -> DataFrame:
+        return drop_duplicates_within(frame, ["k", "at", "n"], timedelta(milliseconds=within))
+
+    return Step(f"drop_duplicates_within {within}", spark, _unique, stateful=True)
 
 
 def viewed(width: int) -> Step:

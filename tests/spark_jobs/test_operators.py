@@ -17,10 +17,13 @@ from operators import (
     Query,
     Source,
     Step,
+    again,
     deduplicated,
+    deduplicated_within,
     exploded,
     filtered,
     first_and_last,
+    floored,
     joined,
     joined_windows,
     mapped_in_pandas,
@@ -79,6 +82,10 @@ TABLE = [
     query(one(), static_join("left")),
     query(one(), exploded(), udf(), filtered(), tumbling(10_000), pandas_udf(), mapped_in_pandas()),
     query(one(), pandas_udf(), tumbling(10_000), exploded(), udf(), renumbered()),
+    query(one(), deduplicated_within(1_000)),
+    query(one(), mapped_in_pandas(), again(), tumbling(10_000)),
+    query(one(), timers(5_000), again(), tumbling(20_000)),
+    query(one(), floored(1_000), tumbling(10_000)),
     query(one(), tumbling(10_000, "start")),
     query(one(), tumbling(10_000, "earliest")),
     query(one(), tumbling(10_000, "latest")),
@@ -97,17 +104,21 @@ def rows_of(seed: int, count: int) -> list[tuple[str, int, int]]:
     return [*rows, *chance.sample(rows, 3)]
 
 
+_FIRST = 90_000
+"""The first mark, before all rows."""
+
+
 def walk(case: Query, closes: int = 1) -> tuple[list[Log], int]:
     """Return logs that step through the moments at which results are out, and how many records each batch reads."""
     base = [rows_of(seed, 14) for seed in range(case.source.inputs)]
     moments = sorted({row.out for row in case.plain(base, closes)[0] if row.out is not None} or {110_000, 120_000})
     chosen = [moments[len(moments) // 3], moments[2 * len(moments) // 3]]
-    marks = sorted({moment + step for moment in chosen for step in (-1, 0, 1)})
+    marks = sorted({moment + step + case.shift for moment in chosen for step in (-1, 0, 1)})
     size = len(base[0]) + 2
     logs = []
     for number, rows in enumerate(base):
         entries = [Put("s", row) for row in rows]
-        padded = [Say("s", 90_000), *entries, *[Say("s", "again")] * (size - 1 - len(entries))]
+        padded = [Say("s", _FIRST), *entries, *[Say("s", "again")] * (size - 1 - len(entries))]
         for before, mark in itertools.pairwise([None, *marks]):
             # A row at exactly the last mark is no late row.
             exact = [] if before is None else [Put("s", ("abc"[number], before, 50))]
@@ -132,7 +143,10 @@ def cases():
 def test_exact_at_each_watermark(session, kafka, topic, checkpoint, case):
     logs, size = walk(case)
     trial = Trial(case, logs, size)
-    assert differences(trial, run(session, kafka.config, trial, topic, checkpoint)) == []
+    ran = run(session, kafka.config, trial, topic, checkpoint)
+    assert differences(trial, ran) == []
+    marks = [entry.what for entry in logs[0].entries if isinstance(entry, Say) and isinstance(entry.what, int)]
+    assert {batch.watermark for batch in ran.batches.values()} == {END_OF_TIME, *(mark - case.shift for mark in marks)}
 
 
 @pytest.mark.parametrize("case", [query(one(), sliding(10_000, 5_000)), query(one(), viewed(10_000))])
