@@ -1,6 +1,7 @@
 """Any record into any lane: it is decided, counted or named; no watermark leaves the calendar or passes a promise."""
 
 import json
+import pickle
 import struct
 from datetime import timedelta
 
@@ -180,6 +181,18 @@ def test_long_keys_do_not_fill_the_state():
     old = {"watermark": 5, "arrival": NOW, "seen": 1, "keys": {(b"x" * 1_000).hex(): NOW}, "counts": {}}
     lane.restore(old)
     assert lane.take(b"x" * 1_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), "and after an upgrade"
+
+
+def test_what_a_lane_keeps_does_not_grow():
+    """Poison, ever new and ever longer keys, silence: the same size after 10,000 records as after 1,000."""
+    lane, sizes = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(hours=1), max_keys=100), over_key), []
+    for number in range(10_000):
+        value = b'{"at": %d}' % (NOW + number) if number % 3 else b'{"at": "%d"}' % number
+        lane.take(b"%d" % number * (1 + number // 10), value, NOW + number)
+        lane.estimate(number)
+        if number % 1_000 == 999:
+            sizes.append(len(pickle.dumps((lane.keeper, lane.counts, lane.trouble, lane.snapshot()))))
+    assert max(sizes) < 1.1 * sizes[0]
 
 
 class Own(InputFormat):

@@ -40,6 +40,7 @@ def test_help_teaches(command):
         (["--json-field", "at", "--log-time"], "needs one of"),
         (["--schema", "x.avsc"], "needs one of"),
         (["--changefeed", "debezium"], "expected one of cockroachdb"),
+        (["--log-time", "--unit", "s"], "--unit is the unit of a field"),
         (["--json-field", "at", "--unit", "h"], "expected one of s, ms"),
         (["--json-field", "at", "--late", "-1"], "late tolerance"),
         (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
@@ -131,6 +132,25 @@ def test_inject_then_tail(kafka, topic, tmp_path):
     done = floodmark("tail", marked, *servers, "--from-beginning", "--until-end", "--marks")
     assert f"inject-{raw} 1970-01-01T00:00:09.000+00:00" in done.stdout
     assert "==> topic end of time" in done.stdout
+
+
+@pytest.mark.kafka
+def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    producer = Producer(kafka.config)
+    for value in (b'{"payload": {"at": 1000}}', b"garbage"):
+        producer.produce(raw, value, timestamp=1_000)
+    producer.flush(30)
+    place = ["--from", raw, "--to", marked, "--bootstrap-servers", kafka.bootstrap_servers, "--until-end"]
+    done = floodmark("inject", *place, "--json-field", "payload.at", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert f'on time           1  for example {raw}/0@0 {{"payload": {{"at": 1000}}}}' in done.stdout
+    assert "2 records read, nothing written" in done.stdout
+    for more in ([], ["--dry-run"]):
+        done = floodmark("inject", *place, "--json-field", "at", *more)
+        assert done.returncode == 2
+        assert "there are 'payload.at'; nothing was written; correct the field" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.kafka
