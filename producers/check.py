@@ -1,78 +1,77 @@
 """Run the checker over a real topic, from its beginning to what is its end now.  A thin shell."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Message
+from floodmark.producers.adapters import InputFormat, Resolved
 from floodmark.producers.backlog import read_to_end
 from floodmark.producers.checker import Checker, Finding
-from floodmark.producers.kafka import Config, require_topics
-from floodmark.schemas.codec import AvroCodec, without_logical_types
-from floodmark.schemas.errors import SchemaError, UnreadableValueError
+from floodmark.producers.kafka import Config, begin_offsets, compacted_topics, require_topics
+from floodmark.producers.messages import adjusted_time
+from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.records import is_control_key
 
-EventTimeOf = Callable[[bytes], int | None]
-"""From a value to its event time; ``None`` where it cannot be read or has none."""
 
-
-def event_time_reader(schema: Path, event_time: str) -> EventTimeOf:
-    """Return a function that reads one field of single-object Avro values.
+def checker_of(config: Config, topic: str) -> Checker:
+    """Return a checker that knows what Kafka has deleted of a topic: its beginnings, or what compaction leaves out.
 
     Raises:
-        SchemaError: where the file is no Avro schema, or lacks the field.
+        UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
     """
-    try:
-        text = schema.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SchemaError(schema=str(schema), reason=str(error)) from error
-    codec = AvroCodec(without_logical_types(text))
-    if event_time not in codec.fields:
-        raise SchemaError(schema=codec.name, reason=f"it has no field {event_time!r}, only {', '.join(codec.fields)}")
-
-    def read(value: bytes) -> int | None:
-        try:
-            found = codec.decode(value)[event_time]
-        except UnreadableValueError:
-            return None
-        return found if isinstance(found, int) else None
-
-    return read
+    partial = [number for (_, number), begin in begin_offsets(config, [topic]).items() if begin > 0]
+    return Checker(partial, compacted=topic in compacted_topics(config, [topic]))
 
 
-def check_topic(
-    config: Config, topic: str, event_time_of: EventTimeOf | None, progress: Callable[[int], None] | None = None
-) -> tuple[Checker, list[Finding]]:
-    """Read all of a topic, and return what is wrong with it.
+def findings(
+    config: Config,
+    topic: str,
+    values: InputFormat | None,
+    checker: Checker,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Finding]:
+    """Read all of a topic, also the partitions that are added meanwhile, and yield what is wrong with it.
 
     Args:
         config: confluent-kafka consumer settings.
         topic: what to check.
-        event_time_of: reads the event time of a value; ``None``: lateness is not judged.
+        values: reads the event time of a record, where no header ``floodmark-time`` says which time counts; ``None``:
+            lateness is not judged.
+        checker: what judges, see `checker_of`.
         progress: is told how many records have been read.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where it cannot be read.
     """
-    sizes = require_topics(config, [topic])
-    checker = Checker()
-    findings: list[Finding] = []
-    for message in read_to_end(config, {(topic, number): OFFSET_BEGINNING for number in range(sizes[topic])}):
-        findings += _judge(checker, message, event_time_of)
-        if progress is not None:
-            progress(sum(checker.records.values()))
-    findings += checker.finish(sizes[topic])
-    return checker, findings
+    known, size = 0, require_topics(config, [topic])[topic]
+    while known < size:
+        for message in read_to_end(config, {(topic, number): OFFSET_BEGINNING for number in range(known, size)}):
+            yield from _judge(checker, message, values)
+            if progress is not None:
+                progress(sum(checker.records.values()))
+        known, size = size, require_topics(config, [topic])[topic]
+    yield from checker.finish(known)
 
 
-def _judge(checker: Checker, message: Message, event_time_of: EventTimeOf | None) -> Iterator[Finding]:
+def check_topic(config: Config, topic: str, values: InputFormat | None = None) -> tuple[Checker, list[Finding]]:
+    """Return all `findings` of a topic, and the checker that made them."""
+    checker = checker_of(config, topic)
+    return checker, list(findings(config, topic, values, checker))
+
+
+def _judge(checker: Checker, message: Message, values: InputFormat | None) -> Iterator[Finding]:
     key: Any = message.key()
     value: Any = message.value()
     headers: Any = message.headers()
     partition, offset = int(message.partition() or 0), int(message.offset() or 0)
     if is_control_key(key):
         return checker.control(partition, offset, key, value, headers)
-    if event_time_of is None or value is None:
+    if values is None or value is None:
         return checker.data(partition, offset, None)
-    event_time = event_time_of(value)
-    return checker.data(partition, offset, event_time, readable=event_time is not None)
+    try:
+        time: int | Resolved | None = adjusted_time(headers)
+        if time is None:
+            time = values.read(key, value, message.timestamp()[1])
+    except (UnreadableValueError, InvalidEventTimeError) as error:
+        return checker.data(partition, offset, None, readable=False, reason=str(error))
+    return checker.data(partition, offset, time if isinstance(time, int) else None, readable=time is not None)

@@ -4,8 +4,8 @@ It judges by `schemas/SPEC.md` alone, one partition at a time in the order of th
 tracker but the records themselves.  The idea of a validator that replays a feed is CockroachDB's ``cdctest``.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -13,8 +13,11 @@ from typing import Final
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.schemas.ledger import Discord, Ledger
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord, source_of
 from floodmark.schemas.timestamps import is_late
+
+_REPLAYS: Final = 64
+"""So many marks of a source are remembered, to tell a replay from another mark under the same number."""
 
 Headers = Sequence[tuple[str, str | bytes | None]] | None
 
@@ -40,6 +43,8 @@ class Fault(Enum):
     """A control key without a readable watermark record."""
     UNREADABLE_ROW = "unreadable row"
     """A data record that does not decode, or has no event time."""
+    UNREADABLE_TOPIC = "unreadable topic"
+    """Not one data record of the topic has an event time: the wrong schema, field or unit."""
     CONFLICTING_REPLAY = "conflicting replay"
     """The same source, epoch and sequence said two different things."""
     ZOMBIE = "zombie"
@@ -72,21 +77,40 @@ class Finding:
 
 @dataclass(slots=True)
 class _Source:
-    """The last mark of one source."""
+    """What one source has said in one partition."""
 
     last: WatermarkRecord
-    watermark: int | None
+    watermark: int | None = None
+    """The highest of this epoch."""
+    promised: int | None = None
+    """The highest of all epochs: what readers have been told is not taken back."""
+    is_unread: bool = False
+    """Whether a later mark could not be read: it may be active again."""
+    said: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
+    """A hash of each of the last marks, by epoch and sequence."""
+
+    def promise(self, watermark: int | None) -> None:
+        if watermark is not None:
+            self.watermark = watermark
+            self.promised = watermark if self.promised is None else max(self.promised, watermark)
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self.is_unread or self.last.status is Status.ACTIVE
 
 
 @dataclass(slots=True)
 class _Partition:
     sources: dict[str, _Source] = field(default_factory=dict)
-    statements: dict[tuple[str, int, int], WatermarkRecord] = field(default_factory=dict)
     last_offset: int | None = None
 
 
 class Checker:
-    """Check one topic.
+    """Check one topic.  What is kept in memory goes by sources and partitions, not by records.
+
+    Args:
+        partial: partitions whose first records are not there any more, so that their counts begin in the middle.
+        compacted: whether records are left out on purpose, so that nothing counts.
 
     >>> from floodmark.schemas.codec import encode_watermark
     >>> mark = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=30, partitions=1, emitted_at=0, records=0)
@@ -98,38 +122,49 @@ class Checker:
     late row             partition 0 offset 1: event time 12 is behind the watermark 30
     """
 
-    def __init__(self) -> None:
+    def __init__(self, partial: Collection[int] = (), *, compacted: bool = False) -> None:
         """Begin with an empty log."""
         self.records: Counter[str] = Counter()
         """How many ``data`` and ``marks`` were seen."""
         self._partitions: dict[int, _Partition] = defaultdict(_Partition)
-        self._ledger = Ledger()
+        self._ledger = None if compacted else Ledger({("", number) for number in partial})
         self._sizes: dict[int, int] = {}
         self._version = 0
         self._named = 0
+        self._timed = 0
+        self._untimed = 0
+        self._first_untimed: tuple[int, int, str] | None = None
 
-    def data(self, partition: int, offset: int, event_time: int | None, *, readable: bool = True) -> Iterator[Finding]:
+    def data(
+        self, partition: int, offset: int, event_time: int | None, *, readable: bool = True, reason: str = ""
+    ) -> Iterator[Finding]:
         """Take a data record.
 
         Args:
             partition: where.
             offset: where.
-            event_time: epoch milliseconds; ``None``: not known, so lateness is not judged.
+            event_time: the time that counts, epoch milliseconds; ``None``: not known, so lateness is not judged.
             readable: whether it decoded to something with an event time.
+            reason: why not.
         """
         self.records["data"] += 1
         state = self._partitions[partition]
-        self._ledger.read("", partition, 1)
+        if self._ledger is not None:
+            self._ledger.read("", partition, 1)
         state.last_offset = offset
         if not readable:
-            message = "the value does not decode to one with an event time"
+            message = "the value does not decode to one with an event time" + (reason and f": {reason}")
+            self._untimed += 1
+            self._first_untimed = self._first_untimed or (partition, offset, message)
             yield Finding(Fault.UNREADABLE_ROW, partition, offset, None, message)
+        self._timed += event_time is not None
         watermark = self._promised(state)
         if event_time is not None and is_late(event_time, watermark):
             message = f"event time {event_time} is behind the watermark {watermark}"
             yield Finding(Fault.LATE_ROW, partition, offset, None, message)
         members = self._members(state)
-        if len(members) >= self._sizes.get(self._version, 1) and all(m.last.status is Status.ENDED for m in members):
+        ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members)
+        if ended and len(members) >= self._sizes.get(self._version, 1):
             yield Finding(Fault.AFTER_END, partition, offset, None, "a data record, and all sources have ended")
 
     def control(
@@ -141,13 +176,16 @@ class Checker:
         try:
             record = decode_watermark(key, value)
         except UnreadableControlRecordError as error:
+            source = state.sources.get(source_of(key) or "")
+            if source is not None:
+                source.is_unread = True
             yield Finding(Fault.UNREADABLE_MARK, partition, offset, None, str(error))
             return
         self.records["marks"] += 1
         findings = [
             *self._header(record, headers),
             *self._membership(record),
-            *self._statement(state, record),
+            *self._statement(state, record, hash(value)),
             *self._counts(partition, offset, record),
         ]
         for fault, message in findings:
@@ -168,34 +206,38 @@ class Checker:
         self._version = max(self._version, version)
         self._named = max(self._named, record.partitions)
 
-    def _statement(self, state: _Partition, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
+    def _statement(self, state: _Partition, record: WatermarkRecord, said: int) -> Iterator[tuple[Fault, str]]:
         source = state.sources.get(record.source)
-        identity = (record.source, record.epoch, record.sequence)
-        before = state.statements.setdefault(identity, record)
-        if before != record:
-            yield Fault.CONFLICTING_REPLAY, f"mark {record.sequence} of epoch {record.epoch} said something else before"
         if source is None:
-            state.sources[record.source] = _Source(record, record.watermark)
+            source = state.sources[record.source] = _Source(record)
+            source.said[record.epoch, record.sequence] = said
+            source.promise(record.watermark)
             return
+        if source.said.setdefault((record.epoch, record.sequence), said) != said:
+            yield Fault.CONFLICTING_REPLAY, f"mark {record.sequence} of epoch {record.epoch} said something else before"
+        if len(source.said) > _REPLAYS:
+            source.said.popitem(last=False)
         last = source.last
         if record.epoch < last.epoch:
             yield Fault.ZOMBIE, f"a mark of epoch {record.epoch}, and epoch {last.epoch} has begun"
             return
         if record.epoch > last.epoch:
-            state.sources[record.source] = _Source(record, source.watermark)
+            source.watermark = None  # a new epoch begins anew
+        elif record.sequence <= last.sequence:
             return
-        if record.sequence <= last.sequence:
-            return
-        if last.status is Status.ENDED:
+        elif last.status is Status.ENDED:
             yield Fault.AFTER_END, f"mark {record.sequence}, and the source had ended with {last.sequence}"
         if source.watermark is not None and (record.watermark is None or record.watermark < source.watermark):
             yield Fault.REGRESSING_MARK, f"watermark {record.watermark} follows {source.watermark}"
         else:
-            source.watermark = record.watermark
-        source.last = record
+            source.promise(record.watermark)
+        source.last, source.is_unread = record, False
 
     def _counts(self, partition: int, offset: int, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
-        for found in self._ledger.take(record, topic="", partition=partition, offset=offset, rows=0):
+        ledger = self._ledger
+        for found in (
+            () if ledger is None else ledger.take(record, topic="", partition=partition, offset=offset, rows=0)
+        ):
             since = "the beginning" if found.after is None else f"offset {found.after}"
             unit = "mark(s) missing" if found.discord is Discord.GAP else "row(s)"
             yield _FAULTS[found.discord], f"{found.records} {unit} since {since}"
@@ -208,7 +250,7 @@ class Checker:
         members = self._members(state)
         if len(members) < self._sizes.get(self._version, 1):
             return None
-        active = [source.watermark for source in members if source.last.status is Status.ACTIVE]
+        active = [source.promised for source in members if source.is_waited_for]
         known = [watermark for watermark in active if watermark is not None]
         return min(known) if known and len(known) == len(active) else None
 
@@ -218,6 +260,11 @@ class Checker:
         Args:
             partitions: how many partitions the topic has.
         """
+        if self._first_untimed is not None and not self._timed:
+            number, offset, cause = self._first_untimed
+            total = f"none of {self._untimed} data records has an event time"
+            message = f"{total}; of the first, {cause}; check schema, field and unit"
+            yield Finding(Fault.UNREADABLE_TOPIC, number, offset, None, message)
         size = self._sizes.get(self._version, 1)
         for number in range(max(partitions, self._named)):
             state = self._partitions[number]

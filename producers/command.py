@@ -192,6 +192,19 @@ def input_format(  # options of a command
     return LogTime()
 
 
+def judged_values(json_field: str | None, unit: str, schema: Path | None, event_time: str | None) -> InputFormat | None:
+    """Return what the options of ``check`` say of time; ``None``: nothing.
+
+    Raises:
+        UsageError: where they say two things, or half of one.
+    """
+    if json_field is schema is event_time is None:
+        return None
+    if (schema is None) != (event_time is None) or (schema is None) == (json_field is None):
+        raise UsageError(reason="check needs --schema with --event-time, or --json-field, or none of them")
+    return input_format(None, json_field, unit, schema, event_time, log_time=False)
+
+
 def substreams(over: str | None) -> Over | None:
     """Return what ``--over`` names: ``key``, or a JSON field."""
     if over is None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from floodmark.producers.check import check_topic, event_time_reader
+from floodmark.producers.check import checker_of, findings
 from floodmark.producers.command import (
     BootstrapServers,
     ConfigFile,
     injection_line,
     input_format,
+    judged_values,
     kafka_settings,
     run_command,
     seconds,
@@ -29,7 +30,6 @@ from floodmark.producers.preview import preview_injection
 from floodmark.producers.tail import tail_lines
 from floodmark.producers.time_policy import TimePolicy
 from floodmark.schemas.codec import AvroCodec, without_logical_types
-from floodmark.schemas.errors import UsageError
 from rich.console import Console
 from rich.markup import escape
 
@@ -95,36 +95,40 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
 def check(
     topic: Annotated[str, typer.Argument(help="The topic to check.")],
     *,
-    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
-    schema: Annotated[Path | None, typer.Option(help="Avro schema of the data, to judge lateness by.")] = None,
-    event_time: Annotated[str | None, typer.Option(help="The field of the schema that is the event time.")] = None,
+    bootstrap_servers: BootstrapServers = None,
+    schema: Annotated[Path | None, typer.Option(help="Judge lateness: in Avro of this schema ...")] = None,
+    event_time: Annotated[str | None, typer.Option(help="... this field is the event time.")] = None,
+    json_field: Annotated[str | None, typer.Option(help="Judge lateness: by this field of JSON objects.")] = None,
+    unit: Annotated[str, typer.Option(help="Unit of the JSON field since 1970: s, ms, us or ns.")] = "ms",
+    config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
 ) -> None:
     """Check that a topic keeps its promises: every record of it, from the beginning.
 
     Finds late rows, regressing marks, missing and surplus members, gaps in sequences, lost and surplus rows,
-    unreadable marks and rows, conflicting replays, zombies, membership conflicts, what comes after the end, unmarked
-    partitions and missing headers.
+    unreadable marks and rows, topics without one readable row, conflicting replays, zombies, membership conflicts, what
+    comes after the end, unmarked partitions and missing headers.
 
     Exit status: 0 nothing is wrong, 1 something is, 2 could not check.
     """
-    if (schema is None) != (event_time is None):
-        raise UsageError(reason="check needs --schema and --event-time together")
-    reader = None if schema is None or event_time is None else event_time_reader(schema, event_time)
+    values = judged_values(json_field, unit, schema, event_time)
+    settings = kafka_settings(bootstrap_servers, config)
     console = Console(stderr=True)
+    faults = 0
     with console.status("reading") as status:
-        checker, findings = check_topic(
-            {"bootstrap.servers": bootstrap_servers},
-            topic,
-            reader,
-            lambda count: status.update(f"{count:,} records read") if count % _TOLD == 0 else None,
-        )
-    for finding in findings:
-        typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}) if json else str(finding))
-    judged = "" if reader else ", lateness not judged (no --schema)"
+
+        def progress(count: int) -> None:
+            if count % _TOLD == 0:
+                status.update(f"{count:,} records read")
+
+        checker = checker_of(settings, topic)
+        for finding in findings(settings, topic, values, checker, progress):
+            faults += 1
+            typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}) if json else str(finding))
+    judged = "" if values else ", lateness not judged (no --schema or --json-field)"
     counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
-    typer.echo(f"{topic}: {counts}: {len(findings)} fault(s)", err=True)
-    raise typer.Exit(1 if findings else 0)
+    typer.echo(f"{topic}: {counts}: {faults} fault(s)", err=True)
+    raise typer.Exit(1 if faults else 0)
 
 
 @app.command()

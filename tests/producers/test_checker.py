@@ -1,6 +1,7 @@
 """`floodmark check` finds each fault that is seeded, one by one, and nothing in a sound topic."""
 
 import json
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,8 +9,10 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
+from floodmark.producers.check import check_topic
 from floodmark.producers.checker import Checker, Fault
 from floodmark.schemas import FORMAT_VERSION, HEADER, Status, WatermarkRecord, control_key, encode_watermark
+from floodmark.schemas.records import TIME_HEADER
 from harness import EVENT, Stream, events, mark
 
 HEADERS = [(HEADER, FORMAT_VERSION)]
@@ -77,6 +80,7 @@ def test_a_restart_is_no_fault():
         pytest.param([*SOUND, {"value": b"garbage"}], Fault.UNREADABLE_MARK, id="a garbage mark"),
         pytest.param([*SOUND, {"value": None}], Fault.UNREADABLE_MARK, id="a tombstone under a control key"),
         pytest.param([*SOUND[:4], None, *SOUND[5:]], Fault.UNREADABLE_ROW, id="a garbage row"),
+        pytest.param([None, said("a", 10)], Fault.UNREADABLE_TOPIC, id="no row with a time"),
         pytest.param([said("a", 10), said("a", 11)], Fault.CONFLICTING_REPLAY, id="two words under one number"),
         pytest.param([said("a", 10, epoch=2), said("a", 11, 1, epoch=1)], Fault.ZOMBIE, id="a zombie"),
         pytest.param(
@@ -91,7 +95,42 @@ def test_a_restart_is_no_fault():
     ],
 )
 def test_a_seeded_fault_is_found_and_named_alone(log, fault):
-    assert {finding.fault for finding in check(*log)} == {fault}
+    rows = {Fault.UNREADABLE_ROW} if fault is Fault.UNREADABLE_TOPIC else set()
+    assert {finding.fault for finding in check(*log)} == {fault} | rows
+
+
+def test_a_new_epoch_may_begin_lower_and_its_rows_may_not():
+    restart = [said("a", None, 0), said("a", 30, 1), said("a", None, 0, epoch=2), said("a", 5, 1, epoch=2)]
+    assert check(*restart) == []
+    assert [finding.fault for finding in check(*restart, 7)] == [Fault.LATE_ROW]
+    assert [finding.fault for finding in check(*restart, said("a", 4, 2, epoch=2))] == [Fault.REGRESSING_MARK]
+
+
+def test_a_source_whose_mark_cannot_be_read_is_waited_for():
+    log = [
+        *(said("a", 10, 0, size=2, status=Status.IDLE), said("b", 30, 0, size=2)),
+        *({"value": b"of a newer format"}, 12),
+    ]
+    assert [finding.fault for finding in check(*log)] == [Fault.UNREADABLE_MARK]
+
+
+def test_what_is_deleted_on_purpose_is_not_lost():
+    late, compacted = Checker({0}), Checker(compacted=True)
+    for checker in (late, compacted):
+        found = []
+        for offset, record in enumerate([said("a", 10, 7, 100), said("a", 20, 9 if checker is compacted else 8, 100)]):
+            found += checker.control(0, offset, control_key("a"), encode_watermark(record), HEADERS)
+        assert found == []
+
+
+def test_memory_goes_by_sources_not_by_marks():
+    checker, size = Checker(), 0
+    for number in range(5_000):
+        value = encode_watermark(said("a", number, number, 0))
+        assert list(checker.control(0, number, control_key("a"), value, HEADERS)) == []
+        if number == 1_000:
+            size = len(pickle.dumps(checker))
+    assert len(pickle.dumps(checker)) < size * 1.1
 
 
 def test_every_kind_of_fault_is_seeded():
@@ -107,7 +146,11 @@ def command(kafka, topic, tmp_path, *options):
     schema = tmp_path / "event.avsc"
     schema.write_text(json.dumps(EVENT))
     given = ["--bootstrap-servers", kafka.bootstrap_servers, "--schema", str(schema), "--event-time", "at"]
-    arguments = [sys.executable, "-m", "floodmark.spark_jobs.cli", "check", topic, *given, *options]
+    return run_check(topic, *given, *options)
+
+
+def run_check(topic, *options):
+    arguments = [sys.executable, "-m", "floodmark.spark_jobs.cli", "check", topic, *options]
     return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -141,3 +184,38 @@ def test_the_command_says_what_it_cannot_check(kafka, tmp_path):
     done = command(kafka, "no-such-topic", tmp_path)
     assert done.returncode == 2
     assert "no-such-topic" in done.stderr
+
+
+@pytest.mark.kafka
+def test_json_is_judged_settings_come_from_a_file_and_adjusted_rows_are_not_late(kafka, topic, tmp_path):
+    target, settings = topic(1), tmp_path / "kafka.properties"
+    settings.write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n")
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
+        ours.produce(b'{"payload": {"at": 30}}', event_time=30_000)
+        ours.flush()
+        ours.produce(b'{"payload": {"at": 29}}', event_time=30_000, headers=[(TIME_HEADER, b"30000")])
+        ours.flush()
+        options = ["--config", str(settings), "--json-field", "payload.at", "--unit", "s"]
+        assert run_check(target, *options).returncode == 0
+        ours.produce(b'{"payload": {"at": 28}}', event_time=28_000)
+        ours.flush()
+    done = run_check(target, *options)
+    assert (done.returncode, "event time 28000 is behind" in done.stdout) == (1, True), done.stdout + done.stderr
+    wrong = run_check(target, "--config", str(settings), "--json-field", "att", "--json")
+    found = [json.loads(line)["fault"] for line in wrong.stdout.splitlines()]
+    assert (wrong.returncode, found) == (1, ["unreadable row"] * 2)
+
+
+@pytest.mark.kafka
+def test_partitions_that_are_added_while_it_reads_are_checked(kafka, topic, monkeypatch):
+    target, sizes = topic(2), [1, 2, 2]
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
+        ours.produce(b"x", event_time=30, partition=1)
+    monkeypatch.setattr("floodmark.producers.check.require_topics", lambda _, topics: {topics[0]: sizes.pop(0)})
+    checker, found = check_topic(kafka.config, target)
+    assert (found, checker.records["data"], sizes) == ([], 1, [])
+
+
+def test_half_a_way_to_judge_lateness_is_an_error():
+    done = run_check("t", "--bootstrap-servers", "localhost:1", "--event-time", "at")
+    assert (done.returncode, "--schema with --event-time" in done.stderr) == (2, True)
