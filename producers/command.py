@@ -198,7 +198,7 @@ def judged_values(json_field: str | None, unit: str, schema: Path | None, event_
     Raises:
         UsageError: where they say two things, or half of one.
     """
-    if json_field is schema is event_time is None:
+    if json_field is None and schema is None and event_time is None:
         return None
     if (schema is None) != (event_time is None) or (schema is None) == (json_field is None):
         raise UsageError(reason="check needs --schema with --event-time, or --json-field, or none of them")

@@ -59,8 +59,7 @@ class WatermarkedConsumer(Closing):
         """Return what was counted; a record that is read again after a restart is not counted again.
 
         ``data``; ``late``: behind the watermark as they were read; ``missed``: those of them that `rows` or `windows`
-        cannot hand out any more; ``timeless``: without readable event time, for ``unreadable_times`` of them because
-        of their header ``floodmark-time``; ``unreadable`` (marks).
+        cannot hand out any more; ``timeless``: without readable event time; ``unreadable`` (marks).
         """
         return self._reader.counts
 

@@ -1,21 +1,22 @@
 """Tell the data of a topic from its watermark records, and apply these to trackers.  Pure: is fed what Kafka holds."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import InvalidEventTimeError, UnreadableControlRecordError
+from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.schemas.records import TIME_HEADER, WatermarkRecord, is_control_key, source_of
-from floodmark.schemas.timestamps import event_time_of
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.schemas.tracker import Tracker, Verdict
 
 Headers = Sequence[tuple[str, str | bytes | None]] | None
 Place = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
-_LONGEST_TIME: Final = 16  # digits and sign of a time between the years 1 and 9999
+_TIME: Final = re.compile("-?[0-9]{1,15}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +108,15 @@ class Sorter:
 def adjusted_time(headers: Headers) -> int | None:
     """Return the event time that counts in place of the record's own, epoch milliseconds; ``None``: its own counts.
 
-    The last `floodmark-time` header decides.
+    That is the last readable `floodmark-time` header; one that is not readable is as if it were not there.
 
-    Raises:
-        InvalidEventTimeError: where that header holds no decimal milliseconds between the years 1 and 9999.
-
-    >>> adjusted_time([("floodmark-time", b"12"), ("trace", b"x")]), adjusted_time([("trace", b"x")])
-    (12, None)
+    >>> adjusted_time([("floodmark-time", b"12"), ("floodmark-time", b"noon"), ("trace", b"x")])
+    12
+    >>> adjusted_time([("trace", b"x")])
     """
-    if not headers:
-        return None
-    found = [value for name, value in headers if name == TIME_HEADER]
-    if not found:
-        return None
-    text = found[-1].decode("latin-1") if isinstance(found[-1], bytes) else found[-1]
-    digits = "" if text is None else text.removeprefix("-")
-    if text is None or not (digits.isascii() and digits.isdigit() and len(text) <= _LONGEST_TIME):
-        raise InvalidEventTimeError(value=found[-1], reason=f"header {TIME_HEADER} holds no decimal milliseconds")
-    return event_time_of(int(text))
+    for name, value in reversed(headers or ()):
+        if name == TIME_HEADER and value is not None:
+            text = value.decode("latin-1") if isinstance(value, bytes) else value
+            if _TIME.fullmatch(text) and EARLIEST <= int(text) <= END_OF_TIME:
+                return int(text)
+    return None

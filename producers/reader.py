@@ -28,7 +28,7 @@ from floodmark.schemas.errors import (
     UnreadableTopicError,
     UsageError,
 )
-from floodmark.schemas.timestamps import END_OF_TIME, event_time_of, is_late
+from floodmark.schemas.timestamps import event_time_of, is_late
 
 EventTimeOf = Callable[[Data], int | None]
 """From a record to its event time, epoch milliseconds; ``None``: it has none."""
@@ -197,12 +197,7 @@ class Reader:
 
     def _time_of(self, record: Data) -> int:
         """Return the event time that counts; anything in `_UNTIMED`: it has none that can be read."""
-        try:
-            adjusted = adjusted_time(record.headers)
-        except InvalidEventTimeError:
-            if record.offset >= self.applied.get((record.topic, record.partition), 0):
-                self.counts["unreadable_times"] += 1
-            raise
+        adjusted = adjusted_time(record.headers)
         if adjusted is not None:
             return adjusted
         time = self._event_time(record)
@@ -268,7 +263,7 @@ class Reader:
     ) -> Handout[Any]:
         self._judge_at_end()
         places, done, last = self._places(), self._buffer.watermark, self._last_done()
-        rows, items = release(self._complete_below())
+        rows, items = release(None if self._behind else self.tracker.watermark)
         before = self._in_hand if self._queue else None
         if rows:
             standing = self._standing(places)
@@ -287,14 +282,6 @@ class Reader:
             raise StopIteration
         item, self._in_hand = self._queue.popleft()
         return item
-
-    def _complete_below(self) -> int | None:
-        if self._behind:
-            return None
-        watermark = self.tracker.watermark
-        if watermark == END_OF_TIME and not self.tracker.ended:
-            return END_OF_TIME - 1  # more may come at the end of time itself
-        return watermark
 
     def _judge_at_end(self) -> None:
         """Say once, where all sources have ended, that no record of a topic had an event time."""

@@ -43,20 +43,14 @@ def tail_lines(  # options of a command
     """
     ends = end_offsets(config, topic)
     starts = {} if from_beginning else {(topic, number): OFFSET_END for number in ends}
-    last = {number: -1 for number, end in ends.items() if end}
     with Observer(config, [topic], offsets=starts) as observer:
-        tracker, quiet = observer.trackers[topic], 0
+        tracker = observer.trackers[topic]
         while True:
-            quiet += 1
             for record in observer.poll(_POLL):
-                quiet = 0
-                last[record.partition] = record.offset
                 moved = tracker.advance() if isinstance(record, Mark) else None
                 if not (marks_only and isinstance(record, Data)):
                     yield _json(record, codec, moved) if as_json else _line(record, codec, moved)
-            # A transaction's end takes an offset of its own, so the last record may stand before the end.
-            behind = [number for number, offset in last.items() if offset < ends.get(number, 0) - 1]
-            if until_end and (quiet * _POLL > 1.0 or (from_beginning and not behind)):
+            if until_end and all(observer.ends.get((topic, number), -1) >= end for number, end in ends.items()):
                 return
 
 

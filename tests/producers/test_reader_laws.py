@@ -306,18 +306,20 @@ def test_the_header_says_which_time_counts():
     log.row(2, headers=[(ADJUSTED, b"10")])
     log.row(3, headers=[(ADJUSTED, b"99"), ("trace", b"x"), (ADJUSTED, b"11")])
     log.row(b"garbage", headers=[(ADJUSTED, b"12")])
-    log.row(50, headers=[(ADJUSTED, b"13"), (ADJUSTED, b"yesterday")])
+    log.row(50, headers=[(ADJUSTED, b"13"), (ADJUSTED, b"yesterday"), (ADJUSTED, b"9" * 15), (ADJUSTED, None)])
+    log.row(14, headers=[(ADJUSTED, b" 50"), (ADJUSTED, b"+50"), (ADJUSTED, b"\xd9\xa5")])
+    log.row(b"garbage", headers=[(ADJUSTED, b"")])
     log.mark("a", 20, 1, status=Status.ENDED)
     found, reader = read_all(log)
-    assert found == [1, 10, 11, 12]
-    assert +reader.counts == {"data": 5, "timeless": 1, "unreadable_times": 1}
+    assert found == [1, 10, 11, 12, 13, 14]
+    assert +reader.counts == {"data": 7, "timeless": 1}
 
 
 def test_rows_at_the_end_of_time_come_when_all_have_ended():
     log = Log()
     log.row(END_OF_TIME)
     log.row(3)
-    log.mark("a", 10, 0)
+    log.mark("a", END_OF_TIME, 0)
     log.row(END_OF_TIME)
     log.mark("a", 10, 1, status=Status.ENDED)
     assert read_all(log)[0] == [3, END_OF_TIME, END_OF_TIME]
