@@ -1,11 +1,13 @@
 """A source that runs ahead is held until the slowest comes, is not called idle meanwhile, and nobody waits for ever."""
 
 import threading
+import time
 from datetime import timedelta
 
 import pytest
 from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, with_idleness
 from floodmark.producers.alignment import Alignment, Peers
+from floodmark.producers.clock import Clock
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import UsageError
 from harness import mark, until
@@ -41,6 +43,73 @@ def test_of_all_sources_the_slowest_never_waits():
 def test_a_negative_bound_is_an_error():
     with pytest.raises(UsageError, match="alignment"):
         Alignment({}, topic="t", source="a", bound=timedelta(seconds=-1))
+
+
+def test_a_peer_that_died_is_waited_for_as_long_as_its_lease_says():
+    peers = Peers("fast", bound=100)
+    peers.take(mark("slow", 50, lease=1_000), log_time=5_000, now=0)
+    peers.take(mark("third", 10_000), log_time=6_000, now=1_000)
+    assert peers.is_ahead(10_000, now=10**9), "the clock of the log alone decides"
+    peers.take(mark("fast", 10_000), log_time=6_001, now=1_001)
+    assert not peers.is_ahead(10_000, now=1_002)
+    peers.take(mark("slow", 50, 1, lease=1_000), log_time=6_500, now=1_500)
+    assert peers.is_ahead(10_000, now=1_500), "it speaks again"
+
+
+def test_a_peer_without_a_lease_is_waited_for_a_minute_after_its_last_word():
+    peers = Peers("fast", bound=100)
+    for sequence, now in enumerate((0, 50_000)):
+        peers.take(mark("slow", 50, sequence), log_time=0, now=now)
+    assert peers.is_ahead(10_000, now=110_000)
+    assert not peers.is_ahead(10_000, now=110_001)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("lease", [timedelta(seconds=1), None], ids=["lease", "no lease"])
+def test_a_dead_peer_does_not_block_produce_for_ever(kafka, topic, lease):
+    target, steady = topic(1), [0]
+    two = Membership(1, 2)
+    slow = WatermarkedProducer(
+        kafka.config, topic=target, source="slow", strategy=ascending(), membership=two, lease=lease
+    )
+    fast = WatermarkedProducer(
+        kafka.config,
+        topic=target,
+        source="fast",
+        strategy=ascending(),
+        membership=two,
+        interval=timedelta(milliseconds=100),
+        alignment=timedelta(milliseconds=100),
+        clock=Clock(steady=lambda: time.monotonic_ns() // 1_000_000 + steady[0]),
+    )
+    fast.produce(b"1", event_time=1)
+    fast.flush()
+    slow.produce(b"1", event_time=1)
+
+    def knows_slow():
+        slow.flush()  # until the other one reads its marks
+        fast.poll(0.05)
+        return fast.ahead or fast._alignment.peers.slowest() is not None  # noqa: SLF001
+
+    until(knows_slow, "the peer's marks")
+    sent = []
+
+    def run():
+        for event_time in (201, 401, 601):
+            fast.produce(b"x", event_time=event_time)
+            sent.append(event_time)
+
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    until(lambda: sent, "the first record")
+    if lease is None:  # it is gone for good; nobody says so but the time
+        runner.join(0.5)
+        assert sent == [201], "it waits for a peer that it heard a moment ago"
+        steady[0] = 61_000
+    until(lambda: len(sent) == 3, "records of the one that is alive")
+    runner.join(30)
+    fast.end()
+    assert fast._alignment is None, "the client that it read with is let go"  # noqa: SLF001
 
 
 @pytest.mark.kafka

@@ -1,0 +1,304 @@
+"""What the producer promises at its edges: first records, punctuations, clocks, failures, the end, and a broker away."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import KafkaError
+from floodmark.producers import (
+    Data,
+    EmbeddedKafka,
+    Mark,
+    Observer,
+    WatermarkedConsumer,
+    WatermarkedProducer,
+    ascending,
+    create_topics,
+    explicit,
+    ingress,
+    punctuated,
+    with_idleness,
+)
+from floodmark.producers.check import check_topic
+from floodmark.producers.clock import Clock
+from floodmark.producers.emitter import Emitter, Identity
+from floodmark.producers.outbox import Outbox
+from floodmark.schemas import Membership, Status, decode_watermark
+from floodmark.schemas.errors import DeliveryError, EndedError, LateRecordError, UsageError
+from harness import drain, until
+
+DAY = timedelta(days=1)
+
+
+class Times:
+    """Clocks that go on only where a test says so."""
+
+    def __init__(self):
+        self.wall = time.time_ns() // 1_000_000
+        self.steady = 1_000
+        self.clock = Clock(wall=lambda: self.wall, steady=lambda: self.steady)
+
+
+def producer(kafka, target, **options):
+    return WatermarkedProducer(kafka.config, **{"topic": target, "source": "a", "strategy": ascending(), **options})
+
+
+def faults(kafka, target):
+    return [str(fault) for fault in check_topic(kafka.config, target, None)[1]]
+
+
+def statuses(kafka, target):
+    with Observer(kafka.config, [target]) as observer:
+        found = []
+        until(lambda: found.extend(observer.poll()) or observer.trackers[target].advance() or observer.ended, "the end")
+    return [record.record.status if isinstance(record, Mark) else record.value for record in found]
+
+
+@pytest.mark.kafka
+def test_a_punctuation_goes_out_when_its_own_record_has_landed_and_not_before(kafka, topic):
+    target = topic(1)
+    ours = producer(kafka, target, strategy=punctuated(lambda value: 50 if value == b"p" else None), interval=DAY)
+    ours.produce(b"p", event_time=49)
+    with Observer(kafka.config, [target]) as observer:
+        found = []
+
+        def promised():
+            ours.poll(0.02)
+            found.extend(mark.record.watermark for mark in observer.poll(0.02) if isinstance(mark, Mark))
+            return 50 in found
+
+        until(promised, "the promise")
+    assert found == [None, 50], "no round of marks is spent on less"
+
+
+@pytest.mark.kafka
+def test_a_first_record_behind_the_marks_before_it_is_late(kafka, topic):
+    ours = producer(kafka, topic(1), strategy=explicit(), on_late="raise")
+    ours.advance(100)
+    for _ in range(2):
+        with pytest.raises(LateRecordError):
+            ours.produce(b"x", event_time=99)
+    ours.produce(b"x", event_time=100)
+    ours.mark_idle()
+    ours.advance(200)
+    with pytest.raises(LateRecordError):
+        ours.produce(b"x", event_time=199)
+    assert ours._emitter.status is Status.IDLE, "what was refused wakes nobody"  # noqa: SLF001
+    ours.produce(b"x", event_time=200)
+    assert (ours.late, ours.metrics().records) == (0, 2)
+    ours.end()
+
+
+@pytest.mark.kafka
+def test_nothing_comes_after_the_end(kafka, topic):
+    target, times = topic(2), Times()
+    ours = producer(kafka, target, clock=times.clock)
+    ours.produce(b"x", event_time=1)
+    ours.end()
+    for _ in range(3):
+        times.steady += 60_000
+        ours.poll()
+        ours.flush()
+        ours.emit()
+    for action in (lambda: ours.produce(b"x", event_time=2), ours.end, ours.mark_idle):
+        with pytest.raises(EndedError):
+            action()
+    assert faults(kafka, target) == []
+
+
+@pytest.mark.kafka
+def test_a_clock_set_back_fences_nobody_and_makes_no_stamp_late(kafka, topic):
+    target, times = topic(1), Times()
+    times.wall += 3_600_000
+    with producer(kafka, target, strategy=ingress(), clock=times.clock) as first:
+        first.produce(b"1")
+        times.steady, times.wall = times.steady + 5_000, times.wall - 3_600_000  # within a run ...
+        first.produce(b"2")
+    with producer(kafka, target, strategy=ingress(), clock=times.clock) as second:  # ... and for the next
+        second.produce(b"3")
+        second.end()
+    with WatermarkedConsumer(kafka.config, [target], event_time=lambda record: record.log_time) as rows:
+        until(lambda: [*rows.poll()] == [] and rows.ended, "the end of the second run")
+        assert (rows.counts["late"], rows.counts.get("fenced", 0)) == (0, 0)
+    assert second._emitter.identity.epoch > first._emitter.identity.epoch  # noqa: SLF001
+
+
+@pytest.mark.kafka
+def test_a_busy_source_stays_active_when_the_clock_is_set(kafka, topic):
+    target, times = topic(1), Times()
+    strategy = with_idleness(ascending(), timedelta(minutes=1))
+    with producer(kafka, target, strategy=strategy, clock=times.clock) as ours:
+        for event_time in range(5):
+            ours.produce(b"x", event_time=event_time)
+            times.wall += 3_600_000
+            times.steady += 1_000
+            ours.flush()
+        ours.end()
+    assert Status.IDLE not in statuses(kafka, target)
+
+
+@pytest.mark.kafka
+def test_a_failed_record_is_named_and_holds_until_resend_has_brought_it(kafka, topic):
+    target = topic(1)
+    ours = producer(kafka, target, interval=DAY, epoch=1)
+    ours.produce(b"0", event_time=0)
+    ours.flush()
+    config = {**kafka.config, "linger.ms": 60_000}
+    ours = WatermarkedProducer(config, topic=target, source="a", strategy=ascending(), interval=DAY, epoch=2)
+    ours.emit()
+    ours.produce(b"12", event_time=12, key="k", headers=[("h", b"v")])
+    ours._producer.purge(in_queue=True, in_flight=False)  # noqa: SLF001  # as when its time has run out
+    until(lambda: ours.poll(0.01) or ours.failed, "the report")
+    ours.produce(b"50", event_time=50)
+    for wait in (ours.flush, ours.end, ours.mark_idle):
+        with pytest.raises(DeliveryError, match="resend") as caught:
+            wait()
+        assert (caught.value.failed, caught.value.held_at) == (1, 12)
+    assert (ours.watermark, ours.metrics().failed, [record.value for record in ours.failed]) == (12, 1, [b"12"])
+    assert ours.resend() == 1
+    assert ours.watermark == 12, "it is under way"
+    ours.end()
+    assert (ours.watermark, ours.metrics().failed, ours.failed) == (50, 0, [])
+    with Observer(kafka.config, [target]) as observer:
+        found = []
+        until(lambda: found.extend(observer.poll()) or observer.trackers[target].advance() or observer.ended, "the end")
+    rows = [(row.value, row.key) for row in found if isinstance(row, Data)]
+    assert rows == [(b"0", None), (b"50", None), (b"12", b"k")]
+
+
+@pytest.mark.kafka
+def test_minus_one_lets_the_key_decide_and_other_partitions_must_exist(kafka, topic):
+    target = topic(3)
+    ours = producer(kafka, target)
+    ours.produce(b"x", event_time=1, key="k", partition=-1)
+    ours.produce(b"x", event_time=1, key="k")
+    for wrong in (-2, 3):
+        with pytest.raises(UsageError, match="partitions 0 to 2"):
+            ours.produce(b"x", event_time=1, partition=wrong)
+    ours.end()
+    assert faults(kafka, target) == []
+
+
+@pytest.mark.kafka
+def test_a_second_source_that_no_membership_counts_is_named(kafka, topic, caplog):
+    target = topic(1)
+    with producer(kafka, target, source="web-1") as first:
+        first.produce(b"x", event_time=1)
+        producer(kafka, target, source="web-2")
+        assert "lately 'web-1' wrote to it" in caplog.text
+        assert "Membership(version=2, size=2)" in caplog.text
+        caplog.clear()
+        producer(kafka, target, source="web-2", membership=Membership(2, 2))
+        first.end()
+        producer(kafka, target, source="web-2")
+        assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("slip", "hint"),
+    [
+        ({"strategy": ascending}, r"ascending\(\)"),
+        ({"membership": 3}, r"Membership\(version=1, size=3\)"),
+        ({"source": ""}, "source='web-1'"),
+        ({"source": None}, "source='web-1'"),
+        ({"interval": 1}, r"timedelta\(seconds"),
+        ({"lease": 60}, r"timedelta\(seconds"),
+        ({"lease": timedelta(0)}, "more than 0"),
+        ({"early": 60}, r"timedelta\(seconds"),
+        ({"on_late": "drop"}, "'send' or 'raise'"),
+        ({"config": {"delivery.report.only.error": True}}, "for ever"),
+    ],
+)
+def test_a_slip_is_told_what_to_write_before_anything_is_connected(slip, hint):
+    given = {"config": {}, "topic": "t", "source": "a", "strategy": ascending(), **slip}
+    with pytest.raises(UsageError, match=hint):
+        WatermarkedProducer(given.pop("config"), **given)
+
+
+class FullClient:
+    """A client whose queue has room for so many records."""
+
+    def __init__(self, room):
+        self.room = room
+        self.queued = []
+
+    def produce(self, _topic, value, _key, partition, _on_delivery, **_):
+        if not self.room:
+            raise BufferError
+        self.room -= 1
+        self.queued.append((partition, value))
+
+    def poll(self, _timeout):
+        return 0
+
+    def __len__(self):  # noqa: D105  # as the client's
+        return len(self.queued)
+
+
+@pytest.mark.parametrize("room", range(4))
+def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(room):
+    emitter = Emitter(Identity("a", 1), ascending().build(), partitions=3)
+    client = FullClient(room)
+    outbox = Outbox(client, "t", emitter, Clock())
+    assert outbox.send_marks(insist=False) == emitter.announced == (room == 3)
+    client.room = 100
+    assert outbox.send_marks(insist=False)
+    assert emitter.announced
+    outbox.send(b"x", None, 0, None, event_time=5, now=0)
+    sequences = {}
+    for partition, value in client.queued[:-1]:
+        sequences.setdefault(partition, []).append(decode_watermark(b"__floodmark__/a", value).sequence)
+    assert all(found == list(range(len(found))) for found in sequences.values())
+
+
+def test_marks_that_nobody_acknowledges_do_not_fill_the_queue():
+    outbox = Outbox(FullClient(10**6), "t", Emitter(Identity("a", 1), ascending().build(), partitions=3), Clock())
+    rounds = 0
+    while not outbox.crowded:
+        outbox.send_marks(insist=False)
+        rounds += 1
+    assert rounds == 9
+
+
+def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
+    emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=2), FullClient(100)
+    outbox = Outbox(client, "t", emitter, Clock())
+    outbox.send_marks(insist=True)
+    emitter.end()
+    outbox.send_marks(insist=True)
+    last = client.queued[-1]
+
+    class Report:
+        value, partition = (lambda _: last[1]), (lambda _: last[0])
+
+    outbox._mark_delivered(KafkaError(KafkaError._MSG_TIMED_OUT), Report())  # noqa: SLF001  # as the client calls it
+    assert not outbox.settled
+    outbox.send_marks(insist=True)
+    assert client.queued[4:] == [last]
+
+
+@pytest.mark.kafka
+def test_a_broker_that_restarts_delays_no_record_and_doubles_none(tmp_path):
+    with EmbeddedKafka(tmp_path / "restarted") as broker:
+        create_topics(broker.config, {"t": 1})
+        times = Times()
+        ours = producer(broker, "t", interval=timedelta(milliseconds=100), clock=times.clock)
+        ours.produce(b"0", event_time=0)
+        ours.flush()
+        broker.kill()
+        longest = 0.0
+        for number in range(1, 51):  # looks for partitions and marks are due all the time
+            times.steady += 11_000
+            began = time.monotonic()
+            ours.produce(b"%d" % number, event_time=number)
+            longest = max(longest, time.monotonic() - began)
+        assert longest < 2, "seconds, on a machine however busy"
+        assert ours.watermark == 1, "held at the first that is not acknowledged"
+        back = threading.Thread(target=broker.start)
+        back.start()
+        back.join()
+        ours.end(timeout=120)
+        values, _ = drain(broker.config, "t")
+        assert [int(value) for value in values] == list(range(51))
+        assert faults(broker, "t") == []
