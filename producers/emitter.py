@@ -150,6 +150,7 @@ class Emitter:
         self.failed = 0
         """How many records have failed and were not sent again."""
         self._announced_before = False
+        self._punctual = generator.punctual
         self._waking = False
         self._rounds = 0
         self._records: Counter[int] = Counter()
@@ -182,7 +183,7 @@ class Emitter:
             shipments.close(self._rounds)
             shipment = shipments.boarding
         shipment.send(event_time, now)
-        if generator.due(promised):  # later records must not make it wait for theirs
+        if self._punctual and self._is_ahead(generator.watermark()):  # later records must not make it wait for theirs
             shipments.close(self._rounds)
         return shipment
 
@@ -276,10 +277,13 @@ class Emitter:
     @property
     def due(self) -> bool:
         """Whether the generator wants its watermark out at once, and no record under way holds it back."""
-        if self.status is Status.ENDED or not self.generator.due(self._promised):
+        if not self._punctual or self.status is Status.ENDED:
             return False
         watermark, held = self.generator.watermark(), self.held_at()
-        return watermark is not None and (held is None or watermark <= held)
+        return self._is_ahead(watermark) and (held is None or watermark is None or watermark <= held)
+
+    def _is_ahead(self, watermark: int | None) -> bool:
+        return watermark is not None and (self._promised is None or watermark > self._promised)
 
     def marks(
         self, now: int, holder: Holder | None = None, *, steady: int | None = None

@@ -52,6 +52,7 @@ class Outbox:
         self.failed: list[FailedRecord] = []
         """In the order in which they failed; those sent again are not here any more."""
         self._client = client
+        self._produce = client.produce
         self._topic = topic
         self._emitter = emitter
         self._clock = clock
@@ -60,7 +61,7 @@ class Outbox:
         self._failed_marks: dict[int, tuple[bytes, str]] = {}
         self._marks_under_way = 0
         self._shipment = Shipment()
-        self._on_delivery: OnDelivery = partial(self._delivered, self._shipment)
+        self._on_delivery: OnDelivery = partial(self._delivered, self._shipment, None)
 
     def send(  # the parts of a record
         self,
@@ -82,9 +83,10 @@ class Outbox:
         shipment = self._emitter.send(partition, event_time, now, value)
         if shipment is not self._shipment:
             self._shipment = shipment
-            self._on_delivery = partial(self._delivered, shipment)
+            self._on_delivery = partial(self._delivered, shipment, None)
+        on_delivery = self._on_delivery if headers is None else partial(self._delivered, shipment, headers)
         try:
-            self._enqueue(value, key, partition, self._on_delivery, headers, timestamp)
+            self._enqueue(value, key, partition, on_delivery, headers, timestamp)
         except BaseException:
             self._emitter.unsend(partition, shipment)
             raise
@@ -99,7 +101,7 @@ class Outbox:
         for position, record in enumerate(failed):
             partition = record.partition
             shipment = self._emitter.resend(record.shipment, partition, self._clock.steady())
-            on_delivery = partial(self._delivered, shipment)
+            on_delivery = partial(self._delivered, shipment, record.headers)
             try:
                 self._enqueue(record.value, record.key, partition, on_delivery, record.headers, record.timestamp)
             except BaseException:
@@ -185,23 +187,17 @@ class Outbox:
     ) -> None:
         """Hand a record to the client; wait up to a minute for room in its queue where it has to go now."""
         deadline: float | None = None
-        produce = self._client.produce
+        produce = self._produce
         while True:
             try:
-                if timestamp is not None:  # 0 would be confluent-kafka's word for now
-                    produce(
-                        self._topic,
-                        value,
-                        key,
-                        partition,
-                        on_delivery,
-                        timestamp=max(1, timestamp),
-                        headers=list(headers or ()),
-                    )
-                elif headers is not None:
-                    produce(self._topic, value, key, partition, on_delivery, headers=list(headers))
-                else:
-                    produce(self._topic, value, key, partition, on_delivery)
+                if timestamp is None:
+                    if headers is None:
+                        produce(self._topic, value, key, partition, on_delivery)
+                    else:
+                        produce(self._topic, value, key, partition, on_delivery, headers=list(headers))
+                else:  # 0 would be confluent-kafka's word for now
+                    at = max(1, timestamp)
+                    produce(self._topic, value, key, partition, on_delivery, timestamp=at, headers=list(headers or ()))
             except BufferError:
                 now = time.monotonic()
                 deadline = deadline or now + _QUEUE_TIMEOUT
@@ -211,12 +207,14 @@ class Outbox:
             else:
                 return
 
-    def _delivered(self, shipment: Shipment, error: KafkaError | None, message: Message) -> None:
+    def _delivered(
+        self, shipment: Shipment, headers: Headers | None, error: KafkaError | None, message: Message
+    ) -> None:
+        """Take a delivery report; the headers are the record's, which a report does not carry."""
         if error is None:
             shipment.land()
             return
         partition, (kind, timestamp) = int(message.partition() or 0), message.timestamp()
-        headers = message.headers()
         self._emitter.fail(shipment, partition)
         if not self.failed:
             source = self._emitter.identity.source
@@ -225,7 +223,7 @@ class Outbox:
             value=_bytes(message.value()),
             key=_bytes(message.key()),
             partition=partition,
-            headers=list(headers.items()) if isinstance(headers, dict) else headers,
+            headers=headers,
             reason=str(error),
             timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
             shipment=shipment,
@@ -236,6 +234,7 @@ class Outbox:
         self._marks_under_way -= 1
         if error is not None:
             partition = int(message.partition() or 0)
+            self._emitter.announced = False  # readers may not know of it: mark again before the next record
             self._failed_marks[partition] = _bytes(message.value()) or b"", str(error)
             source = self._emitter.identity.source
             _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, partition, error)

@@ -100,12 +100,9 @@ class Generator(ABC):
         """Whether readers should not wait for this source for now."""
         return False
 
-    def due(self, promised: int | None) -> bool:  # noqa: ARG002  # of those that wait for the interval
-        """Tell whether the watermark should go out at once, not on the next interval.
-
-        Args:
-            promised: what the last marks promised.
-        """
+    @property
+    def punctual(self) -> bool:
+        """Whether its watermark should go out as soon as it may, not on the next interval."""
         return False
 
     def snapshot(self) -> dict[str, Any]:
@@ -253,9 +250,10 @@ class _Punctuated(Generator):
     def watermark(self) -> int | None:
         return self._watermark
 
+    @property
     @override
-    def due(self, promised: int | None) -> bool:
-        return self._watermark is not None and (promised is None or self._watermark > promised)
+    def punctual(self) -> bool:
+        return True
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -313,9 +311,10 @@ class _WithIdleness(Generator):
     def idle(self) -> bool:
         return self._idle
 
+    @property
     @override
-    def due(self, promised: int | None) -> bool:
-        return self._inner.due(promised)
+    def punctual(self) -> bool:
+        return self._inner.punctual
 
     @override
     def snapshot(self) -> dict[str, Any]:
@@ -415,8 +414,8 @@ def punctuated(read: Callable[[bytes | None], int | None]) -> Strategy:
     >>> generator = punctuated(lambda value: 50 if value == b"all before 50" else None).build()
     >>> generator.on_event(42, value=b"payload")
     >>> generator.on_event(49, value=b"all before 50")
-    >>> generator.watermark(), generator.due(promised=42), generator.due(promised=50)
-    (50, True, False)
+    >>> generator.watermark(), generator.punctual
+    (50, True)
     """
     return _PunctuatedStrategy(read)
 

@@ -1,4 +1,4 @@
-"""What the producer promises at its edges: first records, punctuations, clocks, failures, the end, and a broker away."""
+"""What the producer promises at its edges: first records, clocks, failures, the end, a broker away."""
 
 import threading
 import time
@@ -163,8 +163,9 @@ def test_a_failed_record_is_named_and_holds_until_resend_has_brought_it(kafka, t
     with Observer(kafka.config, [target]) as observer:
         found = []
         until(lambda: found.extend(observer.poll()) or observer.trackers[target].advance() or observer.ended, "the end")
-    rows = [(row.value, row.key) for row in found if isinstance(row, Data)]
-    assert rows == [(b"0", None), (b"50", None), (b"12", b"k")]
+    rows = [(row.value, row.key, row.headers) for row in found if isinstance(row, Data)]
+    assert rows == [(b"0", None, None), (b"50", None, None), (b"12", b"k", [("h", b"v")])]
+    assert isinstance(found[found.index(next(row for row in found if row.value == b"50")) - 1], Mark), "marked before"
 
 
 @pytest.mark.kafka

@@ -81,7 +81,7 @@ def use(generator):
                 answers.append(command())
             except UsageError as error:
                 answers.append(str(error))
-        answers += [generator.due(promised) for promised in (None, 0, 10, 10**6)]
+        answers.append(generator.punctual)
         generator.on_tick(now + 50, now + 60)
         answers += [generator.stamps, generator.watermark(), generator.percentiles()]
     return answers
@@ -130,7 +130,7 @@ def test_asking_changes_nothing(name):
     for step in range(20):
         generator.on_event(1_000 * (step % 7), step, b"%d" % step)
         before = generator.snapshot()
-        generator.watermark(), generator.percentiles(), generator.idle, generator.due(0)
+        generator.watermark(), generator.percentiles(), generator.idle, generator.punctual
         assert generator.snapshot() == before
 
 
