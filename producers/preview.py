@@ -116,7 +116,8 @@ def look_ahead(
         for message in messages:
             error = message.error()
             if error is None:
-                preview.add(message)
+                if not enough(preview):  # the rest of a large batch costs nothing then
+                    preview.add(message)
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
                 open_.discard(int(message.partition() or 0))
     return found
