@@ -29,7 +29,7 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
     Returns:
         Nothing where the topic may not be read, or does not answer; a log line says so.
     """
-    settings = {**shared(config), "group.id": "floodmark-predecessors", "enable.auto.commit": False}
+    settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     consumer = Consumer(settings, logger=QUIET)
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT)
