@@ -48,20 +48,8 @@ def name_holds(topics: Mapping[str, TopicState], watermark: int | None) -> list[
 def _active(name: str, topic: TopicState) -> Iterator[Hold]:
     for number, part in sorted(topic.partitions.items()):
         for key, source in sorted(part.sources.items()):
-            if key in part.unreadable or (source.version == topic.version and source.member.awake):
-                reason = _unreadable(name, topic, part, key) or "lowest watermark"
-                yield Hold(Holder(name, number, key), source.watermark, reason, source.since)
-
-
-def _unreadable(name: str, topic: TopicState, part: PartitionState, source: str) -> str | None:
-    """Name the unreadable mark for which a source is waited for, where that is why."""
-    state = part.sources.get(source)
-    if state is not None and state.awake and source not in part.unreadable:
-        return None
-    for other in (part, *topic.partitions.values()):
-        if source in other.unreadable:
-            return f"unreadable mark of {source} at {name}/{other.number}@{other.unreadable[source][0]}"
-    return None
+            if source.version == topic.version and source.member.awake:
+                yield Hold(Holder(name, number, key), source.watermark, "lowest watermark", source.since)
 
 
 def _unknown(name: str, topic: TopicState) -> Iterator[Hold]:
@@ -74,11 +62,9 @@ def _unknown(name: str, topic: TopicState) -> Iterator[Hold]:
 
 def _unknown_partition(name: str, topic: TopicState, part: PartitionState) -> Iterator[Hold]:
     number = part.number
-    for key, (_, log_time) in sorted(part.unreadable.items()):
-        state = part.sources.get(key)
-        if state is None or state.watermark is None:
-            reason = _unreadable(name, topic, part, key) or ""
-            yield Hold(Holder(name, number, key), None, reason, log_time)
+    for key, (offset, log_time) in sorted(part.unreadable.items()):
+        reason = f"unreadable mark of {key} at {name}/{number}@{offset}"
+        yield Hold(Holder(name, number, key), None, reason, log_time)
     current = {key: source for key, source in part.sources.items() if source.version == topic.version}
     here = {*current, *part.absent(topic)}
     if len(here) < topic.size:
@@ -86,8 +72,7 @@ def _unknown_partition(name: str, topic: TopicState, part: PartitionState) -> It
         return
     for key, source in sorted(current.items()):
         if source.watermark is None and source.member.awake and key not in part.unreadable:
-            reason = _unreadable(name, topic, part, key) or "has promised nothing yet"
-            yield Hold(Holder(name, number, key), None, reason, source.since)
+            yield Hold(Holder(name, number, key), None, "has promised nothing yet", source.since)
 
 
 def _missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:

@@ -82,7 +82,7 @@ class Member:
         self.reach = 0
         """How many partitions it knows: it writes to no others."""
         self.awake = 0
-        """In how many partitions it is ACTIVE with its lease not run out, or has left an unreadable mark."""
+        """In how many partitions it is ACTIVE with its lease not run out."""
         self.going_on = 0
         """In how many partitions it has not ENDED."""
 
@@ -154,13 +154,11 @@ class PartitionState:
 
     def _combine(self, topic: "TopicState") -> Combined:
         absent = self.absent(topic)
-        if self.reported + len(absent) < topic.size or self.unreadable.keys() - self.sources.keys():
+        if self.unreadable or self.reported + len(absent) < topic.size:
             return UNKNOWN
-        version, unreadable = topic.version, self.unreadable
+        version = topic.version
         waited_for = [
-            source.watermark
-            for name, source in self.sources.items()
-            if source.member.awake and (source.version == version or name in unreadable)
+            source.watermark for source in self.sources.values() if source.member.awake and source.version == version
         ]
         if waited_for:
             return UNKNOWN if None in waited_for else Combined(Status.ACTIVE, min(waited_for))  # type: ignore[type-var]
@@ -244,6 +242,7 @@ class TopicState:
         """Take one record of a partition in; one that is ignored changes nothing."""
         name, version = record.source, record.membership.version
         if version < self.version:
+            self._release(record, number)
             return Verdict.RETIRED
         part = self.partitions.get(number)
         source = None if part is None else part.sources.get(name)
@@ -264,6 +263,17 @@ class TopicState:
             source = part.sources[name] = SourceState(member)
         return self._accept(part, source, record, log_time)
 
+    def _release(self, record: WatermarkRecord, number: int) -> None:
+        """End the wait for a source that an unreadable mark began: it can be read again, and is retired."""
+        part = self.partitions.get(number)
+        if part is None or record.source not in part.unreadable:
+            return
+        source = part.sources.get(record.source)
+        if source is not None and record.epoch <= source.epoch and _refuse(source, record) is not None:
+            return  # a zombie, or a replay: not its next statement
+        del part.unreadable[record.source]
+        part.stale = True
+
     def _accept(self, part: PartitionState, source: SourceState, record: WatermarkRecord, log_time: int) -> Verdict:
         name, member, status = record.source, source.member, record.status
         part.stale = True
@@ -273,8 +283,7 @@ class TopicState:
             part.reported += 1
             self.full += part.reported == self.size
         was_awake = source.awake
-        if part.unreadable and part.unreadable.pop(name, None) is not None:
-            was_awake = True
+        part.unreadable.pop(name, None)
         source.awake = status is Status.ACTIVE
         if was_awake != source.awake:
             self._wake(member, 1 if source.awake else -1)
@@ -314,13 +323,9 @@ class TopicState:
         """Wait for a source until its next readable record in a partition; tells whether it is known, and new."""
         seen = offset <= self.read.get(number, -1)
         self.read[number] = max(offset, self.read.get(number, -1))
-        member = self.members.get(name)
-        if seen or member is None:
+        if seen or name not in self.members:
             return False
         part = self.partitions.get(number) or self._part(number)
-        source = part.sources.get(name)
-        if name not in part.unreadable and (source is None or not source.awake):
-            self._wake(member, 1)
         part.unreadable[name] = (offset, log_time)
         part.stale = True
         return True
@@ -341,8 +346,7 @@ class TopicState:
             if source.lease == clock.lease and source.awake:
                 if clock.has_run_out(name):
                     source.awake = False
-                    if name not in part.unreadable:
-                        self._wake(source.member, -1)
+                    self._wake(source.member, -1)
                 else:
                     clock.deadline = min(clock.deadline, clock.expiry(name))
 
@@ -441,9 +445,7 @@ class TopicState:
             if source.lease is not None:
                 clock = part.clocks.setdefault(source.lease, Clock(source.lease))
                 source.awake = source.awake and not clock.has_run_out(name)
-            member.awake += source.awake and name not in part.unreadable
-        for name in part.unreadable:
-            self.members.setdefault(name, Member()).awake += 1
+            member.awake += source.awake
         return part
 
 

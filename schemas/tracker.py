@@ -105,8 +105,9 @@ class Tracker:
     def apply_unreadable(self, source: str | None, *, topic: str, partition: int, offset: int, log_time: int) -> bool:
         """Take in that a value under a source's control key could not be read.
 
-        What it said is not known, so the source is waited for, with its last watermark there, until its next record
-        in that partition is accepted; also where it was idle, had ended, or its lease had run out.
+        What it said is not known: it may have begun anew with a lower watermark.  So the partition is unknown, and the
+        watermark stays, until the next record of this source there is accepted, or is ignored for its old version
+        alone; also where the source was idle, had ended, or its lease had run out.
 
         Args:
             source: as its key names it, see `records.source_of`; ``None``: no source can have that id.
