@@ -377,7 +377,8 @@ class Drive:
     def _commit(self, batch_id: int, progress: Progress, output: int | None) -> None:
         marks = []
         emitter = self._emitter
-        if emitter is not None and not emitter.ended:  # who has ended says nothing more in this epoch
+        # A mark that is not written must not take a number of the sequence; nothing follows the end of an epoch.
+        if emitter is not None and not emitter.ended and not self._sink.is_there(batch_id):
             emitter.grow(self._sink.partitions() or 1)
             written = self._sink.rows()
             emitter.counts = written is not None

@@ -44,6 +44,10 @@ class Sink(ABC):
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         """Run the batch: each of its tasks, to its end, and in one action."""
 
+    def is_there(self, batch_id: int) -> bool:  # noqa: ARG002  # of a sink that cannot know
+        """Tell whether an earlier run has made this batch durable, rows and marks."""
+        return False
+
     def rows(self) -> Mapping[int, int] | None:
         """Return how many rows ``commit`` will write to which output partition; ``None``: not known."""
         return None
@@ -192,7 +196,7 @@ class ExactlyOnceSink(_KafkaSink):
     @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         table = frame.select("key", "value").toArrow()
-        if self._is_there(batch_id):
+        if self.is_there(batch_id):
             self._rows = []
             return
         partitions = self.partitions() or 1
@@ -209,7 +213,7 @@ class ExactlyOnceSink(_KafkaSink):
     @override
     def commit(self, batch_id: int, marks: Marks) -> None:
         rows, self._rows = self._rows, []
-        if self._is_there(batch_id):
+        if self.is_there(batch_id):
             _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
             return
         for attempt in range(1, _ATTEMPTS + 1):
@@ -225,13 +229,14 @@ class ExactlyOnceSink(_KafkaSink):
                 time.sleep(attempt)
                 # With a new client: it ends the old transaction, and learns whether that was committed after all.
                 self.open()
-                if self._is_there(batch_id):
+                if self.is_there(batch_id):
                     return
             else:
                 self._last = batch_id
                 return
 
-    def _is_there(self, batch_id: int) -> bool:
+    @override
+    def is_there(self, batch_id: int) -> bool:
         return batch_id <= self._last
 
     def _transact(self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks) -> None:
