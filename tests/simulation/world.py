@@ -1,14 +1,17 @@
 """A small world in which everything goes wrong, on the real cores: `Emitter`, `Tracker`, `Progress`, `Checker`.
 
 Only the surroundings are made up: an in-memory log instead of Kafka, a dictionary instead of Spark's state.  One
-seed is one history: sources that crash, lose acknowledgements, send again, fall idle, join and leave; zombies, replayed
-marks, growing topics; and two stages that are killed between any two steps of a batch.
+seed is one history: sources that crash, lose acknowledgements, send again, fall idle, join, leave and die; clocks that
+disagree, leases, brokers that go away, epochs that begin lower, marks in a format of the future, records without a
+readable time, zombies, replayed marks, topics that grow before and after a source has ended; and two stages that are
+killed between any two steps of a batch.
 """
 
 import json
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from floodmark.producers.emitter import Emitter, Identity
 from floodmark.producers.strategies import Explicit
@@ -16,6 +19,10 @@ from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, is_l
 from floodmark.spark_jobs.progress import Progress, spark_watermark
 
 WIDTH = 10
+STEP = 1_000
+"""How long a step of the world takes, milliseconds."""
+LEASE = 30 * STEP
+"""Far longer than a source that lives is ever silent."""
 STEPS = ("before", "ran", "stored", "committed", "set")
 
 
@@ -32,40 +39,83 @@ class Row:
     window: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A mark whose value no reader of this version understands; its key names the source."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A data record whose event time cannot be read."""
+
+
+Entry = Row | WatermarkRecord | Unreadable | Poison
+
+
 @dataclass(slots=True)
 class Topic:
     """The log of one topic: a list per partition; what is appended stays."""
 
     name: str
-    partitions: list[list[Row | WatermarkRecord]]
+    partitions: list[list[Entry]]
+    times: dict[int, list[int]] = field(default_factory=dict)
+    """The log time of each entry, per partition."""
+
+    def append(self, partition: int, entry: Entry, log_time: int = 0) -> None:
+        """Write an entry."""
+        self.partitions[partition].append(entry)
+        self.times.setdefault(partition, []).append(log_time)
 
     def grow(self) -> None:
         """Add a partition."""
         self.partitions.append([])
 
 
+@dataclass(slots=True)
+class Clock:
+    """The time of the world, milliseconds."""
+
+    now: int = 0
+
+
 class Source:
     """A writer with an explicit, perfect watermark, whose acknowledgements may be lost."""
 
-    def __init__(self, name: str, topic: Topic, chance: Random, floor: int, membership: Membership) -> None:
+    def __init__(  # a writer and its surroundings
+        self, name: str, topic: Topic, chance: Random, floor: int, membership: Membership, clock: Clock
+    ) -> None:
         """Begin in epoch 1."""
-        self.name, self.topic, self.chance, self.floor = name, topic, chance, floor
+        self.name, self.topic, self.chance, self.floor, self.clock = name, topic, chance, floor, clock
         self.membership = membership
+        self.skew = chance.choice([0, 0, 90_000, -90_000])
+        self.lease = chance.choice([None, LEASE])
         self.epoch = 0
         self.unacknowledged: list[tuple[int, object]] = []
-        self.ended = self.idling = False
+        self.queued: list[tuple[int, Entry]] | None = None
+        """What waits in the client while the broker is away; else ``None``."""
+        self.away_since = 0
+        self.ended = self.idling = self.dead = self.upgraded = False
         self.start()
 
-    def start(self) -> None:
+    def start(self, *, upgraded: bool = False) -> None:
         """Begin a new epoch: what was not acknowledged is sent again, and may then stand twice in the log."""
         self.epoch += 1
+        self.queued, self.dead, self.upgraded = None, False, upgraded
         self.generator = Explicit()
-        identity = Identity(self.name, self.epoch, self.membership)
+        identity = Identity(self.name, self.epoch, self.membership, self.lease)
         self.emitter = Emitter(identity, self.generator, len(self.topic.partitions))
         again, self.unacknowledged = [time for time, _ in self.unacknowledged], []
         self.mark()  # before the first record
         for event_time in again:
             self.send(event_time, lost=False)
+
+    def _write(self, partition: int, entry: Entry) -> None:
+        if self.queued is None:
+            self.topic.append(partition, entry, self.clock.now + self.skew)
+        else:
+            self.queued.append((partition, entry))
 
     def send(self, event_time: int, *, lost: bool) -> None:
         """Write a record; its acknowledgement is still to come.  ``lost``: Kafka never got it."""
@@ -74,7 +124,7 @@ class Source:
         if lost:
             self.emitter.unsend(partition)
             return
-        self.topic.partitions[partition].append(Row(event_time))
+        self._write(partition, Row(event_time))
         self.unacknowledged.append((event_time, shipment))
 
     def work(self) -> None:
@@ -82,7 +132,7 @@ class Source:
         chance = self.chance
         for _ in range(chance.randrange(4)):
             self.send(self.floor + chance.randrange(25), lost=chance.random() < 0.05)
-        while self.unacknowledged and chance.random() < 0.8:
+        while self.queued is None and self.unacknowledged and chance.random() < 0.8:
             self.unacknowledged.pop(0)[1].land()  # type: ignore[attr-defined]
         if chance.random() < 0.6:
             self.floor += chance.randrange(8)
@@ -93,10 +143,19 @@ class Source:
     def mark(self) -> None:
         """Write marks to every partition it knows."""
         for partition, mark in self.emitter.marks(now=0):
-            self.topic.partitions[partition].append(mark)
+            self._write(partition, Unreadable(self.name) if self.upgraded else mark)
+
+    def reconnect(self) -> None:
+        """The broker is back: what was queued is written, in its order."""
+        queued, self.queued = self.queued or [], None
+        for partition, entry in queued:
+            self._write(partition, entry)
 
     def end(self) -> None:
         """Get everything acknowledged, and say it is over."""
+        if self.dead or self.upgraded:
+            self.start()
+        self.reconnect()
         while self.unacknowledged:
             self.unacknowledged.pop(0)[1].land()  # type: ignore[attr-defined]
         self.emitter.grow(len(self.topic.partitions))
@@ -166,9 +225,10 @@ class Stage:
         ran_with = progress.applied
         windows, late = Counter(disk.windows), 0
         for number, end in disk.planned.items():
-            for entry in self.given.partitions[number][disk.offsets.get(number, 0) : end]:
-                if isinstance(entry, WatermarkRecord):
-                    progress.tracker.apply(entry, topic=self.given.name, partition=number, log_time=0)
+            for offset in range(disk.offsets.get(number, 0), end):
+                entry = self.given.partitions[number][offset]
+                if not isinstance(entry, Row):
+                    self._take(progress.tracker, entry, number, offset)
                     continue
                 late += is_late(entry.event_time, ran_with)
                 end_of_window = entry.window or entry.event_time // WIDTH * WIDTH + WIDTH
@@ -189,10 +249,18 @@ class Stage:
         self.disk = Committed(disk.batch_id + 1, disk.planned, windows, watermark, None, disk.snapshots)
         disk.snapshots.pop(disk.batch_id - 3, None)
 
+    def _take(self, tracker: Tracker, entry: Entry, partition: int, offset: int) -> None:
+        place: Any = {"partition": partition, "log_time": self.given.times[partition][offset]}
+        if isinstance(entry, WatermarkRecord):
+            tracker.apply(entry, topic=self.given.name, **place)
+        elif isinstance(entry, Unreadable):
+            tracker.apply_unreadable(entry.source, topic=self.given.name, offset=offset, **place)
+
     def _transaction(self, batch_id: int, closed: dict[int, int], output: int | None) -> None:
-        there = batch_id <= self.in_kafka
+        if batch_id <= self.in_kafka:  # there already: no mark takes a number of the sequence
+            return
         self.emitter.grow(len(self.out.partitions))
-        rows = [] if there else [(hash(end) % self.emitter.partitions, end, n) for end, n in closed.items()]
+        rows = [(hash(end) % self.emitter.partitions, end, n) for end, n in closed.items()]
         for partition, _, _ in rows:
             self.emitter.count(partition, 1)
         progress = self.progress
@@ -203,20 +271,23 @@ class Stage:
         if progress.ended and not said_all:
             self.emitter.end()
         marks = [] if said_all else self.emitter.marks(now=0)
-        if there:
-            return
         for partition, end, n in rows:
             # Stamped one before the end of the window, as a second stage of the same width would window it.
-            self.out.partitions[partition].append(Row(end, n, window=end))
+            self.out.append(partition, Row(end, n, window=end))
             self.results[end] += n
         for partition, mark in marks:
-            self.out.partitions[partition].append(mark)
+            self.out.append(partition, mark)
         self.in_kafka = batch_id
 
     @property
     def ended(self) -> bool:
         """Whether all input has ended and is worked off."""
         return self.progress is not None and self.progress.ended
+
+
+HAPPENINGS = (
+    *("crash", "zombie", "replay", "grow", "join", "leave", "idle", "outage", "poison", "die", "upgrade", "come_back"),
+)
 
 
 class World:
@@ -231,9 +302,10 @@ class World:
             Topic("windows", [[] for _ in range(chance.randint(1, 2))]),
             Topic("totals", [[]]),
         ]
+        self.clock = Clock()
         self.membership = Membership(version=1, size=chance.randint(1, 3))
         self.sources = [
-            Source(f"source-{number}", self.topics[0], chance, 0, self.membership)
+            Source(f"source-{number}", self.topics[0], chance, 0, self.membership, self.clock)
             for number in range(self.membership.size)
         ]
         self.stages = [
@@ -259,31 +331,83 @@ class World:
     def step(self) -> None:
         """One thing happens."""
         chance = self.chance
-        alive = [source for source in self.sources if not source.ended]
+        self.clock.now += STEP
+        alive = [source for source in self.sources if not source.ended and not source.dead]
         for source in alive:
             if chance.random() < 0.7:  # else it pauses
                 if source.idling:  # back, but no earlier than where the others are by now
                     source.idling = False
-                    source.floor = max(other.floor for other in self.sources)
+                    source.floor = self.front()
                     source.emitter.mark_active()
                     source.generator.advance(source.floor)
                     source.mark()
                 source.work()
+            if source.queued is not None and (chance.random() < 0.3 or self.clock.now > source.away_since + LEASE // 3):
+                source.reconnect()
         for stage in self.stages:
             if chance.random() < 0.6:
                 stage.run(chance.choice(STEPS) if chance.random() < 0.25 else None)
-        happening = chance.choice(["crash", "zombie", "replay", "grow", "join", "leave", "idle", "", "", "", "", ""])
-        if happening and alive:
-            getattr(self, happening)(chance.choice(alive), alive)
+        if chance.random() < 0.6 and alive:
+            getattr(self, chance.choice(HAPPENINGS))(chance.choice(alive), alive)
+
+    def front(self) -> int:
+        """Return where the farthest source is: nobody who was away may begin below it."""
+        return max(source.floor for source in self.sources)
 
     def crash(self, source: Source, _alive: list[Source]) -> None:
         """A source dies and starts again."""
         self.faults["crash"] += 1
+        self.restart(source)
+        if self.chance.random() < 0.5:
+            source.generator.advance(source.floor)
+        else:
+            self.faults["lower"] += 1  # the new epoch promises less than the old one did, and keeps that
+
+    def restart(self, source: Source, *, upgraded: bool = False) -> None:
+        """Begin a new epoch; who was idle comes back no earlier than where the others are by now."""
         if source.idling:
             source.idling = False
-            source.floor = max(other.floor for other in self.sources)
-        source.start()
-        source.generator.advance(source.floor)
+            source.floor = self.front()
+        source.start(upgraded=upgraded)
+
+    def upgrade(self, source: Source, _alive: list[Source]) -> None:
+        """A source restarts with a version whose marks nobody here can read; a crash brings the old version back."""
+        self.faults["upgrade"] += 1
+        self.restart(source, upgraded=True)
+
+    def outage(self, source: Source, _alive: list[Source]) -> None:
+        """The broker is away for one source: what it writes waits in the client, and is lost with a crash."""
+        if source.queued is None:
+            self.faults["outage"] += 1
+            source.queued, source.away_since = [], self.clock.now
+
+    def poison(self, source: Source, _alive: list[Source]) -> None:
+        """Somebody writes a record whose time nobody can read."""
+        self.faults["poison"] += 1
+        topic = source.topic
+        topic.append(self.chance.randrange(len(topic.partitions)), Poison(), self.chance.choice([0, 10**15]))
+
+    def die(self, source: Source, alive: list[Source]) -> None:
+        """A source with a lease dies, perhaps in the middle of its marks; it comes back, or is ended, much later."""
+        if source.lease is not None and len(alive) > 1 and source.queued is None and not source.unacknowledged:
+            self.faults["die"] += 1
+            for partition, mark in source.emitter.marks(now=0)[: self.chance.randrange(3)]:
+                source.topic.append(partition, mark, self.clock.now + source.skew)
+            source.dead = True
+
+    def come_back(self, _source: Source, alive: list[Source]) -> None:
+        """A source that died starts again, no earlier than where the others are by now."""
+        dead = [source for source in self.sources if source.dead and not source.ended]
+        if dead:
+            self.faults["come_back"] += 1
+            source = self.chance.choice(dead)
+            source.idling, source.floor = False, self.front()
+            if source.membership != self.membership:  # the others have gone on without it
+                self.membership = Membership(self.membership.version + 1, len(alive) + 1)
+                source.membership = self.membership
+                self.announce(alive)
+            source.start()
+            source.generator.advance(source.floor)
 
     def zombie(self, source: Source, _alive: list[Source]) -> None:
         """An instance of an older epoch still marks, and promises far too much."""
@@ -294,20 +418,19 @@ class World:
             generator.advance(source.floor + 1000)
             for partition, mark in Emitter(identity, generator, source.emitter.partitions).marks(now=0):
                 # Only behind the new epoch's own word is it known for a zombie.
-                log = source.topic.partitions[partition]
                 if any(
                     isinstance(entry, WatermarkRecord) and entry.source == source.name and entry.epoch == source.epoch
-                    for entry in log
+                    for entry in source.topic.partitions[partition]
                 ):
-                    log.append(mark)
+                    source.topic.append(partition, mark, self.clock.now)
 
     def replay(self, source: Source, _alive: list[Source]) -> None:
         """An old mark is delivered once more."""
-        log = self.chance.choice(source.topic.partitions)
-        marks = [entry for entry in log if isinstance(entry, WatermarkRecord)]
+        number = self.chance.randrange(len(source.topic.partitions))
+        marks = [entry for entry in source.topic.partitions[number] if isinstance(entry, WatermarkRecord)]
         if marks:
             self.faults["replay"] += 1
-            log.append(self.chance.choice(marks))
+            source.topic.append(number, self.chance.choice(marks), self.clock.now)
 
     def grow(self, source: Source, _alive: list[Source]) -> None:
         """The topics grow; each source learns of it in its own time."""
@@ -322,17 +445,19 @@ class World:
         if len(self.sources) < 5:
             self.faults["join"] += 1
             self.membership = Membership(self.membership.version + 1, len(alive) + 1)
-            floor = max(source.floor for source in self.sources)
-            new = Source(f"source-{len(self.sources)}", self.topics[0], self.chance, floor, self.membership)
+            name = f"source-{len(self.sources)}"
+            new = Source(name, self.topics[0], self.chance, self.front(), self.membership, self.clock)
             self.sources.append(new)
             self.announce(alive)
             new.mark()
 
     def leave(self, source: Source, alive: list[Source]) -> None:
-        """A source ends for good, and the others go on without it."""
+        """A source ends for good; the others go on without it, and may or may not speak of it."""
         if len(alive) > 1:
             self.faults["leave"] += 1
             source.end()
+            if self.chance.random() < 0.5:
+                return
             self.membership = Membership(self.membership.version + 1, len(alive) - 1)
             self.announce([other for other in alive if other is not source])
 
@@ -344,7 +469,7 @@ class World:
 
     def idle(self, source: Source, _alive: list[Source]) -> None:
         """A source falls silent."""
-        if not source.unacknowledged and source.emitter.status is Status.ACTIVE:
+        if not source.unacknowledged and source.queued is None and source.emitter.status is Status.ACTIVE:
             self.faults["idle"] += 1
             source.emitter.mark_idle()
             source.mark()
