@@ -74,8 +74,10 @@ def observations_behind_state(frame: DataFrame) -> list[str]:
 
 def _keeps_state(node: Any) -> bool:  # noqa: ANN401  # a JVM plan
     """Tell whether a logical operator keeps state from batch to batch; a join does between two streams."""
-    stateful = node.getClass().getSimpleName() in _STATEFUL_LOGICAL
-    return stateful and all(child.isStreaming() for child in _each(node.children()))
+    kind = str(node.getClass().getSimpleName())
+    # Beside its stream an operator may have a table, such as the empty initial state of transformWithState.
+    both = kind != "Join" or all(child.isStreaming() for child in _each(node.children()))
+    return kind in _STATEFUL_LOGICAL and bool(node.isStreaming()) and both
 
 
 def delays_of_deduplications(frame: DataFrame, metadata: str) -> list[int]:

@@ -55,7 +55,7 @@ def case(seed: int) -> Trial:
     if chance.random() < 0.15:
         write["delivery"] = "at-least-once"
     restarts = [chance.randrange(1, 5) for _ in range(chance.choice([0, 0, 0, 1, 2]))]
-    return Trial(query, logs, max(6, size // chance.randrange(2, 9)), restarts, write)
+    return Trial(query, logs, max(6, size // chance.randrange(2, 9)), restarts, write, outputs=chance.randrange(1, 3))
 
 
 def _whole_windows(query: Query) -> bool:

@@ -49,6 +49,8 @@ class Trial:
     restarts: Sequence[int] = ()
     """After how many batches of a start the job is stopped and started again."""
     write: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    """Partitions of the output topic."""
 
     @property
     def closes(self) -> int:
@@ -101,7 +103,7 @@ def run(
     topics = [new_topic(log.partitions) for log in trial.logs]
     for log, topic in zip(trial.logs, topics, strict=True):
         log.write(config, topic)
-    out = new_topic(1)
+    out = new_topic(trial.outputs)
     batches: dict[int, Batch] = {}
     stops = list(trial.restarts)
     while True:
