@@ -13,12 +13,14 @@ log was read.  From it follow all rules:
   partition count is the highest that any record has named, so a new partition holds the topic from its first sight.
 - A stage is unknown while any of its topics is; then the minimum over the topics with an active source.  All idle: it
   holds.  All ended: the end of time.  No topic, partition or source: unknown, never the maximum.
-- A source falls asleep (IDLE, ENDED) only when it has in every partition that knows it.  While it is ACTIVE in any, it
-  counts in the others with its last watermark there: partitions are read at different paces, and one that is behind
-  must not be left out of the minimum when the source is already back and moving on elsewhere.
+- A source falls asleep (IDLE, ENDED, its lease has run out) only when it has in every partition that knows it.  While
+  it is awake in any, it counts in the others with its last watermark there: partitions are read at different paces, and
+  one that is behind must not be left out of the minimum when the source is already back and moving on elsewhere.
+- A source that is asleep so is not waited for in partitions that it does not know, either: it cannot mark them.
+- A mark that cannot be read may say anything, so its source is waited for until its next readable one.
+- An ignored record changes nothing.
 - What was handed on is never taken back: a lower minimum (a laggard returns, a member joins) holds, not regresses.
-- A lease is decided by the log alone: a source that named one counts as idle once another control record of its
-  partition carries a log time more than the lease later than its own last one.
+- A lease is decided by the log alone, and never by comparing the clocks of two writers: see `leases`.
 
 The minimum over producers, and the need to know how many there are, is that of Samza's watermark states and of the
 Beam runner for Kafka Streams; fencing and leases follow "Streaming Systems" (Akidau et al., ch. 3).

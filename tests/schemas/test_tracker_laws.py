@@ -264,6 +264,7 @@ class History:
 
     def restart(self, source):
         self.epochs[source] += 1
+        self.skews[source] = self.chance.choice([0, -70, 1_000])
         self.gone.discard(source)
         for topic in self.topics:
             self.knows.pop((topic, source), None)
@@ -317,6 +318,37 @@ def test_every_history_is_what_the_specification_says(chunk):
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+def test_a_lease_leaves_out_no_source_that_speaks_and_every_one_that_is_dead():
+    for seed in range(200):
+        speak_until_one_dies(seed)
+
+
+def speak_until_one_dies(seed):
+    """Clocks are apart, one log time is wrong, and each source speaks at least twice a lease."""
+    chance, lease = random.Random(seed), 100  # noqa: S311  # a repeatable history
+    names = "abcd"[: chance.randint(2, 4)]
+    skews = {name: chance.randint(-10_000, 10_000) for name in names}
+    dies, dead, wrong = chance.randint(100, 1_000), chance.choice(names), chance.randint(0, 200)
+    due, said, tracker = {name: chance.randint(0, 50) for name in names}, dict.fromkeys(names), Tracker({"t"})
+    for number in range(300):
+        name = min(due, key=due.get)
+        now = due[name]
+        due[name] += chance.randint(1, lease // 2)
+        if name == dead and now >= dies:
+            del due[name]
+            continue
+        log_time = 1_000_000 + now + skews[name]
+        if number == wrong:
+            log_time = chance.choice([0, 2**40, log_time + chance.randint(-2 * lease, 2 * lease)])
+        said[name] = number
+        record = mark(name, number, number, size=len(names), lease=lease)
+        tracker.apply(record, topic="t", partition=0, log_time=log_time)
+        tracker.advance()
+        if None not in said.values() and now < dies:
+            assert tracker.watermark == min(said.values()), f"seed {seed}"
+    assert tracker.watermark == min(watermark for name, watermark in said.items() if name != dead), f"seed {seed}"
 
 
 def interleavings(left, right):
