@@ -154,15 +154,6 @@ class EventTimeShiftError(FloodmarkError):
     )
 
 
-class UnusableInputError(FloodmarkError):
-    """An input that has ended, and of which not one record could be used."""
-
-    template = (
-        "job {job!r}: none of the {records} data record(s) of {topics} can be used: {cause}; "
-        "mend value= or event_time= of read(), and start with a new checkpoint_location"
-    )
-
-
 class EnvironmentProblemError(FloodmarkError):
     """Something on the machine or the network is not as it must be."""
 

@@ -31,7 +31,6 @@ from floodmark.schemas.errors import (
     InvalidOutputError,
     PromiseBrokenError,
     SnapshotError,
-    UnusableInputError,
 )
 from floodmark.schemas.ledger import Discord, Discrepancy, Ledger
 from floodmark.schemas.records import Membership, WatermarkRecord
@@ -288,8 +287,8 @@ class Drive:
             seen["tombstones"] += found.tombstones
             for kind, skipped in found.unusable.items():
                 seen[kind] += skipped.count
-                if skipped.first is not None:
-                    _log.warning("job %s: %d %s row(s), the first at %s", job, skipped.count, kind, skipped.first)
+                if skipped.count:
+                    _log.warning("job %s: %s rows: %s", job, kind, skipped)
             tally(progress.counts, reading.topics[0], found.rows, found.unusable)
         for mark in sight.marks:
             seen["marks"] += 1
@@ -307,16 +306,11 @@ class Drive:
     def _require_usable(self, progress: Progress) -> None:
         """Say that no record of a reading could be used so far; once the input has ended, that is an error."""
         for reading in self._readings:
-            found = nothing_usable(progress.counts, reading.topics)
-            if found is None:
-                continue
-            records, cause = found
-            error = UnusableInputError(
-                job=self.identity.job, records=records, topics=", ".join(reading.topics), cause=cause
-            )
-            if progress.applied == END_OF_TIME:
+            error = nothing_usable(progress.counts, reading.topics)
+            if error is not None and progress.applied == END_OF_TIME:
                 raise error
-            _log.error("so far: %s", error)
+            if error is not None:
+                _log.error("job %s, so far: %s", self.identity.job, error)
 
     def _promise(self, topic: str, record: WatermarkRecord) -> WatermarkRecord:
         return self._of[topic].shifted(record)

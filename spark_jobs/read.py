@@ -25,8 +25,12 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType, TimestampType
 
 MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
+_MILLISECONDS: Final = r"\A-?[0-9]{1,15}\z"
 _FIRST: Final = 1
 """Microseconds since 1970: Spark's watermark begins at 0, and operators drop what is not above it."""
+
+_LAST: Final = 253_370_764_800_000_000 - 1
+"""The last microsecond of 9998: an ended input's watermark is that of 9999, and windows behind it never close."""
 
 
 Decoder = Callable[[Column], Column]
@@ -92,7 +96,7 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
 
     Use any of Spark's event-time operators on the result, then `floodmark.spark_jobs.write`.  Rows whose value cannot
     be decoded, that have no event time, or one that Spark's watermark cannot judge (not after 1970-01-01T00:00:00Z, or
-    not before the end of the year 9999), are skipped and counted (`Batch.unreadable`, `timeless`, `out_of_range`).
+    not before 9999-01-01T00:00:00Z), are skipped and counted (`Batch.unreadable`, `timeless`, `out_of_range`).
 
     Where an injector has adjusted the time of a record (header ``floodmark-time``), the adjusted time counts: the
     event-time column has it.
@@ -165,7 +169,7 @@ def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
     try:
         return spark.readStream.format("kafka").options(**source).load()
     except AnalysisException as error:
-        if "kafka" not in str(error).lower():
+        if "Failed to find" not in str(error):
             raise
         reason = (
             "this session cannot read Kafka: start it with floodmark.spark_jobs.packages() in spark.jars.packages, "
@@ -175,10 +179,13 @@ def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
 
 
 def _header(name: str) -> Column:
-    """Return the time in the last header of a name, null where it is not there or no number."""
-    found = F.filter("headers", lambda header: header["key"] == name)
-    number = F.try_element_at(found, F.lit(-1))["value"].cast("string").try_cast("long")
-    return F.timestamp_micros(F.try_multiply(number, F.lit(1_000)))
+    """Return the time in the last header of a name that holds one; null: there is none."""
+    texts = F.transform(
+        F.filter("headers", lambda header: header["key"] == name), lambda header: header["value"].cast("string")
+    )
+    times = F.transform(texts, lambda text: F.when(text.rlike(_MILLISECONDS), text.try_cast("long")))
+    readable = F.filter(times, lambda time: time.between(EARLIEST, END_OF_TIME))
+    return F.timestamp_millis(F.try_element_at(readable, F.lit(-1)))
 
 
 def _fields(kafka: DataFrame, decode: Decoder) -> list[str]:
@@ -213,14 +220,13 @@ def decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
     ours = [name for name in flat.columns if name.startswith(_OURS)]
     rows = flat.select([F.col(f"`{name}`").alias(name.removeprefix(_OURS)) for name in ours])
     if "headers" in rows.columns:
-        adjusted = F.exists("headers", lambda header: header["key"] == TIME_HEADER)
-        rows = rows.withColumn("event_time", F.when(adjusted, _header(TIME_HEADER)).otherwise(F.col("event_time")))
+        rows = rows.withColumn("event_time", F.coalesce(_header(TIME_HEADER), "event_time"))
     kind = (
         F.when(F.col("control"), "mark")
         .when(F.col("raw").isNull(), "tombstones")
         .when(F.col("value").isNull(), "unreadable")
         .when(F.col("event_time").isNull(), "timeless")
-        .when(~F.unix_micros("event_time").between(_FIRST, 1_000 * END_OF_TIME), "out_of_range")
+        .when(~F.unix_micros("event_time").between(_FIRST, _LAST), "out_of_range")
         .otherwise("row")
     )
     return rows.withColumn("kind", kind)

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from floodmark.schemas.errors import UnreadableTopicError
+
 UNUSABLE: Final = ("unreadable", "timeless", "out_of_range")
 """The counts of records that should have been rows."""
 
-_YEAR_10000: Final = 253_402_300_800
+_YEAR_10000: Final = 253_402_300_800  # seconds since 1970
 _ROWS: Final = "rows"
 _TOO_LARGE: Final = "too_large"
+_PARTITION: Final = "partition"
+_OFFSET: Final = "offset"
 _MILLISECONDS: Final = 'are these milliseconds? use json_lines(..., unit="ms")'
 _CAUSES: Final = {
     "unreadable": "another schema or format than value= says",
@@ -22,39 +26,49 @@ _CAUSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """How many records of one kind were skipped, and where the first one stands, in words."""
+    """How many records of one kind were skipped, and where the first one stands."""
 
     count: int = 0
-    first: str | None = None
-    too_large: bool = False
-    """Whether the first one's time lies behind the year 9999."""
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0
+    seconds: int | None = None
+    """The first one's event time, seconds since 1970, where it is out of range."""
 
     @classmethod
     def of(cls, count: int, first: str | None) -> "Skipped":
-        """Read the first place as a batch observes it, JSON.
+        """Read the first place as a batch observes it, JSON; ``None``: there is none.
 
-        >>> place = '"place": {"topic": "t", "partition": 0, "offset": 7}'
-        >>> Skipped.of(1, "{%s}" % place).first
-        't/0@7'
-        >>> Skipped.of(1, '{%s, "epoch_seconds": 1700000000000}' % place).first
-        't/0@7: its time is 1700000000000 s from 1970: are these milliseconds? use json_lines(..., unit="ms")'
+        >>> print(Skipped.of(1, '{"place": {"topic": "t", "partition": 0, "offset": 7}}'))
+        1, the first at t/0@7
+        >>> print(Skipped.of(1, '{"place": {"topic": "t", "partition": 0, "offset": 7}, "epoch_seconds": -5}'))
+        1, the first at t/0@7: its time is -5 s from 1970; Spark can judge those after 1970 and before 9999
         """
         if first is None:
             return cls(count)
         found = json.loads(first)
-        place = "{topic}/{partition}@{offset}".format(**found["place"])
-        seconds = found.get("epoch_seconds")
-        if seconds is None:
-            return cls(count, place)
-        too_large = seconds >= _YEAR_10000
-        hint = _MILLISECONDS if too_large else "Spark's watermark begins in 1970"
-        return cls(count, f"{place}: its time is {seconds} s from 1970: {hint}", too_large)
+        return cls(count, **found["place"], seconds=found.get("epoch_seconds"))
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the first one's time lies behind the year 9999."""
+        return self.seconds is not None and self.seconds >= _YEAR_10000
+
+    def __str__(self) -> str:
+        """Say where the first one stands and what its time may be."""
+        said = f"{self.count}, the first at {self.topic}/{self.partition}@{self.offset}"
+        if self.seconds is None:
+            return said
+        hint = _MILLISECONDS if self.too_large else "Spark can judge those after 1970 and before 9999"
+        return f"{said}: its time is {self.seconds} s from 1970; {hint}"
 
 
 def tally(counts: Counter[str], topic: str, rows: int, unusable: Mapping[str, Skipped]) -> None:
     """Add up what a reading has seen under its first topic, by names that no other count has."""
     counts[f"{topic}/{_ROWS}"] += rows
     for kind, skipped in unusable.items():
+        if skipped.count and not any(counts[f"{topic}/{other}"] for other in UNUSABLE):
+            counts[f"{topic}/{_PARTITION}"], counts[f"{topic}/{_OFFSET}"] = skipped.partition, skipped.offset
         counts[f"{topic}/{kind}"] += skipped.count
         counts[f"{topic}/{_TOO_LARGE}"] += skipped.too_large
 
@@ -69,20 +83,22 @@ def is_tally(name: str) -> bool:
     return "/" in name
 
 
-def nothing_usable(counts: Mapping[str, int], topics: Sequence[str]) -> tuple[int, str] | None:
-    """Return how many records of some topics there were and why none could be used; ``None`` where one could.
+def nothing_usable(counts: Mapping[str, int], topics: Sequence[str]) -> UnreadableTopicError | None:
+    """Return the error for topics of which no record could be used; ``None`` where one could, or there is none.
 
     >>> counts = Counter()
     >>> nothing_usable(counts, ["t"])
-    >>> tally(counts, "t", 0, {"timeless": Skipped(2)})
-    >>> nothing_usable(counts, ["t"])
-    (2, '2 are timeless (event_time= names a field that these records do not have)')
+    >>> tally(counts, "t", 0, {"timeless": Skipped(2, "t", 0, 7)})
+    >>> nothing_usable(counts, ["t"]).cause
+    '2 are timeless (event_time= names a field that these records do not have)'
     >>> tally_row(counts, "t")
     >>> nothing_usable(counts, ["t"])
     """
     seen = {kind: sum(counts.get(f"{topic}/{kind}", 0) for topic in topics) for kind in (_ROWS, _TOO_LARGE, *UNUSABLE)}
-    unusable = sum(seen[kind] for kind in UNUSABLE)
-    if seen[_ROWS] or not unusable:
+    count = sum(seen[kind] for kind in UNUSABLE)
+    if seen[_ROWS] or not count:
         return None
     causes = {**_CAUSES, "out_of_range": _MILLISECONDS} if seen[_TOO_LARGE] else _CAUSES
-    return unusable, "; ".join(f"{seen[kind]} are {kind} ({causes[kind]})" for kind in UNUSABLE if seen[kind])
+    cause = "; ".join(f"{seen[kind]} are {kind} ({causes[kind]})" for kind in UNUSABLE if seen[kind])
+    place = {name: counts.get(f"{topics[0]}/{name}", 0) for name in (_PARTITION, _OFFSET)}
+    return UnreadableTopicError(topic=", ".join(topics), count=count, cause=cause, **place)

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 from floodmark.producers import Observer
-from floodmark.schemas.errors import UnusableInputError, UsageError
+from floodmark.schemas.errors import UnreadableTopicError, UsageError
 from floodmark.spark_jobs import json_lines, read, write
+from floodmark.spark_jobs.read import _load
 from harness import until
 from json_source import BASE, LIMIT, SCHEMA, Source, keep, windows
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -46,12 +47,13 @@ def test_times_that_no_watermark_can_judge_are_counted(source, rows, checkpoint,
     for time in (-5, 0, BASE):
         source.send(time)
     source.raw({"k": "k", "at": 1_700_000_000_000})  # milliseconds, read as seconds
+    source.raw({"k": "k", "at": "9999-12-31T00:00:00Z"})
     source.end()
     with caplog.at_level(logging.WARNING):
         job, kept = keep(OPERATORS[operator](rows()), checkpoint)
         job.await_end(LIMIT)
     assert len(kept) == 1
-    assert unusable(job) == {"out_of_range": 3}
+    assert unusable(job) == {"out_of_range": 4}
     assert any(f"{source.topic}/0@" in line for line in caplog.messages)
 
 
@@ -84,7 +86,7 @@ def test_an_input_without_one_usable_row_is_an_error_with_its_cause(source, rows
     job.stop()
     source.end()
     job, _ = keep(windows(rows()), checkpoint)
-    with pytest.raises(UnusableInputError, match=cause):
+    with pytest.raises(UnreadableTopicError, match=cause):
         job.await_end(LIMIT)
     job.stop()
 
@@ -110,7 +112,7 @@ def test_what_stands_before_the_start_is_not_lost(kafka, source, rows, checkpoin
     source.mark(BASE + 20)
     cut = max(record.log_time for record in _records(kafka, source.topic)) + 1
     until(lambda: datetime.now(UTC).timestamp() * 1000 > cut, "the next millisecond")
-    position = {"0": 22}  # two marks and twenty rows before it
+    position = {source.topic: {"0": 22}}  # two marks and twenty rows before it
     options = {
         "startingTimestamp": {"startingTimestamp": str(cut)},
         "STARTINGOFFSETSBYTIMESTAMP": {"STARTINGOFFSETSBYTIMESTAMP": json.dumps({source.topic: {"0": cut}})},
@@ -145,3 +147,15 @@ def test_columns_that_a_format_needs_are_asked_for_at_the_start(rows, topic, che
             event_time="at",
             checkpoint_location=checkpoint,
         )
+
+
+def test_a_session_without_the_kafka_connector_is_told_what_it_lacks(spark):
+    class Reader:
+        def format(self, _):
+            return spark.readStream.format("floodmark-nowhere")
+
+    class Session:
+        readStream = Reader()  # noqa: N815  # Spark's name
+
+    with pytest.raises(UsageError, match=r"packages\(\)"):
+        _load(Session(), {})
