@@ -230,8 +230,8 @@ class PromiseBrokenError(FloodmarkError):
 
     template = (
         "job {job!r}: output row with event time {event_time} is behind the output watermark {watermark}, already "
-        "written to {topic!r}, and no input row was late; stamp results with the end of their window, or pass "
-        "hold= (the longest time by which a result is stamped before its window closes)"
+        "written to {topic!r}; stamp results with the end of their window, or pass hold= (the longest time by which a "
+        "result is stamped before its window closes)"
     )
 
 

@@ -211,12 +211,9 @@ class Drive:
         seen["late"] = self._count_late(frame, observed, (start, end), ran_with)
         if not seen["late"]:
             require_shift(self.identity.job, self._settings.derived, metrics, ran_with)
-        self._check_output(progress, output_metrics, batch_id, late=seen["late"])
-        # Spark must really have run with what the snapshot says; if not, nothing new is complete.
-        in_force = ran_with is None or engine.watermark >= spark_watermark(ran_with, self._settings.windows_close)
-        if not in_force:
-            progress.applied = None
-        output = progress.finish_batch(stateful=engine.is_stateful(), hold=self._hold)
+        complete, passes_late = self._complete(engine, ran_with, progress.advance())
+        self._check_output(progress, output_metrics, batch_id, excused=passes_late and seen["late"] > 0)
+        output = progress.hand_on(complete, self._hold)
         progress.counts.update(seen)
         self._require_usable(progress)
         self._snapshots.store(batch_id, progress.snapshot())
@@ -237,6 +234,15 @@ class Drive:
             **counts,
         )
 
+    def _complete(self, engine: Engine, ran_with: int | None, next_: int | None) -> tuple[int | None, bool]:
+        """Return up to where the results of a batch are complete, and whether late rows may be among them."""
+        close = self._settings.windows_close
+        ran, then = (None if time_ is None else spark_watermark(time_, close) for time_ in (ran_with, next_))
+        # What Spark really ran with may be less than the snapshot says, but never more counts.
+        results = engine.results(None if ran is None else min(ran, engine.watermark) or None, then)
+        complete = None if results.complete is None else ran_with_of(results.complete, close)
+        return complete, results.passes_late
+
     def _resume(self, last: Committed | None) -> Progress:
         """Take up the progress of the last committed batch, and a new epoch."""
         if last is None:
@@ -251,9 +257,11 @@ class Drive:
                 _log.warning("job %s: %s", self.identity.job, error)
                 progress = rebuild(self._inputs, last.offsets, self._promise)
                 ran_with, known = ran_with_of(last.watermark, self._settings.windows_close), progress.applied
-                # What Spark ran with may have been a guess, where the checkpoint was a plain query's: trust the marks.
-                both = None if ran_with is None or known is None else min(ran_with, known)
-                progress.output = progress.complete(both, stateful=self._snapshots.stateful, hold=self._hold)
+                if not self._snapshots.stateful:
+                    progress.hand_on(known, self._hold)
+                elif ran_with == known == END_OF_TIME:
+                    progress.hand_on(END_OF_TIME, self._hold)
+                # Else the next batch tells: how far operators were complete, no record says.
                 if self._percentiles:
                     progress.promised = Tracker.restore(progress.tracker.snapshot())
         self._uncounted = {
@@ -346,7 +354,7 @@ class Drive:
             _log.warning("job %s: %d row(s) behind the watermark %s", self.identity.job, late, watermark)
         return late
 
-    def _check_output(self, progress: Progress, output: dict[str, Any], batch_id: int, *, late: int) -> None:
+    def _check_output(self, progress: Progress, output: dict[str, Any], batch_id: int, *, excused: bool) -> None:
         """Refuse rows that would break what was promised, before anything of the batch is durable."""
         if "earliest" not in output:  # a user's writer is told no event time
             return
@@ -362,8 +370,8 @@ class Drive:
                 job=job, count=output["valueless"], batch_id=batch_id, reason="no value", advice=advice
             )
         earliest = output["earliest"]
-        # Late input may pass a job without state; that promise was broken before it came here, and is counted.
-        if earliest is not None and not late and is_late(int(earliest), progress.output):
+        # Late input that operators let pass is excused: that promise was broken before it came here, and is counted.
+        if earliest is not None and not excused and is_late(int(earliest), progress.output):
             raise PromiseBrokenError(
                 job=job, event_time=earliest, watermark=progress.output, topic=self.identity.output
             )

@@ -3,7 +3,7 @@
 They are plain JVM objects reached through py4j, so only classic sessions (not Connect) have them:
 
 - the analysed plan, to find which Floodmark reads stand in it;
-- the last execution of a query: the metrics its batch observed, and whether operators keep state;
+- the last execution of a query: the metrics its batch observed, and how far its operators are complete;
 - the logs of a query's checkpoint: which batch it has committed, where that ended and what it ran with;
 - the watermark tracker of a query, whose ``setWatermark`` moves the watermark of the next batch.
 """
@@ -15,11 +15,23 @@ from typing import Any, Final
 
 import pyspark
 from floodmark.schemas.errors import CorruptSnapshotError, UnsupportedSparkError
+from floodmark.schemas.timestamps import END_OF_TIME
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-_STATEFUL: Final = ("StateStoreReader", "StateStoreWriter", "StatefulOperator")
+_STATEFUL: Final = "StateStoreWriter"
+"""The interface of all operators that keep state from batch to batch."""
+
+_INNER: Final = {
+    "AdaptiveSparkPlanExec": "executedPlan",
+    "ReusedExchangeExec": "child",
+    "ShuffleQueryStageExec": "plan",
+}
+"""Operators that hide others, and the method that shows them."""
+
+_known: Final[dict[tuple[str, str], bool]] = {}
+"""Which class of operators has which interface: a class does not change."""
 
 _STATEFUL_LOGICAL: Final = {
     "Aggregate",
@@ -195,18 +207,108 @@ class Engine:
         nodes = _nodes(self._engine.lastExecution().executedPlan())
         return _merged(node.start() for node in nodes if node.getClass().getSimpleName() == "MicroBatchScanExec")
 
-    def is_stateful(self) -> bool:
-        """Tell whether this batch's plan has an operator that keeps state from batch to batch."""
+    def results(self, ran_with: int | None, next_: int | None) -> "Results":
+        """Say how far the results of this batch are complete.
+
+        Args:
+            ran_with: the watermark that is known to hold for this batch, as Spark counts it; ``None``: none.
+            next_: the watermark that will be set after it.
+        """
         try:
-            for node in _nodes(self._engine.lastExecution().executedPlan()):
-                kind = node.getClass()
-                while kind is not None:
-                    if any(face.getSimpleName() in _STATEFUL for face in kind.getInterfaces()):
-                        return True
-                    kind = kind.getSuperclass()
+            plan = self._engine.lastExecution().executedPlan()
+            flow = _flow(plan, ran_with, next_)
         except (AttributeError, TypeError, Py4JError) as error:
-            raise _unsupported("IncrementalExecution.executedPlan()", error) from error
+            raise _unsupported("StateStoreWriter.produceOutputWatermark()", error) from error
+        complete = flow.then if not flow.stateful else flow.now if flow.pending else flow.then
+        return Results(complete, passes_late=flow.passes_late)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The results of a batch: no later one is stamped at or below ``complete``, epoch milliseconds as Spark counts."""
+
+    complete: int | None
+    passes_late: bool
+    """Whether late input can reach the output: past no operator that drops it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """What leaves an operator."""
+
+    now: int | None
+    """The watermark of its results, given what the batch ran with; ``None``: none."""
+    then: int | None
+    """The same, given what the next batch runs with."""
+    stateful: bool = False
+    pending: bool = False
+    """Whether an operator so far wants another batch when the watermark moves on, though nothing new may come."""
+    passes_late: bool = False
+
+
+def _flow(node: Any, now: int | None, then: int | None) -> _Flow:  # noqa: ANN401  # a JVM plan
+    """Follow the watermark up a physical plan, as Spark's own propagation does."""
+    name = str(node.getClass().getSimpleName())
+    if name == "EventTimeWatermarkExec":
+        return _Flow(now, then, passes_late=True)
+    inner = _INNER.get(name)
+    below = [getattr(node, inner)()] if inner else _each(node.children())
+    flows = [_flow(child, now, then) for child in below]
+    # What has no watermark does not hold one back: the fixed side of a stream-static join.
+    least = _Flow(
+        _least(flow.now for flow in flows),
+        _least(flow.then for flow in flows),
+        *(any(getattr(flow, field) for flow in flows) for field in ("stateful", "pending", "passes_late")),
+    )
+    return _through(node, name, least) if _is(node, _STATEFUL) else least
+
+
+def _through(node: Any, name: str, flow: _Flow) -> _Flow:  # noqa: ANN401  # a JVM operator with state
+    """Take the watermark through an operator with state."""
+    pending = flow.pending or (flow.then is not None and bool(node.shouldRunAnotherBatch(flow.then)))
+    passes_late = flow.passes_late and not _drops_late(node, name)
+    return _Flow(_produced(node, flow.now), _produced(node, flow.then), True, pending, passes_late)  # noqa: FBT003
+
+
+def _drops_late(node: Any, name: str) -> bool:  # noqa: ANN401  # a JVM operator with state
+    if name.startswith("FlatMapGroups"):
+        return str(node.timeoutConf().toString()) == "EventTimeTimeout"
+    if name.startswith("TransformWithState"):
+        return str(node.timeMode().toString()) == "EventTime"
+    if not _is(node, "WatermarkSupport"):
+        return name == "StreamingSymmetricHashJoinExec"
+    by_key, by_row = node.watermarkPredicateForKeysForLateEvents(), node.watermarkPredicateForDataForLateEvents()
+    return bool(by_key.isDefined() or by_row.isDefined())
+
+
+def _produced(node: Any, watermark: int | None) -> int | None:  # noqa: ANN401  # a JVM operator with state
+    if watermark is None or watermark == END_OF_TIME:
+        return watermark  # a bound must not keep the end from coming
+    produced = node.produceOutputWatermark(watermark)
+    # applyInPandasWithState does not say: its rows are the function's own, and are held against the watermark later.
+    return int(produced.get()) if produced.isDefined() else watermark
+
+
+def _least(watermarks: Iterator[int | None]) -> int | None:
+    return min((watermark for watermark in watermarks if watermark is not None), default=None)
+
+
+def _is(node: Any, interface: str) -> bool:  # noqa: ANN401  # a JVM operator
+    kind = node.getClass()
+    key = (str(kind.getName()), interface)
+    if key not in _known:
+        _known[key] = _has_interface(kind, interface)
+    return _known[key]
+
+
+def _has_interface(kind: Any, name: str) -> bool:  # noqa: ANN401  # a JVM class or interface
+    """Tell whether a class has an interface, be it through its parents or through other interfaces."""
+    if kind is None:
         return False
+    faces = list(kind.getInterfaces())
+    return any(face.getSimpleName() == name or _has_interface(face, name) for face in faces) or _has_interface(
+        kind.getSuperclass(), name
+    )
 
 
 def _each(collection: Any) -> Iterator[Any]:  # noqa: ANN401  # any of Scala's

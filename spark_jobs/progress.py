@@ -1,7 +1,8 @@
 """What a job knows of its progress between two batches, and how that is a value.  Pure: no Spark, Kafka or clock.
 
 The invariant: *the output watermark of a batch is complete up to what the batch ran with*.  Spark applies the watermark
-that the records of batch n give from batch n + 1 on, so the rows of batch n + 1 are the last ones below it.
+that the records of batch n give from batch n + 1 on, so the rows of batch n + 1 are the last ones below it.  How far
+below, the operators say: a join may give rows that are as much older as its bound is wide.
 """
 
 from collections import Counter
@@ -65,30 +66,28 @@ class Progress:
     ledger: Ledger = field(default_factory=Ledger)
     promised: Tracker | None = None
 
-    def finish_batch(self, *, stateful: bool, hold: int) -> int | None:
-        """Take what the tracker has learnt into the next batch, and say what is complete after this one.
+    def advance(self) -> int | None:
+        """Take what the trackers have learnt into the next batch, and return the watermark that it runs with."""
+        self.tracker.advance()
+        if self.promised is not None:
+            self.promised.advance()
+        self.applied = self.tracker.watermark
+        return self.applied
+
+    def hand_on(self, complete: int | None, hold: int) -> int | None:
+        """Say what is complete after a batch.
 
         Args:
-            stateful: whether the batch's operators keep state, and so emit by what the batch ran with.
+            complete: no later result is stamped below it, but for the hold.
             hold: how much earlier than its completion a result may be stamped, milliseconds.
 
         Returns:
             The output watermark: never back, `END_OF_TIME` when all input has ended and is worked off.
         """
-        ran_with = self.applied
-        self.tracker.advance()
-        if self.promised is not None:
-            self.promised.advance()
-        self.applied = self.tracker.watermark
-        output = self.complete(ran_with, stateful=stateful, hold=hold)
-        if output is not None:
-            self.output = output if self.output is None else max(self.output, output)
+        if complete is not None:
+            held = complete if complete == END_OF_TIME else complete - hold
+            self.output = held if self.output is None else max(self.output, held)
         return self.output
-
-    def complete(self, ran_with: int | None, *, stateful: bool, hold: int) -> int | None:
-        """Return up to where the rows are complete of a batch that ran with a watermark and ended with `applied`."""
-        complete = ran_with if stateful else self.applied
-        return complete if complete is None or complete == END_OF_TIME else complete - hold
 
     @property
     def ended(self) -> bool:

@@ -236,7 +236,8 @@ class Stage:
                     windows[end_of_window] += entry.count
         closed = {end: windows.pop(end) for end in sorted(windows) if end <= disk.watermark}
         self._step("ran", kill_at)
-        output = progress.finish_batch(stateful=True, hold=0)
+        progress.advance()
+        output = progress.hand_on(ran_with, 0)
         disk.snapshots[disk.batch_id] = json.dumps(progress.snapshot())
         self._step("stored", kill_at)
         self._transaction(disk.batch_id, closed, output)
