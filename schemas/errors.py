@@ -88,6 +88,21 @@ class UnsupportedPartitionerError(UsageError):
     )
 
 
+class UnsupportedQueryError(UsageError):
+    """A query that no watermark can drive to right results."""
+
+    template = "{operator} is not supported: {reason}; {advice}"
+
+
+class PlainQueryError(UsageError):
+    """A DataFrame of ``read`` started with Spark's own ``writeStream``, where no watermark would ever move it."""
+
+    template = (
+        "a query over floodmark's read() of {topics} was started with writeStream, not with write(): its watermark "
+        "would never move and its windows never close; give the DataFrame to floodmark.spark_jobs.write()"
+    )
+
+
 class CorruptRecordError(FloodmarkError):
     """A record in a topic that cannot be read.  Shells count it and go on; the watermark does not move."""
 
@@ -151,6 +166,25 @@ class EventTimeShiftError(FloodmarkError):
     template = (
         "job {job!r}: a derived event time {event_time} is behind the watermark {watermark}, though event_time() "
         "allows for {shift}: operators would drop the row; give a larger shift= and a new checkpoint_location"
+    )
+
+
+class ChangedQueryError(SnapshotError):
+    """A checkpoint whose state another version of the query has left."""
+
+    template = (
+        "job {job!r}: the state in {checkpoint_location} is that of another query; it had {stored!r}, now it is "
+        "{found!r}; use a new checkpoint_location and a new output topic, or, where both mean the same, start once "
+        "with --conf {setting}=true"
+    )
+
+
+class UnreadInputError(SnapshotError):
+    """A job that has ended, and records that came after the end."""
+
+    template = (
+        "job {job!r} has ended, and handed the end on; since then {records} record(s) came that it will not read: "
+        "{places}; use a new checkpoint_location and a new output topic to read the topics from their beginning"
     )
 
 

@@ -7,12 +7,13 @@ write(counts, topic="per-hour", value=avro(counts_schema), event_time="ended", c
 
 from floodmark.spark_jobs.drive import Batch
 from floodmark.spark_jobs.event_time import drop_duplicates_within, event_time
+from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.json_values import json_lines
 from floodmark.spark_jobs.read import read
 from floodmark.spark_jobs.session import local_session, packages
 from floodmark.spark_jobs.substreams import windows_per_key
 from floodmark.spark_jobs.values import Format, avro
-from floodmark.spark_jobs.write import Job, write
+from floodmark.spark_jobs.write import write
 
 __all__ = [
     "Batch",

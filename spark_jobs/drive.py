@@ -46,6 +46,7 @@ from floodmark.spark_jobs.rebuild import rebuild
 from floodmark.spark_jobs.reread import count_late, observation
 from floodmark.spark_jobs.sinks import Sink
 from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
+from floodmark.spark_jobs.unread import refuse_unread
 from floodmark.spark_jobs.unusable import UNUSABLE, is_tally, nothing_usable, tally
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -152,11 +153,16 @@ class Drive:
         """Learn which query it drives, and where that stands; its first batch waits for this.
 
         Raises:
-            SnapshotError: where that is not known any more; the query fails with it, too.
+            SnapshotError: where that is not known any more, or where the job has ended and would not read what came
+                since; the query fails with it, too.
         """
         self._query = query
         try:
-            self._progress = self._resume(committed(query))
+            last = committed(query)
+            progress = self._resume(last)
+            if progress.ended and last is not None:
+                refuse_unread(self.identity.job, self._inputs, last.offsets)
+            self._progress = progress
         except BaseException as error:
             self.failure = error
             raise

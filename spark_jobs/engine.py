@@ -2,20 +2,21 @@
 
 They are plain JVM objects reached through py4j, so only classic sessions (not Connect) have them:
 
-- the analysed plan, to find which Floodmark reads stand in it;
+- the analysed plan: which operators stand in it, over which Floodmark reads;
 - the last execution of a query: the metrics its batch observed, and how far its operators are complete;
 - the logs of a query's checkpoint: which batch it has committed, where that ended and what it ran with;
 - the watermark tracker of a query, whose ``setWatermark`` moves the watermark of the next batch.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyspark
 from floodmark.schemas.errors import CorruptSnapshotError, UnsupportedSparkError
 from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.spark_jobs.plan import Operator
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,6 +30,10 @@ _INNER: Final = {
     "ShuffleQueryStageExec": "plan",
 }
 """Operators that hide others, and the method that shows them."""
+
+_ALL_FIELDS: Final = 2**31 - 1
+_SOME_TIME: Final = 10**13
+"""Any time: it must only be too large for a JVM's int."""
 
 _known: Final[dict[tuple[str, str], bool]] = {}
 """Which class of operators has which interface: a class does not change."""
@@ -52,9 +57,8 @@ def _unsupported(missing: str, error: object) -> UnsupportedSparkError:
 
 def _nodes(plan: Any) -> Iterator[Any]:  # noqa: ANN401  # a JVM plan
     yield plan
-    children = plan.children()
-    for index in range(children.size()):
-        yield from _nodes(children.apply(index))
+    for child in _each(plan.children()):
+        yield from _nodes(child)
 
 
 def observations(frame: DataFrame) -> list[str]:
@@ -66,6 +70,25 @@ def observations(frame: DataFrame) -> list[str]:
     try:
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         return [node.name() for node in _nodes(plan) if node.getClass().getSimpleName() == "CollectMetrics"]
+    except (AttributeError, TypeError, Py4JError) as error:
+        raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
+
+
+def operators(frame: DataFrame, is_reading: Callable[[str], bool]) -> Operator:
+    """Return a frame's query as Spark has analysed it, down to its readings and its tables.
+
+    Args:
+        frame: the DataFrame.
+        is_reading: whether the observation of that name is that of a reading.
+
+    Raises:
+        UnsupportedSparkError: where the plan cannot be reached.
+    """
+    try:
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        helper = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper  # type: ignore[union-attr]  # noqa: SLF001
+        some = frame.sparkSession._jvm.scala.Some(_SOME_TIME)  # type: ignore[union-attr]  # noqa: SLF001
+        return _operator(plan, is_reading, lambda join: _is_bounded(join, helper, some))
     except (AttributeError, TypeError, Py4JError) as error:
         raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
 
@@ -109,6 +132,46 @@ def delays_of_deduplications(frame: DataFrame, metadata: str) -> list[int]:
         return [int(found.getLong(metadata)) for found in columns if found.contains(metadata)]
     except (AttributeError, TypeError, Py4JError) as error:
         raise _unsupported("DataFrame._jdf.queryExecution().analyzed()", error) from error
+
+
+def _operator(node: Any, is_reading: Callable[[str], bool], is_bounded: Callable[[Any], bool]) -> Operator:  # noqa: ANN401
+    kind = str(node.getClass().getSimpleName())
+    if not node.isStreaming():
+        return Operator(kind, streaming=False, columns=str(node.schema().simpleString()))
+    if kind == "CollectMetrics" and is_reading(str(node.name())):
+        return Operator(kind, reading=str(node.name()))
+    children = tuple(_operator(child, is_reading, is_bounded) for child in _each(node.children()))
+    return Operator(
+        kind,
+        text=str(node.simpleString(_ALL_FIELDS)),
+        children=children,
+        columns=str(node.schema().simpleString()) if kind == "EventTimeWatermark" else "",
+        bounded=kind != "Join" or not all(child.streaming for child in children) or is_bounded(node),
+    )
+
+
+def _is_bounded(join: Any, helper: Any, some: Any) -> bool:  # noqa: ANN401  # a JVM join, Spark's own judge, a time
+    if helper.isWatermarkInJoinKeys(join):
+        return True
+    left, right, condition = join.left().outputSet(), join.right().outputSet(), join.condition()
+    both = ((left, right), (right, left))
+    return all(helper.getStateValueWatermark(one, other, condition, some).isDefined() for one, other in both)
+
+
+def check(frame: DataFrame, output_mode: str) -> None:
+    """Ask Spark whether it takes a streaming query, as it would at the start.
+
+    Raises:
+        AnalysisException: where it does not.
+        UnsupportedSparkError: where it cannot be asked.
+    """
+    try:
+        spark: Any = frame.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
+        mode = getattr(spark.streaming.OutputMode, output_mode.capitalize())()
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+    except (AttributeError, TypeError, Py4JError) as error:
+        raise _unsupported("UnsupportedOperationChecker.checkForStreaming()", error) from error
 
 
 class InterruptedBatchError(Exception):
@@ -277,8 +340,8 @@ def _drops_late(node: Any, name: str) -> bool:  # noqa: ANN401  # a JVM operator
         return str(node.timeMode().toString()) == "EventTime"
     if not _is(node, "WatermarkSupport"):
         return name == "StreamingSymmetricHashJoinExec"
-    by_key, by_row = node.watermarkPredicateForKeysForLateEvents(), node.watermarkPredicateForDataForLateEvents()
-    return bool(by_key.isDefined() or by_row.isDefined())
+    # Not the predicates made of it: once they are there, no later action can send the plan to the executors.
+    return bool(node.watermarkExpressionForLateEvents().isDefined())
 
 
 def _produced(node: Any, watermark: int | None) -> int | None:  # noqa: ANN401  # a JVM operator with state
@@ -354,6 +417,13 @@ class Files:
     def exists(self, name: str) -> bool:
         """Tell whether there is such a file or folder."""
         return bool(self._fs.exists(self._path(name)))
+
+    def lists(self, name: str) -> bool:
+        """Tell whether there is such a folder, with any file in it that has no dot in its name."""
+        path = self._path(name)
+        return bool(self._fs.exists(path)) and any(
+            "." not in str(status.getPath().getName()) for status in self._fs.listStatus(path)
+        )
 
     def read(self, name: str) -> str | None:
         """Return a file's text, or ``None`` where it is not there."""

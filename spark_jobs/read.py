@@ -14,8 +14,10 @@ from floodmark.producers.kafka import Config, require_topics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import KEY_PREFIX, SUBSTREAM_HEADER, TIME_HEADER, WatermarkRecord
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
+from floodmark.spark_jobs.engine import operators
 from floodmark.spark_jobs.event_time import NEVER
 from floodmark.spark_jobs.observation import columns
+from floodmark.spark_jobs.plain import refuse_plain_queries
 from floodmark.spark_jobs.security import Client, resolved, settings_of, spark_options
 from floodmark.spark_jobs.source_options import from_earliest, source_options
 from floodmark.spark_jobs.values import Format
@@ -75,6 +77,13 @@ _readings: Final[dict[str, Reading]] = {}
 def reading_of(name: str) -> Reading | None:
     """Return the reading behind an observation's name, or ``None`` for somebody else's observation."""
     return _readings.get(name)
+
+
+def _topics_of(frame: DataFrame) -> list[str]:
+    """Return the topics that the readings in a streaming DataFrame read."""
+    nodes = operators(frame, _readings.__contains__).walk() if frame.isStreaming else ()
+    names = dict.fromkeys(node.reading for node in nodes if node.reading is not None)
+    return [topic for name in names for topic in _readings[name].topics]
 
 
 def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
@@ -158,6 +167,7 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     values += [] if time in fields else [counts.alias(time)]
     values += [_header(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
     _readings[reading.name] = reading
+    refuse_plain_queries(_topics_of)
     return rows.select(values).withWatermark(time, NEVER)
 
 

@@ -6,11 +6,17 @@ sees a whole snapshot or none.
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
-from floodmark.schemas.errors import CorruptSnapshotError, ForeignCheckpointError, MissingSnapshotError
+from floodmark.schemas.errors import (
+    ChangedQueryError,
+    CorruptSnapshotError,
+    ForeignCheckpointError,
+    MissingSnapshotError,
+)
 from floodmark.spark_jobs.engine import Files
 from floodmark.spark_jobs.progress import Progress
 from pyspark.sql import SparkSession
@@ -19,13 +25,28 @@ FOLDER: Final = "floodmark"
 KEPT: Final = 100
 """How many snapshots stay: as many batches as Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
 
+_SHOWN: Final = 300
+
 REBUILD: Final = "spark.floodmark.rebuild"
 """The setting of a session that allows what ``rebuild=True`` allows."""
+
+SAME_QUERY: Final = "spark.floodmark.same-query"
+"""The setting of a session by which its user says that an edited query still means the same."""
 
 _ADVICE: Final = (
     f"start with --conf {REBUILD}=true, or give write() rebuild=True, to work it out again from the topics; or start "
     "again with a new checkpoint_location: the topics are then read from their beginning"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What the state in a checkpoint depends on."""
+
+    spark: str
+    """Spark's version: each writes the lines in its own words."""
+    lines: Sequence[str]
+    """See `plan.meaning`, and the settings of `write` that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +94,37 @@ class Snapshots:
         if (kept.job, kept.topics, kept.output) != (identity.job, identity.topics, identity.output):
             raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output})", identity)
         return kept
+
+    def recognise(self, job: str, query: Query, *, same: bool = False) -> None:
+        """Make sure that the state here is that of this query, as far as can be known, and note the query.
+
+        A checkpoint without a committed batch, of before queries were noted, or of another Spark takes any.
+
+        Args:
+            job: whose checkpoint this is.
+            query: the query.
+            same: take any query, for the user says that it means the same.
+
+        Raises:
+            ChangedQueryError: where it is another query's.
+        """
+        name = f"{FOLDER}/query.json"
+        text = self._files.read(name)
+        stored = None if text is None else Query(**self._parse(name, text))
+        if stored == query:
+            return
+        if stored is not None and stored.spark == query.spark and not same and self._files.lists("commits"):
+            before, now = next(
+                (old, new) for old, new in zip_longest(stored.lines, query.lines, fillvalue="nothing") if old != new
+            )
+            raise ChangedQueryError(
+                job=job,
+                checkpoint_location=self.checkpoint_location,
+                stored=before.strip()[:_SHOWN],
+                found=now.strip()[:_SHOWN],
+                setting=SAME_QUERY,
+            )
+        self._files.write(name, json.dumps(asdict(query)))
 
     def _foreign(self, found: str, identity: JobIdentity) -> ForeignCheckpointError:
         expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output})"

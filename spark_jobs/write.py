@@ -1,147 +1,33 @@
 """Write a job's results, and its progress behind them: the second half of the public API."""
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+import pyspark
 from floodmark.producers.kafka import require_topics
-from floodmark.producers.metrics import Metrics, delay
-from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError, UsageError
+from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.records import Membership
-from floodmark.schemas.tracker import Hold
+from floodmark.spark_jobs import plain, refusals
 from floodmark.spark_jobs.drive import OUTPUT, Batch, Drive, Settings
-from floodmark.spark_jobs.engine import observations
+from floodmark.spark_jobs.engine import check, operators
 from floodmark.spark_jobs.event_time import derived_times
+from floodmark.spark_jobs.job import Job
+from floodmark.spark_jobs.plan import Operator, meaning
 from floodmark.spark_jobs.progress import WindowsClose
 from floodmark.spark_jobs.read import Reading, reading_of
 from floodmark.spark_jobs.security import Client, resolved, settings_of, spark_options
 from floodmark.spark_jobs.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
-from floodmark.spark_jobs.snapshots import REBUILD, JobIdentity, Snapshots
+from floodmark.spark_jobs.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.values import Format
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.streaming.query import StreamingQuery
 
-_POLL: Final = 0.05
-_COMMIT_POLL: Final = 0.005
-_COMMIT_TIMEOUT: Final = 10.0
-_NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 Delivery = Literal["exactly-once", "at-least-once"]
-
-
-class Job:
-    """A running job.  `await_end` is what most programs end with."""
-
-    def __init__(self, query: StreamingQuery, drive: Drive) -> None:
-        """Wrap a started query."""
-        self.query: Final = query
-        self._drive = drive
-
-    @property
-    def name(self) -> str:
-        """The job's name, which is its source id in the output topic."""
-        return self._drive.identity.job
-
-    @property
-    def watermark(self) -> int | None:
-        """The input watermark, epoch milliseconds."""
-        return self._drive.watermark
-
-    @property
-    def ended(self) -> bool:
-        """Whether all input has ended and every result is out."""
-        return self._drive.ended
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Totals since the checkpoint began: records, marks, late, unreadable, timeless, replayed, fenced, ..."""
-        return self._drive.counts
-
-    def metrics(self) -> Metrics:
-        """Return what is measured of this job since its checkpoint began."""
-        counts = self.counts
-        return Metrics(
-            "job",
-            self.name,
-            records=counts["records"],
-            late_events=counts["late"],
-            unreadable=counts["unreadable"] + counts["timeless"] + counts["unreadable_marks"],
-            lost=counts["lost"],
-            surplus=counts["surplus"],
-            fenced=counts.get("fenced", 0) + counts.get("retired", 0),
-            watermark_delay_seconds=delay(time.time_ns() // 1_000_000, self.watermark),
-        )
-
-    def holds(self) -> list[Hold]:
-        """Say why the watermark is where it is: who holds it, and since when."""
-        return self._drive.holds()
-
-    def await_end(self, timeout: float | None = None) -> None:
-        """Wait until all sources have ended and every result is out, then stop.
-
-        Args:
-            timeout: seconds; ``None``: as long as it takes.
-
-        Raises:
-            DeadlineError: where that takes longer; names what holds the watermark.  The job goes on.
-            JobFailedError, or the error of Floodmark that failed the job.
-        """
-        self._await(lambda: self.ended, timeout, "the end of all input")
-        self.stop()
-
-    def process_available(self, timeout: float | None = None) -> None:
-        """Wait until all that is in the topics now has been worked off."""
-        self.raise_failure()
-        self.query.processAllAvailable()
-        self._await(lambda: True, timeout, "the work")
-
-    def _await(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self.raise_failure()
-            if condition():
-                return
-            if deadline is not None and time.monotonic() > deadline:
-                held = "; ".join(map(str, self.holds()[:3])) or "no batch yet"
-                raise DeadlineError(what=f"job {self.name!r}: {what}", seconds=timeout, last_seen=held)
-            if not self.query.isActive:
-                self.raise_failure()
-                raise JobFailedError(job=self.name, reason="the query was stopped before its input had ended")
-            time.sleep(_POLL)
-
-    def raise_failure(self) -> None:
-        """Raise what failed the job, if anything did: Floodmark's own errors as they were."""
-        inner = self._drive.failure
-        if isinstance(inner, FloodmarkError):
-            raise inner
-        if inner is not None:
-            lines = [line for line in str(inner).splitlines() if line.strip()]
-            said = " ".join(line for line in lines if "Exception" in line)[:500] or str(inner)[:500]
-            raise JobFailedError(job=self.name, reason=f"{type(inner).__name__}: {said}") from inner
-        failure: StreamingQueryException | None = self.query.exception()
-        if failure is not None:
-            raise JobFailedError(job=self.name, reason=str(failure).split("\n\n", maxsplit=1)[0]) from failure
-
-    def stop(self) -> None:
-        """Stop between two batches; a later start goes on from there."""
-        self._drive.forbid()
-        # Not before Spark has committed the last batch, or a later start would run it again.
-        deadline = time.monotonic() + _COMMIT_TIMEOUT
-        while self.query.isActive and not self._committed() and time.monotonic() < deadline:
-            self._drive.between.wait(_COMMIT_POLL)
-        self.query.stop()
-        self._drive.close()
-
-    def _committed(self) -> bool:
-        if self._drive.last is None or self._drive.between.is_set():
-            return True
-        progress = self.query.lastProgress
-        return progress is not None and progress["batchId"] >= self._drive.last
 
 
 def write(  # noqa: PLR0913  # each is a decision of the user, most have defaults
@@ -185,8 +71,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
             is dropped; ``at``: when the watermark reaches its end, see `progress.spark_watermark`.
         delivery: ``exactly-once``: a transaction a batch, through the driver; ``at-least-once``: Spark's own writer on
             the executors, with duplicates after a crash.
-        output_mode: Spark's.
-        trigger: Spark's, for example ``{"processingTime": "1 second"}``; default: batch after batch.
+        output_mode: Spark's: ``append``, final results, or ``update``, each result again when it changes.
+        trigger: Spark's, ``{"processingTime": "1 second"}`` or ``{"availableNow": True}``; default: batch after batch.
         membership: how many jobs or producers write to the output topic.
         rebuild: where a snapshot is lost or damaged, work it out again from the topics, as far as they reach back,
             instead of raising; default: as ``spark.floodmark.rebuild`` of the session says, which
@@ -198,13 +84,17 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
 
     Raises:
         UsageError: where the arguments contradict each other, or ``result`` does not come from `read`.
+        UnsupportedQueryError: where no watermark can drive the query.
+        ChangedQueryError: where the state of the checkpoint is that of another query.
+        UnreadInputError: where the job had ended, and rows have come since.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """
+    if not result.isStreaming:
+        raise UsageError(reason="write() was given a batch DataFrame; begin with floodmark.spark_jobs.read")
+    plan = operators(result, lambda name: reading_of(name) is not None)
     derived = derived_times(result)
-    readings = [replace(reading, shift=reading.shift + derived.shift) for reading in _readings(result)]
-    if result.sparkSession.conf.get(_NO_DATA_BATCHES, "true") != "true":
-        reason = f"{_NO_DATA_BATCHES} is off: a watermark that comes without rows would move nothing; leave it on"
-        raise UsageError(reason=reason)
+    readings = [replace(reading, shift=reading.shift + derived.shift) for reading in _readings(plan)]
+    _refuse(result, plan, output_mode, trigger)
     if (topic is None) == (writer is None):
         raise UsageError(reason="write() needs either topic= or writer=")
     if hold < timedelta(0):
@@ -216,18 +106,21 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
     servers = bootstrap_servers or readings[0].client["bootstrap.servers"]
-    same = readings[0].settings if bootstrap_servers is None else {}
-    security = {**same, **settings_of(client)}
+    ours = readings[0].settings if bootstrap_servers is None else {}
+    security = {**ours, **settings_of(client)}
     config = {"bootstrap.servers": servers, **resolved(security)}
     if topic is not None:
-        servers = config["bootstrap.servers"]
-        if any(topic in reading.topics and reading.client["bootstrap.servers"] == servers for reading in readings):
+        address = config["bootstrap.servers"]
+        if any(topic in reading.topics and reading.client["bootstrap.servers"] == address for reading in readings):
             raise UsageError(reason=f"topic {topic!r} is both input and output of job {name!r}: it would never end")
         require_topics(config, [topic])
     frame = _output(result, topic, key, value, event_time)
     if rebuild is None:
         rebuild = spark.conf.get(REBUILD, "false") == "true"
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
+    lines = [f"output_mode={output_mode!r}, windows_close={windows_close!r}", *meaning(plan)]
+    same = spark.conf.get(SAME_QUERY, "false") == "true"
+    snapshots.recognise(name, Query(pyspark.__version__, lines), same=same)
     sink = _sink(identity, writer, delivery, config, {**spark_options(security), **(options or {})})
     settings = Settings(hold, windows_close, rebuild, membership, derived)
     drive = Drive(identity, readings, sink, snapshots, settings, on_batch)
@@ -239,8 +132,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     )
     if trigger is not None:
         stream = stream.trigger(**trigger)
-    query = stream.start()
-    started = Job(query, drive)
+    query = plain.start(stream)
+    started = Job(query, drive, available_now="availableNow" in (trigger or {}))
     try:
         drive.attach(query)
     except BaseException:
@@ -252,11 +145,22 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
 _starts = itertools.count()
 
 
-def _readings(result: DataFrame) -> list[Reading]:
-    if not result.isStreaming:
-        raise UsageError(reason="write() was given a batch DataFrame; begin with floodmark.spark_jobs.read")
+def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mapping[str, Any] | None) -> None:
+    """Refuse what cannot be exact, and what Spark itself does not take, before anything is written."""
+    settings = {name: result.sparkSession.conf.get(name, None) for name in refusals.SETTINGS}
+    refusals.refuse(plan, output_mode=output_mode, trigger=trigger, settings=settings)
+    try:
+        check(result, output_mode)
+    except AnalysisException as error:
+        reason = str(error).splitlines()[0].rstrip(";")
+        advice = "group by a window of the event time, or choose an output_mode that Spark takes for these operators"
+        raise UnsupportedQueryError(operator="the query", reason=reason, advice=advice) from error
+
+
+def _readings(plan: Operator) -> list[Reading]:
     # A DataFrame that is used twice, as in a self-join, is one reading.
-    found = [reading for name in dict.fromkeys(observations(result)) if (reading := reading_of(name)) is not None]
+    names = dict.fromkeys(node.reading for node in plan.walk() if node.reading is not None)
+    found = [reading for name in names if (reading := reading_of(name)) is not None]
     if not found:
         raise UsageError(
             reason="the DataFrame does not come from floodmark.spark_jobs.read: no watermark would move it"

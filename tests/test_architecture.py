@@ -43,9 +43,11 @@ PURE = {
     "producers/time_policy.py": set(),
     "producers/strategies.py": {"typing_extensions"},
     "spark_jobs/audit.py": set(),
+    "spark_jobs/plan.py": set(),
     "spark_jobs/progress.py": set(),
     "spark_jobs/source_options.py": set(),
     "spark_jobs/unusable.py": set(),
+    "spark_jobs/refusals.py": set(),
 }
 IMPURE_STDLIB = {"os", "io", "socket", "subprocess", "threading", "time", "pathlib", "logging", "tempfile", "shutil"}
 TOP_LEVEL = {"LICENSE", "README.md", "docker", "producers", "pyproject.toml", "schemas", "spark_jobs", "tests"}

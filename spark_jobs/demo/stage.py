@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 from floodmark.spark_jobs.drive import Batch
-from floodmark.spark_jobs.write import Job
+from floodmark.spark_jobs.job import Job
 
 
 def run_stage(start: Callable[[Callable[[Batch], None]], Job]) -> None:

@@ -537,9 +537,9 @@ def test_no_broker_is_named(source, monkeypatch):
 
 def test_a_spark_without_the_needed_internals_is_named(kafka, topic, source, checkpoint, monkeypatch):
     from floodmark.schemas.errors import UnsupportedSparkError  # noqa: PLC0415
-    from floodmark.spark_jobs.engine import Engine, observations  # noqa: PLC0415
+    from floodmark.spark_jobs.engine import Engine, operators  # noqa: PLC0415
 
     with pytest.raises(UnsupportedSparkError, match=r"watermarkTracker.*is not reachable"):
         Engine(object())
     with pytest.raises(UnsupportedSparkError, match="queryExecution"):
-        observations(object())
+        operators(object(), bool)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
 
-_LIMIT = 120
+_LIMIT = 300
 _BASE = 1_000_000
 _OUTPUT = {"value": json_lines("at TIMESTAMP, n LONG"), "event_time": "at"}
 
@@ -65,22 +65,21 @@ def ends(grouped):
     return grouped.select(F.col("window.end").alias("at"), "n")
 
 
-def remember(key, frames, state):
-    """Give each key's first row 5 s after it, when the watermark allows."""
-    if state.hasTimedOut:
-        (first,) = state.get
-        state.remove()
-        yield pd.DataFrame({"at": pd.to_datetime([first + 5000], unit="ms"), "n": [1]})
-        return
-    first = min(int(frame["ms"].min()) for frame in frames)
-    if state.exists:
-        (known,) = state.get
-        first = min(known, first)
-    state.update((first,))
-    state.setTimeoutTimestamp(first + 5000)
-
-
 def stateful_function(left, _right, **options):
+    def remember(_key, frames, state):
+        """Give each key's first row 5 s after it, when the watermark allows."""
+        first = state.get[0] if state.exists else None
+        if not state.hasTimedOut:
+            times = [int(frame["ms"].min()) for frame in frames]
+            first = min(times if first is None else [first, *times])
+        if first + 5000 > state.getCurrentWatermarkMs():
+            state.update((first,))
+            state.setTimeoutTimestamp(first + 5000)
+            return
+        if state.exists:
+            state.remove()
+        yield pd.DataFrame({"at": pd.to_datetime([first + 5000], unit="ms"), "n": [1]})
+
     keyed = left.rows(**options).withColumn("ms", F.unix_millis("at")).groupBy("k")
     return keyed.applyInPandasWithState(remember, "at TIMESTAMP, n LONG", "s LONG", "append", "EventTimeTimeout")
 

@@ -1,0 +1,98 @@
+"""A query as a tree of operators, and what of it a checkpoint depends on.  Pure: `engine` reads the tree from Spark."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_KEEP_STATE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "GlobalLimit"}
+_SILENT: Final = {"CollectMetrics", "LocalLimit", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"}
+"""Operators that change no row, or only as another one beside them says."""
+_STREAMING: Final = "~"
+"""How Spark marks the lines of streaming operators."""
+_ID: Final = re.compile(r"#\d+L?")
+_DELAY_OF_READ: Final = re.compile(r"-T\d{14,}ms")
+_OBJECT: Final = re.compile(r"@[0-9a-f]{5,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a query as Spark has analysed it."""
+
+    kind: str
+    """Spark's name for it."""
+    text: str = ""
+    """Spark's own line for it."""
+    streaming: bool = True
+    children: tuple["Operator", ...] = ()
+    columns: str = ""
+    """The columns and types, where the operators below are not shown: of a table, or of a stream."""
+    reading: str | None = None
+    """The name of the `read` that it is the observation of."""
+    bounded: bool = True
+    """For a join of streams: whether its condition bounds, by event time, how long the rows of each side are kept."""
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps state from batch to batch."""
+        if not self.streaming:
+            return False
+        if self.kind == "Join":
+            return all(child.streaming for child in self.children)
+        return self.kind in _KEEP_STATE or "WithState" in self.kind
+
+    def walk(self) -> Iterator["Operator"]:
+        """Yield it and all operators below, from the top."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def meaning(plan: Operator) -> list[str]:
+    """Return what of a query its stored state depends on: each topmost operator with state, and all below.
+
+    What comes behind the last operator with state may change freely, and so may all of a query without any.  Two plans
+    of one query give the same lines, whatever the ids of their columns.
+
+    >>> table = Operator("Relation", streaming=False, columns="struct<k:string>")
+    >>> stream = Operator("EventTimeWatermark", columns="struct<k:string>", children=(Operator("CollectMetrics"),))
+    >>> joined = Operator("Join", "Join Inner, (k#7 = k#8)", children=(stream, table))
+    >>> for line in meaning(Operator("Project", children=(Operator("Aggregate", "Aggregate [k#7]", True, (joined,)),))):
+    ...     print(line)
+    Aggregate [k#1]
+      Join Inner, (k#1 = k#2)
+        read struct<k:string>
+        table struct<k:string>
+    """
+    return _renumbered(_lines(plan))
+
+
+def _lines(node: Operator) -> Iterator[str]:
+    if node.keeps_state:
+        yield from _whole(node, 0)
+    else:
+        for child in node.children:
+            yield from _lines(child)
+
+
+def _whole(node: Operator, depth: int) -> Iterator[str]:
+    margin = "  " * depth
+    if not node.streaming:
+        yield f"{margin}table {node.columns}"
+    elif node.kind == "EventTimeWatermark":
+        yield f"{margin}read {node.columns}"
+    else:
+        if node.kind not in _SILENT:
+            depth += 1
+            yield margin + " ".join(node.text.split()).lstrip(_STREAMING)
+        for child in node.children:
+            yield from _whole(child, depth)
+
+
+def _renumbered(lines: Iterator[str]) -> list[str]:
+    numbers: dict[str, int] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return f"#{numbers.setdefault(found[0].rstrip('L'), len(numbers) + 1)}"
+
+    return [_OBJECT.sub("", _ID.sub(number, _DELAY_OF_READ.sub("", line))) for line in lines]
