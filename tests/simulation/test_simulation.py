@@ -40,10 +40,12 @@ def test_every_history_equals_its_batch_computation(chunk):
         assert (first.late, second.late) == (0, 0), f"seed {seed}: late rows"
         assert first.results == world.truth(), f"seed {seed}: the first stage lost or doubled rows"
         assert second.results == world.truth(), f"seed {seed}: the second stage lost or doubled rows"
+        assert world.follower.results == world.truth(), f"seed {seed}: the consumer lost or doubled rows"
         assert check(world.topics[1]) == [], f"seed {seed}: the first stage broke the specification"
         happened.update(world.faults)
         happened["kills"] += first.kills + second.kills
-    assert set(happened) == {*HAPPENINGS, "lower", "kills"}
+        happened["stops"] += world.follower.stops
+    assert set(happened) == {*HAPPENINGS, "lower", "kills", "stops"}
     assert min(happened.values()) > 0
 
 

@@ -3,8 +3,8 @@
 Only the surroundings are made up: an in-memory log instead of Kafka, a dictionary instead of Spark's state.  One
 seed is one history: sources that crash, lose acknowledgements, send again, fall idle, join, leave and die; clocks that
 disagree, leases, brokers that go away, epochs that begin lower, marks in a format of the future, records without a
-readable time, zombies, replayed marks, topics that grow before and after a source has ended; and two stages that are
-killed between any two steps of a batch.
+readable time, zombies, replayed marks, topics that grow before and after a source has ended; two stages that are
+killed between any two steps of a batch, and a consumer that stops at any window.
 """
 
 import json
@@ -14,8 +14,11 @@ from random import Random
 from typing import Any
 
 from floodmark.producers.emitter import Emitter, Identity
+from floodmark.producers.messages import Sorter
+from floodmark.producers.position import Position
+from floodmark.producers.reader import Reader
 from floodmark.producers.strategies import Explicit
-from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, is_late
+from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, control_key, encode_watermark, is_late
 from floodmark.spark_jobs.progress import Progress, spark_watermark
 
 WIDTH = 10
@@ -286,6 +289,55 @@ class Stage:
         return self.progress is not None and self.progress.ended
 
 
+def on_the_wire(entry: Entry) -> tuple[bytes | None, bytes]:
+    """Return an entry as key and value."""
+    if isinstance(entry, Row):
+        return None, b"%d" % entry.event_time
+    if isinstance(entry, WatermarkRecord):
+        return control_key(entry.source), encode_watermark(entry)
+    return (control_key(entry.source), b"a later format") if isinstance(entry, Unreadable) else (None, b"poison")
+
+
+class Follower:
+    """A consumer without Spark: windows counted from what it is handed; it stops anywhere and goes on from there."""
+
+    def __init__(self, topic: Topic, chance: Random) -> None:
+        """Begin at the beginning."""
+        self.topic, self.chance = topic, chance
+        self.results: Counter[int] = Counter()
+        self.position: Position | None = None
+        self.stops = 0
+        self.start()
+
+    def start(self) -> None:
+        """Go on from what was stored."""
+        self.reader = Reader([self.topic.name], lambda record: int(record.value or b""), self.position)
+        self.reader.use_for("windows")
+        self.sorter = Sorter({self.topic.name: self.reader.tracker}, self.reader.applied)
+        self.at: dict[int, int] = {}
+
+    def run(self, *, stops: bool) -> None:
+        """Read some of each partition, and take windows; ``stops``: perhaps stop before or after one is stored."""
+        chance, reader, name = self.chance, self.reader, self.topic.name
+        for number, log in enumerate(self.topic.partitions):
+            begin = self.at.setdefault(number, reader.begin.get((name, number), 0))
+            end = chance.randint(begin, len(log))
+            for offset in range(begin, end):
+                key, value = on_the_wire(log[offset])
+                log_time = self.topic.times[number][offset]
+                reader.take(self.sorter.take(name, number, offset, log_time=log_time, key=key, value=value))
+            self.at[number] = end
+            if end == len(log):
+                reader.take_ends([((name, number), end)])
+        for window in reader.windows(WIDTH):
+            if stops and chance.random() < 0.2:
+                self.stops += 1
+                self.start()
+                return
+            self.results[window.end] += len(window.rows)
+            self.position = window.position
+
+
 HAPPENINGS = (
     *("crash", "zombie", "replay", "grow", "join", "leave", "idle", "outage", "poison", "die", "upgrade", "come_back"),
 )
@@ -313,6 +365,7 @@ class World:
             Stage("first", self.topics[0], self.topics[1], chance),
             Stage("second", self.topics[1], self.topics[2], chance),
         ]
+        self.follower = Follower(self.topics[0], chance)
         self.faults = Counter[str]()
 
     def run(self, steps: int = 60) -> None:
@@ -323,10 +376,11 @@ class World:
             if not source.ended:
                 source.end()
         for _ in range(400):
-            if all(stage.ended for stage in self.stages):
+            if all(stage.ended for stage in self.stages) and self.follower.reader.ended:
                 return
             for stage in self.stages:
                 stage.run(None)
+            self.follower.run(stops=False)
         raise AssertionError([stage.progress and stage.progress.tracker.holds() for stage in self.stages])
 
     def step(self) -> None:
@@ -348,6 +402,8 @@ class World:
         for stage in self.stages:
             if chance.random() < 0.6:
                 stage.run(chance.choice(STEPS) if chance.random() < 0.25 else None)
+        if chance.random() < 0.4:
+            self.follower.run(stops=True)
         if chance.random() < 0.6 and alive:
             getattr(self, chance.choice(HAPPENINGS))(chance.choice(alive), alive)
 
