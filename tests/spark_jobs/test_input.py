@@ -11,6 +11,7 @@ from floodmark.spark_jobs import json_lines, read, write
 from floodmark.spark_jobs.read import _load
 from harness import until
 from json_source import BASE, LIMIT, SCHEMA, Source, keep, windows
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -112,7 +113,7 @@ def test_what_stands_before_the_start_is_not_lost(kafka, source, rows, checkpoin
     source.mark(BASE + 20)
     cut = max(record.log_time for record in _records(kafka, source.topic)) + 1
     until(lambda: datetime.now(UTC).timestamp() * 1000 > cut, "the next millisecond")
-    position = {source.topic: {"0": 22}}  # two marks and twenty rows before it
+    position = {"0": 22}  # two marks and twenty rows before it
     options = {
         "startingTimestamp": {"startingTimestamp": str(cut)},
         "STARTINGOFFSETSBYTIMESTAMP": {"STARTINGOFFSETSBYTIMESTAMP": json.dumps({source.topic: {"0": cut}})},
@@ -149,10 +150,11 @@ def test_columns_that_a_format_needs_are_asked_for_at_the_start(rows, topic, che
         )
 
 
-def test_a_session_without_the_kafka_connector_is_told_what_it_lacks(spark):
+def test_a_session_without_the_kafka_connector_is_told_what_it_lacks():
     class Reader:
-        def format(self, _):
-            return spark.readStream.format("floodmark-nowhere")
+        def format(self, name):
+            # As Spark says it of Kafka, while the jars of this session are there.
+            raise AnalysisException(f"Failed to find data source: {name}. Please deploy the application as ...")
 
     class Session:
         readStream = Reader()  # noqa: N815  # Spark's name
