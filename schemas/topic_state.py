@@ -240,7 +240,8 @@ class TopicState:
 
     def apply(self, record: WatermarkRecord, number: int, log_time: int, counts: Counter[str]) -> Verdict:
         """Take one record of a partition in; one that is ignored changes nothing."""
-        name, version = record.source, record.membership.version
+        name, membership = record.source, record.membership
+        version = membership.version
         if version < self.version:
             self._release(record, number)
             return Verdict.RETIRED
@@ -254,11 +255,12 @@ class TopicState:
                 counts["sequence_gaps"] += 1
         elif source is None and record.epoch < self.fences.get(name, 0):
             return Verdict.FENCED
-        if version != self.version or record.membership.size != self.size:
-            self._rejoin(record.membership.version, record.membership.size, counts)
+        if version != self.version or membership.size != self.size:
+            self._rejoin(version, membership.size, counts)
         if part is None:
             part = self._part(number)
-        member = self._member(record, number)
+        if source is None or source.version != self.version or record.partitions > source.member.reach:
+            member = self._member(record, number)
         if source is None:
             source = part.sources[name] = SourceState(member)
         return self._accept(part, source, record, log_time)

@@ -289,6 +289,32 @@ def test_an_unreadable_mark_in_a_new_partition_holds_the_topic():
     assert "t/1/a: unreadable mark of a at t/1@3" in map(str, tracker.holds())
 
 
+def test_an_unreadable_mark_holds_where_the_source_is_not_known_and_the_others_suffice():
+    tracker, _ = play((mark("a", 10, partitions=2), 0), (mark("b", 20, partitions=2), 1))
+    assert tracker.watermark == 10
+    tracker.apply_unreadable("a", topic="t", partition=1, offset=3, log_time=0)
+    tracker.apply(mark("a", 20, 1, partitions=2), topic="t", partition=0, log_time=0)
+    assert tracker.advance() is None
+    assert [str(hold) for hold in tracker.holds()] == ["t/1/a: unreadable mark of a at t/1@3"]
+
+
+def test_a_lease_that_runs_out_behind_an_unreadable_mark_changes_nothing():
+    tracker, _ = play((mark("a", 10, size=2, lease=100), 0), (mark("b", 20, size=2), 0))
+    tracker.apply_unreadable("a", topic="t", partition=0, offset=3, log_time=0)
+    for n in range(1, 9):
+        tracker.apply(mark("b", 20 + n, n, size=2), topic="t", partition=0, log_time=n * 50)
+        assert tracker.advance() is None
+    tracker.apply(mark("a", 10, 1, size=2, lease=100, status=IDLE), topic="t", partition=0, log_time=0)
+    assert tracker.advance() == 28
+
+
+def test_a_new_epoch_on_another_machine_moves_no_clock():
+    tracker, _ = play((mark("a", 10, size=2, lease=100), 0), (mark("b", 20, size=2), 0))
+    for n in range(1, 6):
+        tracker.apply(mark("b", 20, 0, epoch=n + 1, size=2), topic="t", partition=0, log_time=n * 90)
+        assert tracker.advance() is None
+
+
 def test_sources_of_older_memberships_are_forgotten_and_their_epochs_still_fence():
     tracker = Tracker({"t"})
     for version in range(1, 50):
