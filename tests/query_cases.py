@@ -13,10 +13,13 @@ from operators import (
     Query,
     Source,
     Step,
+    again,
     deduplicated,
+    deduplicated_within,
     exploded,
     filtered,
     first_and_last,
+    floored,
     joined,
     joined_windows,
     mapped_in_pandas,
@@ -68,6 +71,9 @@ def _query(chance: random.Random) -> Query:
     source = _source(chance)
     steps: list[Step] = []
     _maybe(chance, steps, 0.35, [*_PLAIN, *_PYTHON, lambda: static_join("inner"), lambda: static_join("left")])
+    if source.event_time and chance.random() < 0.12:
+        # Spark loses its event time in Python, and gets it back; a time that lies back needs a watermark that does so.
+        steps += [mapped_in_pandas(), again()] if source.stateful or chance.random() < 0.5 else [floored(1_000)]
     for left in reversed(range(chance.choice([0, 1, 1, 1, 2, 2]) if source.event_time else 0)):
         steps.append(_stateful(chance, last=not left))
         _maybe(chance, steps, 0.2, _PLAIN)
@@ -106,7 +112,8 @@ def _stateful(chance: random.Random, *, last: bool) -> Step:
         sliding(slide * 2, slide): 15,
         sliding(slide * 3, slide): 5,
         session(chance.choice([500, 2_000, 4_321]), "end" if stamp in {"end", "start"} else "latest"): 20,
-        deduplicated(): 10,
+        deduplicated(): 8,
+        deduplicated_within(chance.choice([1, 1_000, 20_000])): 4,
         first_and_last(width): 7,
         viewed(width): 5,
     }
