@@ -132,14 +132,7 @@ def session(spark):
     return quick(spark)
 
 
-def cases():
-    for case in TABLE:
-        # The marks behind a join are those of the query, not of the join; without strict, until they are mended.
-        marks = [pytest.mark.xfail(strict=False)] if "join within" in case.source.name else []
-        yield pytest.param(case, id=case.name, marks=marks)
-
-
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name)
 def test_exact_at_each_watermark(session, kafka, topic, checkpoint, case):
     logs, size = walk(case)
     trial = Trial(case, logs, size)
