@@ -49,7 +49,7 @@ class Sight:
             marks: as JSON.
             records: per partition.
         """
-        self.marks += map(_seen, json.loads(marks))
+        self.marks += seen_marks(marks)
         # The order within each partition is the log's; between partitions it does not matter.
         self.marks.sort(key=lambda mark: (mark.topic, mark.partition, mark.offset))
         self.records.update(records)
@@ -78,6 +78,11 @@ class Sight:
         for (topic, partition), count in self.records.items():
             if topic not in uncounted:
                 ledger.read(topic, partition, count - marked[topic, partition])
+
+
+def seen_marks(marks: str) -> list[SeenMark]:
+    """Read marks from JSON, as the metrics of a reading bring them."""
+    return list(map(_seen, json.loads(marks)))
 
 
 def _seen(mark: Mapping[str, Any]) -> SeenMark:

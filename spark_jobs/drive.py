@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final, NoReturn
 
@@ -39,11 +39,12 @@ from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.audit import Offsets, SeenMark, Sight
 from floodmark.spark_jobs.engine import Committed, Engine, InterruptedBatchError, committed
 from floodmark.spark_jobs.event_time import Derived, require_shift
+from floodmark.spark_jobs.lateness import NOTHING, Brief, Promises, driving
 from floodmark.spark_jobs.observation import Observation
 from floodmark.spark_jobs.progress import Progress, WindowsClose, ran_with_of, spark_watermark
 from floodmark.spark_jobs.read import Reading
 from floodmark.spark_jobs.rebuild import rebuild
-from floodmark.spark_jobs.reread import count_late, observation
+from floodmark.spark_jobs.reread import count_late, late_rows, observation
 from floodmark.spark_jobs.sinks import Sink
 from floodmark.spark_jobs.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.unread import refuse_unread
@@ -53,6 +54,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _POLL: Final = 0.005
+_STILL: Final = 10
 OUTPUT: Final = "floodmark-output"
 """The name of the observation of a job's output rows."""
 
@@ -63,9 +65,9 @@ class Batch:
 
     ``watermark`` is the input watermark that the next batch runs with, ``output`` the one handed on,
     ``promised`` what all events together allow: less, where a percentile drives the job.  ``late``: rows
-    behind the watermark that the batch ran with.  ``unreadable``: values that could not be decoded; ``timeless``: rows
-    without event time; ``out_of_range``: rows whose event time Spark's
-    watermark cannot judge; all were skipped.  ``unreadable_marks``: control keys without a readable watermark record.
+    behind their watermark, see ``README.md`` beside this module.  ``unreadable``: values that could not be decoded;
+    ``timeless``: rows without event time; ``out_of_range``: rows whose event time Spark's watermark cannot judge; all
+    were skipped.  ``unreadable_marks``: control keys without a readable watermark record.
     ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;
     ``discrepancies`` says where, and which marks are missing.
     """
@@ -146,6 +148,8 @@ class Drive:
             for topic in reading.topics
             if reading.percentile is not None
         }
+        self._still = 0
+        """How many batches in a row have not moved the watermark."""
         self._uncounted: set[str] = set()
         """Topics in which rows may vanish by design, so that counts prove nothing."""
 
@@ -205,6 +209,7 @@ class Drive:
             raise self.failure or AssertionError
         engine = Engine(query)
         ran_with = progress.applied
+        self._brief(frame, progress)
         self._sink.consume(frame, batch_id)
         metrics = engine.observed()
         output_metrics = metrics.get(OUTPUT, {})
@@ -214,11 +219,15 @@ class Drive:
             for reading in self._readings
         ]
         seen, discrepancies = self._take_in(progress, observed, (start, end))
-        seen["late"] = self._count_late(frame, observed, (start, end), ran_with)
-        if not seen["late"]:
-            require_shift(self.identity.job, self._settings.derived, metrics, ran_with)
         complete, passes_late = self._complete(engine, ran_with, progress.advance())
-        self._check_output(progress, output_metrics, batch_id, excused=passes_late and seen["late"] > 0)
+        close = self._settings.windows_close
+        judged_by = ran_with if passes_late else ran_with_of(engine.late_watermark, close)
+        seen["late"] = self._late(frame, observed, (start, end), judged_by)
+        # Rows of broken promises may pass; where rows are judged one by one, they do not.
+        passed = any(reading.late is None and _earlier(found, ran_with) for reading, found in observed)
+        if not passed:
+            require_shift(self.identity.job, self._settings.derived, metrics, ran_with)
+        self._check_output(progress, output_metrics, batch_id, excused=passes_late and passed)
         output = progress.hand_on(complete, self._hold)
         progress.counts.update(seen)
         self._require_usable(progress)
@@ -226,6 +235,7 @@ class Drive:
         self._commit(batch_id, progress, output)
         if progress.applied is not None:
             engine.set_watermark(spark_watermark(progress.applied, self._settings.windows_close))
+        self._name_holder(progress, moved=progress.applied != ran_with)
         counts = {name: seen[name] for name in _COUNTED}
         return Batch(
             job=self.identity.job,
@@ -249,6 +259,13 @@ class Drive:
         complete = None if results.complete is None else ran_with_of(results.complete, close)
         return complete, results.passes_late
 
+    def _name_holder(self, progress: Progress, *, moved: bool) -> None:
+        """Say once who holds the watermark, where it has stood still for some batches."""
+        self._still = 0 if moved or progress.ended else self._still + 1
+        if self._still == _STILL:
+            held = "; ".join(map(str, progress.tracker.holds()[:3]))
+            _log.warning("job %s: %d batches have not moved the watermark: %s", self.identity.job, _STILL, held)
+
     def _resume(self, last: Committed | None) -> Progress:
         """Take up the progress of the last committed batch, and a new epoch."""
         if last is None:
@@ -270,6 +287,10 @@ class Drive:
                 # Else the next batch tells: how far operators were complete, no record says.
                 if self._percentiles:
                     progress.promised = Tracker.restore(progress.tracker.snapshot())
+        if not any(reading.late for reading in self._readings):
+            progress.promises = None
+        elif progress.promises is None:
+            progress.promises = Promises.of(progress.tracker)
         self._uncounted = {
             topic for reading in self._readings for topic in compacted_topics(reading.client, reading.topics)
         }
@@ -331,6 +352,9 @@ class Drive:
 
     def _apply(self, progress: Progress, mark: SeenMark, record: WatermarkRecord | None) -> None:
         place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
+        percentile = self._percentiles.get(mark.topic)
+        if progress.promises is not None:
+            progress.promises.take(mark, percentile, self._of[mark.topic].shift)
         if record is None:
             for tracker in filter(None, (progress.promised, progress.tracker)):
                 tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
@@ -338,27 +362,39 @@ class Drive:
         record = self._promise(mark.topic, record)
         if progress.promised is not None:
             progress.promised.apply(record, **place)
-        percentile = self._percentiles.get(mark.topic)
-        if percentile is not None and record.percentiles is not None:
-            # The lowest percentile that keeps at least what was asked for; the promise itself is that of all.
-            told = {percent: time for percent, time in record.percentiles.items() if percent >= percentile}
-            record = replace(record, watermark=told[min(told)] if told else record.watermark)
-        progress.tracker.apply(record, **place)
+        progress.tracker.apply(driving(record, percentile), **place)
 
-    def _count_late(
+    def _brief(self, frame: DataFrame, progress: Progress) -> None:
+        """Tell the tasks of the batch what they need to judge its rows."""
+        for reading in self._readings:
+            if reading.late is not None and progress.promises is not None:
+                watermark = NOTHING if progress.applied is None else progress.applied
+                shift = self._of[reading.topics[0]].shift
+                brief = Brief(progress.promises, watermark, reading.percentile, shift)
+                frame.sparkSession.sparkContext.setLocalProperty(reading.name, brief.to_text(reading.topics))
+
+    def _late(
         self,
         frame: DataFrame,
         observed: list[tuple[Reading, Observation]],
         offsets: tuple[Offsets, Offsets],
         watermark: int | None,
     ) -> int:
-        late = 0
+        """Count the late rows: those judged one by one, and those of other readings behind a watermark."""
+        job, judged, behind = self.identity.job, 0, 0
         for reading, seen in observed:
-            if watermark is not None and seen.earliest is not None and is_late(seen.earliest, watermark):
-                late += count_late(frame.sparkSession, reading, *offsets, watermark)
-        if late:
-            _log.warning("job %s: %d row(s) behind the watermark %s", self.identity.job, late, watermark)
-        return late
+            if reading.late is not None:
+                judged += seen.late
+                if seen.late:
+                    where = f"{seen.late_elsewhere} of them only behind that of the batch, the first at {seen.late_at}"
+                    _log.warning("job %s: %d row(s) behind their watermark, %s", job, seen.late, where)
+                if seen.late and reading.late_topic is not None:
+                    self._sink.route(reading.late_topic, late_rows(frame.sparkSession, reading, *offsets))
+            elif _earlier(seen, watermark):
+                behind += count_late(frame.sparkSession, reading, *offsets, watermark or 0)
+        if behind:
+            _log.warning("job %s: %d row(s) behind the watermark %s", job, behind, watermark)
+        return judged + behind
 
     def _check_output(self, progress: Progress, output: dict[str, Any], batch_id: int, *, excused: bool) -> None:
         """Refuse rows that would break what was promised, before anything of the batch is durable."""
@@ -428,6 +464,10 @@ class Drive:
         """Let go of the sink's clients."""
         if self._progress is not None:
             self._sink.close()
+
+
+def _earlier(seen: Observation, watermark: int | None) -> bool:
+    return seen.earliest is not None and is_late(seen.earliest, watermark)
 
 
 _INPUT: Final = ("records", "marks", "late", *UNUSABLE, "unreadable_marks", "tombstones")

@@ -238,6 +238,15 @@ class Engine:
         """The watermark that Spark runs this batch with, epoch milliseconds; 0 before any is set."""
         return int(self._tracker.currentWatermark())
 
+    @property
+    def late_watermark(self) -> int:
+        """The watermark by which this batch's operators judge late rows: that of the batch before; 0: none was set."""
+        try:
+            before = self._engine.lastExecution().prevOffsetSeqMetadata()
+            return int(before.get().batchWatermarkMs()) if before.isDefined() else 0
+        except (AttributeError, TypeError, Py4JError) as error:
+            raise _unsupported("IncrementalExecution.prevOffsetSeqMetadata()", error) from error
+
     def set_watermark(self, watermark: int) -> None:
         """Set the watermark that the next batch runs with, epoch milliseconds; a lower one than now is not taken."""
         if watermark > self.watermark:

@@ -29,7 +29,8 @@ class Observation:
     ``marks``: the records under control keys, as JSON.  ``records``: how many of each partition.
     ``earliest``: the lowest event time, epoch milliseconds.  ``exact``: whether each record was counted exactly once;
     where not, counts may be too high.  ``rows``: records that became rows.  ``unusable``: those that should
-    have, by kind.
+    have, by kind.  ``late``: the rows that were judged late, ``late_elsewhere`` those of them that are not behind their
+    own partition's watermark, ``late_at`` the first place.
     """
 
     marks: str = "[]"
@@ -38,6 +39,9 @@ class Observation:
     tombstones: int = 0
     unusable: Mapping[str, Skipped] = field(default_factory=dict)
     earliest: int | None = None
+    late: int = 0
+    late_elsewhere: int = 0
+    late_at: str | None = None
     exact: bool = True
 
     @property
@@ -61,12 +65,20 @@ class Observation:
             unusable={kind: Skipped.of(int(metrics.get(kind) or 0), metrics.get(f"{kind}_at")) for kind in UNUSABLE},
             tombstones=int(metrics.get("tombstones") or 0),
             earliest=metrics.get("earliest"),
+            late=int(metrics.get("late") or 0),
+            late_elsewhere=int(metrics.get("late_elsewhere") or 0),
+            late_at=metrics.get("late_at"),
             exact=len(tasks) == len(points) < _PLACES,
         )
 
 
-def columns(topics: Sequence[str]) -> list[Column]:
-    """Return the aggregates over decoded records that `Observation.of` reads."""
+def columns(topics: Sequence[str], *, judged: bool = False) -> list[Column]:
+    """Return the aggregates over decoded records that `Observation.of` reads.
+
+    Args:
+        topics: of the reading.
+        judged: whether the rows carry what `judge.judged` adds.
+    """
     index = F.array_position(F.array(*map(F.lit, topics)), F.col("topic")) - 1
     where = (index.cast("long") * _MAX_PARTITIONS + F.col("partition")) * _MAX_TASKS + F.col("task")
     # Exact while it has bins left: each task brings one for each of its partitions.
@@ -83,7 +95,13 @@ def columns(topics: Sequence[str]) -> list[Column]:
             F.count_if(kind == name).alias(name),
             F.to_json(F.min(F.when(kind == name, found))).alias(f"{name}_at"),
         ]
+    lateness = [
+        F.count_if("late").alias("late"),
+        F.count_if(F.expr("late and not behind.own")).alias("late_elsewhere"),
+        F.to_json(F.min(F.when(F.col("late"), place))).alias("late_at"),
+    ]
     return [
+        *(lateness if judged else []),
         F.to_json(F.collect_list(F.when(F.col("control"), mark))).alias("marks"),
         F.count_if(kind == "row").alias("rows"),
         F.count_if(kind == "tombstones").alias("tombstones"),

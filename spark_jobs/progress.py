@@ -14,6 +14,7 @@ from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.schemas.ledger import Ledger
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.lateness import Promises
 
 WindowsClose = Literal["after", "at"]
 """When Spark closes a window that ends at E, as the watermark T passes: ``after``: T > E.  ``at``: T >= E."""
@@ -56,6 +57,7 @@ class Progress:
         counts: totals since the checkpoint began.
         ledger: whether the records that the marks count were all read.
         promised: where a percentile drives the job, what all events together allow; else ``None``.
+        promises: where late rows are judged one by one, what was promised in each partition; else ``None``.
     """
 
     tracker: Tracker
@@ -65,6 +67,7 @@ class Progress:
     counts: Counter[str] = field(default_factory=Counter)
     ledger: Ledger = field(default_factory=Ledger)
     promised: Tracker | None = None
+    promises: Promises | None = None
 
     def advance(self) -> int | None:
         """Take what the trackers have learnt into the next batch, and return the watermark that it runs with."""
@@ -105,6 +108,7 @@ class Progress:
             "counts": dict(self.counts),
             "ledger": self.ledger.snapshot(),
             "promised": None if self.promised is None else self.promised.snapshot(),
+            **({} if self.promises is None else {"promises": self.promises.snapshot()}),
         }
 
     @classmethod
@@ -126,6 +130,7 @@ class Progress:
                 Counter(snapshot["counts"]),
                 Ledger.restore(snapshot["ledger"]),
                 None if snapshot["promised"] is None else Tracker.restore(snapshot["promised"]),
+                Promises.restore(snapshot["promises"]) if "promises" in snapshot else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptSnapshotError(

@@ -6,7 +6,7 @@ batch, where `drive` takes them.  What remains are decoded data rows with an eve
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -16,6 +16,8 @@ from floodmark.schemas.records import KEY_PREFIX, SUBSTREAM_HEADER, TIME_HEADER,
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
 from floodmark.spark_jobs.engine import operators
 from floodmark.spark_jobs.event_time import NEVER
+from floodmark.spark_jobs.judge import SPLITTING, judged
+from floodmark.spark_jobs.lateness import shifted
 from floodmark.spark_jobs.observation import columns
 from floodmark.spark_jobs.plain import refuse_plain_queries
 from floodmark.spark_jobs.security import Client, resolved, settings_of, spark_options
@@ -56,6 +58,13 @@ class Reading:
     """How far event times may lie before those that the marks speak of, milliseconds."""
     settings: Config = field(default_factory=dict, repr=False)
     """Those of the client as they were given: with the places of secrets, where ``client`` has the secrets."""
+    late: str | None = None
+    """What becomes of late rows: ``drop``, ``adjust``, or the topic they go to; ``None``: Spark's operators decide."""
+
+    @property
+    def late_topic(self) -> str | None:
+        """The topic that late rows go to."""
+        return None if self.late in {None, "drop", "adjust"} else self.late
 
     @property
     def from_earliest(self) -> bool:
@@ -64,11 +73,7 @@ class Reading:
 
     def shifted(self, record: WatermarkRecord) -> WatermarkRecord:
         """Say what a mark promises of this reading's event times."""
-        if not self.shift:
-            return record
-        watermark = None if record.watermark is None else max(EARLIEST, record.watermark - self.shift)
-        told = {percent: max(EARLIEST, time - self.shift) for percent, time in (record.percentiles or {}).items()}
-        return replace(record, watermark=watermark, percentiles=told or None)
+        return shifted(record, self.shift)
 
 
 _readings: Final[dict[str, Reading]] = {}
@@ -100,6 +105,7 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     substream: str | None = None,
     percentile: int | None = None,
     shift: timedelta = timedelta(0),
+    late: str | None = None,
 ) -> DataFrame:
     """Read topics whose producers interleave watermark records with their data.
 
@@ -131,6 +137,11 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
         shift: the longest time by which ``event_time`` lies before the time that the marks speak of: one minute for
             ``date_trunc('minute', at)``, 0 where it is not earlier.  The watermark stays this far behind the marks;
             rows that lie further back are late, and counted.
+        late: what becomes of late rows: ``"drop"``; ``"adjust"``, which lifts their event time to the watermark they
+            are behind; or the name of a topic that they go to, in the transaction of their batch.  A row is then judged
+            by what was promised before it in its partition, so neither batches nor replays change what is late; a
+            partition that was idle or unknown is judged by the watermark that the batch runs with, too.  Default: the
+            operators keep or drop them, as Spark does.
 
     Returns:
         A streaming DataFrame of the decoded fields.
@@ -153,12 +164,19 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     if max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, source):
         source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     decode = value.decode if isinstance(value, Format) else value
+    _require_whole_partitions(late, source)
     name = f"floodmark-read-{next(_numbers)}"
     kafka = _load(spark, source)
     fields = _fields(kafka, decode)
     column, own = _event_time(_flat(kafka, decode), event_time, fields)
-    reading = Reading(name, names, column, decode, config, source, percentile, milliseconds(shift), settings)
-    rows = decoded(kafka, reading).observe(reading.name, *columns(names)).where(F.col("kind") == "row")
+    reading = Reading(name, names, column, decode, config, source, percentile, milliseconds(shift), settings, late)
+    observed = decoded(kafka, reading).observe(reading.name, *columns(names, judged=late is not None))
+    rows = observed.where(F.col("kind") == "row")
+    if late == "adjust":
+        lifted = F.when(F.col("late"), F.timestamp_millis("behind.watermark")).otherwise(F.col("event_time"))
+        rows = rows.withColumn("event_time", lifted)
+    elif late is not None:
+        rows = rows.where("not late")
     time = adjusted or own
     if adjusted is not None and adjusted in fields:
         raise UsageError(reason=f"adjusted is {adjusted!r}, which is a field of the values: choose another name")
@@ -224,7 +242,7 @@ def decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
     """Tell what each record is, and decode it.
 
     Adds ``raw``, ``control``, ``task``, ``value``, ``event_time`` and ``kind``: ``mark``, ``row``, or what the
-    record is counted as.
+    record is counted as; and what `judge.judged` adds, where late rows are judged.
     """
     flat = _flat(kafka, reading.decode).withColumn(f"{_OURS}event_time", reading.event_time)
     ours = [name for name in flat.columns if name.startswith(_OURS)]
@@ -239,7 +257,15 @@ def decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
         .when(~F.unix_micros("event_time").between(_FIRST, _LAST), "out_of_range")
         .otherwise("row")
     )
-    return rows.withColumn("kind", kind)
+    rows = rows.withColumn("kind", kind)
+    return rows if reading.late is None else judged(rows, reading.name)
+
+
+def _require_whole_partitions(late: str | None, options: Mapping[str, str]) -> None:
+    splitting = [name for name in options if name.lower() in SPLITTING]
+    if late is not None and splitting:
+        reason = f"option {splitting[0]} gives a partition to several tasks; late= follows each in one: leave it out"
+        raise UsageError(reason=reason)
 
 
 def _event_time(flat: DataFrame, event_time: str | Column, fields: list[str]) -> tuple[Column, str]:

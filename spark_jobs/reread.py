@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from floodmark.spark_jobs.audit import Offsets
+from floodmark.spark_jobs.lateness import LateRow
 from floodmark.spark_jobs.observation import Observation, columns
 from floodmark.spark_jobs.read import Reading, decoded
 from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,7 @@ def observation(
     _log.info("the counts of %s are taken by reading the batch again", ", ".join(reading.topics))
     rows = rows_of(spark, reading, start, end).cache()
     try:
-        found = rows.agg(*columns(reading.topics)).first()
+        found = rows.agg(*columns(reading.topics, judged=reading.late is not None)).first()
         records = rows.groupBy("topic", "partition").count().collect()
     finally:
         rows.unpersist()
@@ -55,6 +56,17 @@ def count_late(spark: SparkSession, reading: Reading, start: Offsets, end: Offse
     """Count the rows of one batch behind a watermark, epoch milliseconds; done only when there are some."""
     rows = rows_of(spark, reading, start, end)
     return rows.where((F.col("kind") == "row") & (F.unix_millis("event_time") < F.lit(watermark))).count()
+
+
+def late_rows(spark: SparkSession, reading: Reading, start: Offsets, end: Offsets) -> list[LateRow]:
+    """Return the late rows of a batch in the order of each partition's log; judged as the batch itself was."""
+    late = rows_of(spark, reading, start, end).where("late")
+    picked = late.select(
+        *("topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "raw"),
+        *(F.unix_millis("event_time").alias("event_time"), "behind.watermark", "behind.own"),
+    )
+    found = [LateRow(**row.asDict()) for row in picked.withColumnRenamed("raw", "value").collect()]
+    return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))
 
 
 def rows_of(spark: SparkSession, reading: Reading, start: Offsets, end: Offsets) -> DataFrame:

@@ -17,6 +17,7 @@ from floodmark.producers.partitioners import partitioner
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, FencedError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, control_key
+from floodmark.spark_jobs.lateness import LateRow
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from typing_extensions import override
@@ -58,6 +59,9 @@ class Sink(ABC):
 
     def commit(self, batch_id: int, marks: Marks) -> None:  # noqa: B027  # a function has nothing left to do
         """Make the batch durable, and its marks after it."""
+
+    def route(self, topic: str, rows: Sequence[LateRow]) -> None:  # noqa: B027
+        """Take late rows that ``commit`` is to write to a topic of their own."""
 
     def release(self) -> None:  # noqa: B027
         """Let go of the batch, whatever became of it."""
@@ -103,6 +107,21 @@ class _KafkaSink(Sink):
         self._topic = topic
         self._job = job
         self._producer: Producer
+        self._late: list[tuple[str, LateRow]] = []
+
+    @override
+    def route(self, topic: str, rows: Sequence[LateRow]) -> None:
+        self._late += [(topic, row) for row in rows]
+
+    @override
+    def release(self) -> None:
+        self._late = []
+
+    def _produce_late(self) -> None:
+        for topic, row in self._late:
+            place = row.partition % (partition_count(self._producer, topic, self._config.get("bootstrap.servers")) or 1)
+            key, value = (None if part is None else bytes(part) for part in (row.key, row.value))
+            self._produce(value, key, place, list(row.headers()), topic)
 
     @override
     def partitions(self) -> int | None:
@@ -114,11 +133,16 @@ class _KafkaSink(Sink):
             self._produce(encode_watermark(mark), key, partition, [(HEADER, FORMAT_VERSION), *headers])
 
     def _produce(
-        self, value: bytes, key: bytes | None, partition: int, headers: list[tuple[str, str | bytes | None]] | None
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        headers: list[tuple[str, str | bytes | None]] | None,
+        topic: str | None = None,
     ) -> None:
         while True:
             try:
-                self._producer.produce(self._topic, value=value, key=key, partition=partition, headers=headers)
+                self._producer.produce(topic or self._topic, value=value, key=key, partition=partition, headers=headers)
             except BufferError:
                 self._producer.poll(0.05)
             else:
@@ -147,6 +171,7 @@ class AtLeastOnceSink(_KafkaSink):
 
     @override
     def commit(self, batch_id: int, marks: Marks) -> None:
+        self._produce_late()
         self._produce_marks(marks)
         left = self._producer.flush(_TIMEOUT)
         if left:
@@ -243,6 +268,7 @@ class ExactlyOnceSink(_KafkaSink):
         self._producer.begin_transaction()
         for partition, key, value in rows:
             self._produce(value, key, partition, None)
+        self._produce_late()
         self._produce_marks(marks, [(BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode())])
         self._producer.commit_transaction(_TIMEOUT)
 

@@ -114,6 +114,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         if any(topic in reading.topics and reading.client["bootstrap.servers"] == address for reading in readings):
             raise UsageError(reason=f"topic {topic!r} is both input and output of job {name!r}: it would never end")
         require_topics(config, [topic])
+    _require_late_topics(readings, topic, config)
     frame = _output(result, topic, key, value, event_time)
     if rebuild is None:
         rebuild = spark.conf.get(REBUILD, "false") == "true"
@@ -172,6 +173,20 @@ def _readings(plan: Operator) -> list[Reading]:
         reason = f"topic {twice[0]!r} comes from two read(): call it once, and use its DataFrame twice"
         raise UsageError(reason=reason)
     return found
+
+
+def _require_late_topics(readings: list[Reading], output: str | None, config: dict[str, Any]) -> None:
+    late = {reading.late_topic for reading in readings} - {None}
+    taken = {output, *(topic for reading in readings for topic in reading.topics)}
+    for topic in sorted(filter(None, late)):
+        if output is None:
+            reason = f"late={topic!r} needs topic=: late rows go to their topic in the transaction of their batch"
+            raise UsageError(reason=reason)
+        if topic in taken:
+            raise UsageError(
+                reason=f"late={topic!r} is an input or the output of the job: give late rows their own topic"
+            )
+        require_topics(config, [topic])
 
 
 def _sink(

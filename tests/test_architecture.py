@@ -44,6 +44,7 @@ PURE = {
     "producers/strategies.py": {"typing_extensions"},
     "spark_jobs/audit.py": set(),
     "spark_jobs/plan.py": set(),
+    "spark_jobs/lateness.py": set(),
     "spark_jobs/progress.py": set(),
     "spark_jobs/source_options.py": set(),
     "spark_jobs/unusable.py": set(),

@@ -307,12 +307,15 @@ def test_results_stamped_too_early_fail_before_anything_is_written(kafka, topic,
         job.await_end(_LIMIT)
 
 
-def test_a_hold_makes_early_stamps_safe(kafka, topic, source, checkpoint):
+@pytest.mark.parametrize("stamp", ["window.start", "earliest", "latest"])
+def test_a_hold_makes_early_stamps_safe(kafka, topic, source, checkpoint, stamp):
+    """No element of a window is earlier than its start, so the window's length holds for any that is chosen."""
     given, out = topic(1), topic(1)
     stream = Stream.seeded(8, sources=1)
     stream.produce(kafka.config, given)
-    grouped = source(given, max_offsets_per_trigger=60).groupBy("user", F.window("at", f"{WIDTH} milliseconds")).count()
-    started = grouped.select("user", F.col("window.start").alias("ended"), F.col("count").alias("n"))
+    rows = source(given, max_offsets_per_trigger=60).groupBy("user", F.window("at", f"{WIDTH} milliseconds"))
+    grouped = rows.agg(F.count("*").alias("n"), F.min("at").alias("earliest"), F.max("at").alias("latest"))
+    started = grouped.select("user", F.col(stamp).alias("ended"), "n")
     counted(started, out, checkpoint, hold=timedelta(milliseconds=WIDTH)).await_end(_LIMIT)
     assert sum(window_counts(drain(kafka.config, out)[0]).values()) == stream.size
 
