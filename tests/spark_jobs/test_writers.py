@@ -6,6 +6,7 @@ import pytest
 from counting import WIDTH, read_events, windowed
 from floodmark.schemas.errors import JobFailedError
 from floodmark.spark_jobs import write
+from floodmark.spark_jobs.sinks import FunctionSink
 from harness import Stream, until
 
 pytestmark = pytest.mark.spark
@@ -112,3 +113,24 @@ def test_a_writer_that_fails_is_given_the_batch_again(spark, kafka, stream, chec
     assert found == _STREAM.windows(WIDTH)
     assert [job.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
     assert job.counts["records"] - job.counts["marks"] == _STREAM.size
+
+
+@pytest.mark.every_spark
+def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint, monkeypatch):
+    """Spark adds a second run of a task to the counts of the first: that is seen, and the batch is measured again."""
+
+    def consume(sink, frame, _batch_id):
+        noop(frame)
+        noop(frame)
+
+    monkeypatch.setattr(FunctionSink, "consume", consume)
+    job = write(
+        read_events(spark, kafka.bootstrap_servers, stream, max_offsets_per_trigger=150),
+        writer=lambda _frame, _batch_id: None,
+        job="twice",
+        checkpoint_location=checkpoint,
+    )
+    job.await_end(_LIMIT)
+    assert job.counts["records"] - job.counts["marks"] == _STREAM.size
+    assert [job.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
+    assert "replayed" not in job.counts, "no mark was taken in twice"
