@@ -21,6 +21,7 @@ from floodmark.spark_jobs.reread import rows_of
 from harness import EVENT, events
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _ROUNDS = 5
 _TOPIC = "batches"
@@ -46,13 +47,12 @@ def main(records: int) -> None:
                 producer.produce(events.encode({"user": f"u{number % 1000}", "at": number}), event_time=number)
             producer.end()
         spark = local_session("batches")
-        ends: dict[str, dict[str, int]] = {_TOPIC: {}}
-        for (_, partition), end in end_offsets(kafka.config, [_TOPIC]).items():
-            ends[_TOPIC][str(partition)] = end
+        found = end_offsets(kafka.config, _TOPIC)
+        ends = {_TOPIC: {str(partition): end for partition, end in found.items()}}
         source = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.isolation.level": "read_committed"}
 
         def scan(late: str | None) -> DataFrame:
-            reading = Reading("batches", (_TOPIC,), "at", avro(EVENT).decode, kafka.config, source, late=late)
+            reading = Reading("batches", (_TOPIC,), F.col("at"), avro(EVENT).decode, kafka.config, source, late=late)
             rows = rows_of(spark, reading, {}, ends).where("not control")
             return rows.select("value.*", *([] if late is None else ["late"]))
 
