@@ -137,12 +137,12 @@ class _Body:
         }
 
 
-def read(key: bytes, value: bytes) -> dict[str, object]:
+def read(key: bytes, value: bytes | None) -> dict[str, object]:
     """Return the fields of a watermark record, or raise `RefusedError`."""
     if not key.startswith(PREFIX):
         raise RefusedError("no control key")
-    if len(value) > MAX_BYTES:
-        raise RefusedError("too large")
+    if value is None or len(value) > MAX_BYTES:
+        raise RefusedError("no value, or too large")
     if value[:10] != HEADER:
         raise RefusedError("another schema")
     body = _Body(value[10:])

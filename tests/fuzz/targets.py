@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from floodmark.producers.adapters import AvroField, CockroachDb, InputFormat, JsonField, LogTime, TiCdcCanal, TiCdcOpen
 from floodmark.producers.lane import Lane, PolicyLane, ResolvedLane, Way
+from floodmark.producers.messages import Sorter
+from floodmark.producers.position import Position
+from floodmark.producers.reader import Reader
 from floodmark.producers.time_policy import TimePolicy
 from floodmark.schemas import (
     AvroCodec,
@@ -33,6 +36,7 @@ from floodmark.schemas.errors import (
     CorruptSnapshotError,
     InvalidRecordError,
     UnreadableControlRecordError,
+    UnreadableTopicError,
     UnreadableValueError,
 )
 from fuzz import spec_reader
@@ -230,6 +234,37 @@ def formats(data: bytes) -> None:
             assert lane.snapshot() == state
 
 
+def reader(data: bytes) -> None:
+    """Check that a consumer survives any keys, values and headers, and accounts for every data record."""
+    parts = Parts(data)
+    followed = Reader(["t"], lambda record: int(record.value or b""))
+    followed.use_for("rows")
+    sorter = Sorter({"t": followed.tracker})
+    offset, handed_out, watermark = 0, 0, None
+    while parts:
+        headers = [("floodmark-time", parts.text()) for _ in range(parts.below(3))]
+        key, value = parts.text() or None, parts.text() or None
+        if parts.below(2):
+            key, value = control_key("ab"[parts.below(2)]), encode_watermark(_record(parts) or _marks()[0])
+        partition, log_time = parts.below(2), parts.long()
+        followed.take(
+            sorter.take("t", partition, offset, log_time=log_time, key=key, value=value, headers=headers or None)
+        )
+        offset += 1
+        assert watermark is None or followed.tracker.watermark >= watermark
+        watermark = followed.tracker.watermark
+        if parts.below(4) == 0:
+            with suppress(UnreadableTopicError):
+                handed_out += len(list(followed.rows()))
+            position = Position(followed.position().text)
+            assert json.loads(Reader(["t"], int, position).position().text) == json.loads(position.text)
+    with suppress(UnreadableTopicError):
+        handed_out += len(list(followed.rows()))
+    counts = followed.counts
+    waiting = len(followed._buffer)  # noqa: SLF001  # what a caller cannot see yet
+    assert counts["data"] == handed_out + waiting + counts["missed"] + counts["timeless"]
+
+
 def snapshots(data: bytes) -> None:
     """Check that a damaged snapshot of a tracker is restored or refused with the documented error."""
     try:
@@ -300,6 +335,13 @@ def _format_seeds() -> list[bytes]:
     ]
 
 
+def _reader_seed() -> bytes:
+    row = b"\x01" + text(b"1763712000000") + text(b"") + text(b"12") + b"\0\0" + bytes(8) + b"\x01"
+    late = b"\0" + text(b"k") + text(b"7") + b"\0\x01" + bytes(8) + b"\0"
+    mark = b"\0" + text(b"") + text(b"") + b"\x01\0\x01\x01\x14\0\x01\x05\0\0\0\0\0\0\0\0" + bytes(8) + b"\0"
+    return (row + late + mark) * 3
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A law, the inputs that mutation begins with, its share of all inputs, and the longest that makes sense."""
@@ -311,11 +353,12 @@ class Target:
 
 
 TARGETS: Final[dict[str, Target]] = {
-    "codec": Target(codec, [text(control_key(mark.source)) + encode_watermark(mark) for mark in _marks()], 0.4),
+    "codec": Target(codec, [text(control_key(mark.source)) + encode_watermark(mark) for mark in _marks()], 0.35),
     "avro": Target(avro, [_events.encode({"user": "u", "at": 12}), _events.encode({"user": "", "at": None})], 0.1),
     "tracker": Target(
         tracker, [bytes(range(0, 256, 2)), bytes(range(0, 256, 3)), b"\x05\x09\x01\x02\x07" * 20], 0.15, 256
     ),
-    "formats": Target(formats, _format_seeds(), 0.3),
+    "formats": Target(formats, _format_seeds(), 0.25),
+    "reader": Target(reader, [_reader_seed(), bytes(range(256)) * 2], 0.1, 1024),
     "snapshots": Target(snapshots, [_seen()], 0.05),
 }

@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 from random import Random
 
 import pytest
 from floodmark.schemas import codec as product
+from fuzz import spec_reader
 from fuzz.mutate import mutated
 from fuzz.targets import TARGETS
 
@@ -30,6 +32,26 @@ def test_mutated_bytes_break_no_law(name):
 def test_the_seeds_themselves_are_good_inputs(name):
     for seed in TARGETS[name].seeds:
         TARGETS[name].law(seed)
+
+
+VECTORS = json.loads(files("floodmark.schemas").joinpath("vectors.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("vector", VECTORS["accepted"], ids=lambda vector: vector["name"])
+def test_a_second_reader_accepts_the_vectors(vector):
+    fields = spec_reader.read(bytes.fromhex(vector["key"]), bytes.fromhex(vector["value"]))
+    record = dict(vector["record"])
+    membership = record.pop("membership")
+    percentiles = record["percentiles"]
+    record["percentiles"] = percentiles and {int(percent): time for percent, time in percentiles.items()}
+    assert fields == {**record, "version": membership["version"], "size": membership["size"]}
+
+
+@pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda vector: vector["name"])
+def test_a_second_reader_refuses_the_vectors(vector):
+    value = vector["value"]
+    with pytest.raises(spec_reader.RefusedError):
+        spec_reader.read(bytes.fromhex(vector["key"]), None if value is None else bytes.fromhex(value))
 
 
 def test_the_search_finds_a_decoder_that_is_too_lenient(monkeypatch):
