@@ -15,6 +15,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _start: Final = DataStreamWriter.start
 _METHODS: Final = ("start", "toTable")
+_wrapped: Final = set[str]()
+"""Which of them are wrapped already."""
 
 
 def start(writer: DataStreamWriter) -> StreamingQuery:
@@ -30,7 +32,8 @@ def refuse_plain_queries(topics_of: Callable[[DataFrame], list[str]]) -> None:
     """
     for name in _METHODS:
         plain = getattr(DataStreamWriter, name)
-        if not hasattr(plain, "__wrapped__"):
+        if name not in _wrapped:
+            _wrapped.add(name)
             setattr(DataStreamWriter, name, _refusing(plain, topics_of))
 
 
