@@ -300,7 +300,7 @@ def seen_once() -> Step:
     """Drop rows that are equal, by a stateful processor whose state lives an hour of the clock."""
 
     def spark(frame: DataFrame) -> DataFrame:
-        given = frame.select("k", F.unix_millis("at").alias("ms"), "n")
+        given = frame.select("k", F.unix_millis("stamp").alias("ms"), "n")
         results = given.groupBy("k").transformWithStateInPandas(SeenOnce(), _RESULT, "Append", "ProcessingTime")
         return results.withColumn("stamp", F.col("at"))
 
