@@ -75,7 +75,8 @@ def _query(chance: random.Random) -> Query:
         # Spark loses its event time in Python, and gets it back; a time that lies back needs a watermark that does so.
         steps += [mapped_in_pandas(), again()] if source.stateful or chance.random() < 0.5 else [floored(1_000)]
     for left in reversed(range(chance.choice([0, 1, 1, 1, 2, 2]) if source.event_time else 0)):
-        steps.append(_stateful(chance, last=not left))
+        after_windows = source.ends or any(step.ends for step in steps)
+        steps.append(_stateful(chance, last=not left, after_windows=after_windows))
         _maybe(chance, steps, 0.2, _PLAIN)
     _maybe(chance, steps, 0.25, [*_PLAIN, *_PYTHON, mapped_in_pandas])
     return Query(source, tuple(steps))
@@ -103,7 +104,7 @@ def _source(chance: random.Random) -> Source:
     return joined_windows(_width(chance))
 
 
-def _stateful(chance: random.Random, *, last: bool) -> Step:
+def _stateful(chance: random.Random, *, last: bool, after_windows: bool) -> Step:
     """Choose an operator that keeps state."""
     width, slide = _width(chance), chance.choice([500, 2_592, 3_333])
     stamp = chance.choice(["end", "end", "start", "earliest", "latest"]) if last else "end"
@@ -118,7 +119,9 @@ def _stateful(chance: random.Random, *, last: bool) -> Step:
         viewed(width): 5,
     }
     if last:  # Spark's event time ends with them
-        kinds |= {pandas_state(width): 6, timers(width): 3, seen_once(): 3}
+        kinds |= {timers(width): 3, seen_once(): 3}
+        if not after_windows:  # Spark takes it after no aggregation
+            kinds |= {pandas_state(width): 6}
     return chance.choices(list(kinds), list(kinds.values()))[0]
 
 
