@@ -427,12 +427,11 @@ class Files:
         """Tell whether there is such a file or folder."""
         return bool(self._fs.exists(self._path(name)))
 
-    def lists(self, name: str) -> bool:
-        """Tell whether there is such a folder, with any file in it that has no dot in its name."""
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers that are names of files in a folder: the batches of one of Spark's logs."""
         path = self._path(name)
-        return bool(self._fs.exists(path)) and any(
-            "." not in str(status.getPath().getName()) for status in self._fs.listStatus(path)
-        )
+        names = [str(status.getPath().getName()) for status in self._fs.listStatus(path)] if self.exists(name) else []
+        return [int(found) for found in names if found.isdecimal()]
 
     def read(self, name: str) -> str | None:
         """Return a file's text, or ``None`` where it is not there."""

@@ -5,6 +5,7 @@ sees a whole snapshot or none.
 """
 
 import json
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -113,7 +114,7 @@ class Snapshots:
         stored = None if text is None else Query(**self._parse(name, text))
         if stored == query:
             return
-        if stored is not None and stored.spark == query.spark and not same and self._files.lists("commits"):
+        if stored is not None and stored.spark == query.spark and not same and self._files.numbers("commits"):
             before, now = next(
                 (old, new) for old, new in zip_longest(stored.lines, query.lines, fillvalue="nothing") if old != new
             )
@@ -125,6 +126,31 @@ class Snapshots:
                 setting=SAME_QUERY,
             )
         self._files.write(name, json.dumps(asdict(query)))
+
+    def plan_empty_batch(self) -> int | None:
+        """Plan the batch without rows that a query owes which was stopped before Spark has planned it.
+
+        Spark closes windows in an empty batch behind the one that has moved the watermark, but a query that starts
+        again plans none before there are new rows: at the end of all input it would wait for ever.  This writes the
+        plan that Spark would have written: the same offsets, with the watermark of the last commit.
+
+        Returns:
+            The number of the batch; ``None``: nothing is owed.
+        """
+        planned, committed = self._files.numbers("offsets"), self._files.numbers("commits")
+        if not self.stateful or not committed or max(planned, default=-1) != max(committed):
+            return None  # no operator waits, nothing has run, or the last batch will run again
+        last = max(committed)
+        offsets, commit = self._files.read(f"offsets/{last}"), self._files.read(f"commits/{last}")
+        if offsets is None or commit is None:
+            return None
+        version, metadata, *ends = offsets.split("\n")
+        fields, watermark = json.loads(metadata), int(json.loads(commit.split("\n")[1])["nextBatchWatermarkMs"])
+        if watermark <= fields["batchWatermarkMs"]:
+            return None
+        fields |= {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
+        self._files.write(f"offsets/{last + 1}", "\n".join([version, json.dumps(fields, separators=(",", ":")), *ends]))
+        return last + 1
 
     def _foreign(self, found: str, identity: JobIdentity) -> ForeignCheckpointError:
         expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output})"

@@ -133,6 +133,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     )
     if trigger is not None:
         stream = stream.trigger(**trigger)
+    snapshots.plan_empty_batch()
     query = plain.start(stream)
     started = Job(query, drive, available_now="availableNow" in (trigger or {}))
     try:

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from counting import WIDTH
+from counting import WIDTH, counted, read_events, windowed
 from crashing_job import STEPS
 from floodmark.producers import Data, Mark, Observer
-from harness import Stream, drain, window_counts
+from harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
 _SCRIPT = Path(__file__).with_name("crashing_job.py")
@@ -69,3 +69,18 @@ def test_at_least_once_loses_nothing_and_says_what_it_may_double(kafka, topic, c
     found = window_counts(drain(kafka.config, out)[0])
     assert set(found) == set(stream.windows(WIDTH))
     assert all(found[window] in {n, 2 * n} for window, n in stream.windows(WIDTH).items())
+
+
+def test_a_job_stopped_before_its_last_empty_batch_still_ends(kafka, topic, spark, checkpoint):
+    """The end has been read and committed; the batch that would close the windows was never planned."""
+    given, out = topic(1), topic(1)
+    stream = Stream.seeded(5, sources=1)
+    stream.produce(kafka.config, given)
+    batches = []
+    rows = windowed(read_events(spark, kafka.bootstrap_servers, given))
+    first = counted(rows, out, checkpoint, trigger={"processingTime": "1 hour"}, on_batch=batches.append)
+    until(lambda: batches or first.raise_failure(), "the first batch")
+    first.stop()
+    assert len(batches) == 1
+    counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint).await_end(60)
+    assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
