@@ -27,6 +27,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.records import (
+    HEADER,
     KEY_PREFIX,
     Membership,
     Status,
@@ -156,7 +157,7 @@ class WatermarkedProducer:
                 as Kafka's timestamp.
             key: as it is to stand in Kafka; decides the partition.
             partition: overrules the key; -1 is none, as in confluent-kafka.
-            headers: as it is to stand in Kafka.
+            headers: as they are to stand in Kafka; none may be called ``floodmark``.
 
         Raises:
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError, UsageError: nothing was sent.
@@ -167,6 +168,9 @@ class WatermarkedProducer:
         raw_key = key.encode() if isinstance(key, str) else key
         if is_control_key(raw_key):
             raise ReservedKeyError(key=raw_key, prefix=KEY_PREFIX)
+        if headers is not None and any(name == HEADER for name, _ in headers):
+            reason = f"{self!r}: the header {HEADER!r} is that of watermark records, and plain consumers skip it"
+            raise UsageError(reason=f"{reason}; choose another name")
         if partition is None or partition == -1:
             partition = self._partitioner(raw_key, emitter.partitions)
         elif not 0 <= partition < emitter.partitions:
