@@ -356,9 +356,9 @@ TARGETS: Final[dict[str, Target]] = {
     "codec": Target(codec, [text(control_key(mark.source)) + encode_watermark(mark) for mark in _marks()], 0.45),
     "avro": Target(avro, [_events.encode({"user": "u", "at": 12}), _events.encode({"user": "", "at": None})], 0.1),
     "tracker": Target(
-        tracker, [bytes(range(0, 256, 2)), bytes(range(0, 256, 3)), b"\x05\x09\x01\x02\x07" * 20], 0.15, 256
+        tracker, [bytes(range(0, 256, 2)), bytes(range(0, 256, 3)), b"\x05\x09\x01\x02\x07" * 20], 0.06, 256
     ),
-    "formats": Target(formats, _format_seeds(), 0.27),
-    "reader": Target(reader, [_reader_seed(), bytes(range(256)) * 2], 0.05, 1024),
-    "snapshots": Target(snapshots, [_seen()], 0.05),
+    "formats": Target(formats, _format_seeds(), 0.33),
+    "reader": Target(reader, [_reader_seed(), bytes(range(256)) * 2], 0.03, 1024),
+    "snapshots": Target(snapshots, [_seen()], 0.03),
 }
