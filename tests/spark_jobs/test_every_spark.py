@@ -57,7 +57,7 @@ def jars(version, folder):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(2 * _LIMIT)
+@pytest.mark.timeout(3 * _LIMIT)
 @pytest.mark.parametrize("version", SPARKS)
 def test_on_another_spark(version, tmp_path):
     path = os.pathsep.join([str(install(version)), os.environ.get("PYTHONPATH", "")])
@@ -70,6 +70,6 @@ def test_on_another_spark(version, tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "every_spark", "tests/spark_jobs"]
     command += LEFT_OUT.get(version, [])
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=_LIMIT
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=2 * _LIMIT
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
