@@ -171,7 +171,7 @@ def test_a_topic_for_late_rows_must_be_usable(spark, kafka, topic, checkpoint):
     given = topic(1)
     with pytest.raises(UsageError, match="needs topic="):
         run(read_events(spark, kafka.bootstrap_servers, given, late="aside"), checkpoint)
-    with pytest.raises(UsageError, match="one of their own"):
+    with pytest.raises(UsageError, match="their own topic"):
         counted(windowed(read_events(spark, kafka.bootstrap_servers, given, late=given)), topic(1), checkpoint)
     with pytest.raises(UsageError, match="minPartitions"):
         read_events(spark, kafka.bootstrap_servers, given, late="drop", options={"minPartitions": "4"})
