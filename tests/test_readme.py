@@ -12,6 +12,8 @@ from floodmark.spark_jobs.drive import Batch
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), ROOT / "schemas" / "SPEC.md"]
+JOBS = (ROOT / "spark_jobs" / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language):
@@ -39,14 +41,14 @@ def test_the_two_commands_are_there_and_ci_runs_the_second():
 
 
 def test_every_error_a_user_can_meet_is_in_the_table():
-    table = README.split("## When something is wrong")[1].split("\n## ")[0]
+    table = JOBS.split("\n## When something is wrong")[1].split("\n## ")[0]
     named = set(re.findall(r"`(\w+Error)`", table))
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FloodmarkError)]
     assert named == {kind.__name__ for kind in kinds if not kind.__subclasses__()}
 
 
 def test_every_count_is_explained():
-    table = README.split("## What is counted")[1].split("\n## ")[0]
+    table = JOBS.split("\n## What is counted")[1].split("\n## ")[0]
     explained = {
         name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
@@ -67,6 +69,29 @@ def test_every_count_is_explained():
     assert explained == counted | verdicts | {"sequence_gaps", "membership_conflicts"}
 
 
-def test_the_links_lead_somewhere():
-    for link in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / link).exists(), link
+def anchors(page):
+    """Return what a heading is called in a link."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^):]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES[1:-1], ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_reference_page_begins_with_its_contents(page):
+    text = page.read_text(encoding="utf-8")
+    listed = re.findall(r"^ *- \[.*?\]\(#(.*?)\)$", text, re.MULTILINE)
+    assert set(listed) <= anchors(page)
+    for title in re.findall(r"^## (.*)$", text, re.MULTILINE):
+        assert f"- [{title}](#" in text, f"{title} is not in the table of contents"
+
+
+def test_the_readme_is_a_shop_window():
+    assert len(README.splitlines()) <= 160
