@@ -5,15 +5,28 @@ counts = events.groupBy(window("departed", "1 hour")).count().selectExpr("window
 write(counts, topic="per-hour", value=avro(counts_schema), event_time="ended", checkpoint_location=place).await_end()
 """
 
-from floodmark.spark_jobs.drive import Batch
-from floodmark.spark_jobs.event_time import drop_duplicates_within, event_time
-from floodmark.spark_jobs.job import Job
-from floodmark.spark_jobs.json_values import json_lines
-from floodmark.spark_jobs.read import read
-from floodmark.spark_jobs.session import local_session, packages
-from floodmark.spark_jobs.substreams import windows_per_key
-from floodmark.spark_jobs.values import Format, avro
-from floodmark.spark_jobs.write import write
+from importlib.util import find_spec
+
+# The commands that need no Spark run without it; a name that needs it says what to install.
+if find_spec("pyspark") is not None:
+    from floodmark.spark_jobs.drive import Batch
+    from floodmark.spark_jobs.event_time import drop_duplicates_within, event_time
+    from floodmark.spark_jobs.job import Job
+    from floodmark.spark_jobs.json_values import json_lines
+    from floodmark.spark_jobs.read import read
+    from floodmark.spark_jobs.session import local_session, packages
+    from floodmark.spark_jobs.substreams import windows_per_key
+    from floodmark.spark_jobs.values import Format, avro
+    from floodmark.spark_jobs.write import write
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            raise ImportError(
+                f"floodmark.spark_jobs.{name} needs Spark: pip install 'floodmark[spark]'", name="pyspark"
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Batch",

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
+from importlib.metadata import version
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Final
@@ -40,12 +41,23 @@ app = typer.Typer(
     help="In-band watermarks for Kafka and Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    add_completion=True,
 )
 
 
+def _show_version(*, asked: bool) -> None:
+    if asked:
+        typer.echo(f"floodmark {version('floodmark')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _main() -> None:
+def _main(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
     """In-band watermarks for Kafka and Spark: topics that know how complete they are."""
 
 

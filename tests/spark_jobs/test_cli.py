@@ -165,3 +165,28 @@ def test_tail_shows_what_cannot_be_read(kafka, topic):
     assert "k: fffe" in done.stdout
     assert "! unreadable mark" in done.stdout
     assert "# web 1970-01-01T00:00:00.005+00:00" in done.stdout
+
+
+WITHOUT_SPARK = """
+import importlib.util, runpy, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "pyspark" else find(name, *rest)
+sys.modules["pyspark"] = None  # whoever imports it fails
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "inject", "tail"])
+def test_commands_that_need_no_spark_run_without_it(command):
+    run = "sys.argv = ['floodmark', *sys.argv[1:]]\nrunpy.run_module('floodmark.spark_jobs.cli', run_name='__main__')"
+    line = [sys.executable, "-c", WITHOUT_SPARK + run, command, "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_a_name_that_needs_spark_says_what_to_install():
+    run = "from floodmark.spark_jobs import read"
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SPARK + run], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: floodmark.spark_jobs.read needs Spark: pip install 'floodmark[spark]'"
+    )
