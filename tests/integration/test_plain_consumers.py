@@ -108,7 +108,7 @@ def test_confluent_framed_avro_next_to_marks(spark, kafka, topic, checkpoint):
     context = SerializationContext(target, MessageField.VALUE)
     to_bytes = AvroSerializer(registry, json.dumps(EVENT))
     with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=ascending()) as producer:
-        for number in range(40):
+        for number in range(10, 50):
             event = {"user": "u", "at": number}
             producer.produce(to_bytes(event, context), key=f"k{number}", event_time=number)
         producer.end()
