@@ -237,9 +237,8 @@ def test_a_job_without_state_hands_the_watermark_on_at_once(kafka, topic, source
     assert len(drain(kafka.config, out)[0]) == stream.size
 
 
-def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, checkpoint, monkeypatch):
+def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    monkeypatch.setattr("floodmark.producers.producer._METADATA_INTERVAL", 0.0)
     ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
     ours.produce(events.encode({"user": "u", "at": 5_000}), event_time=5_000)
     ours.flush()
@@ -251,7 +250,6 @@ def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, c
         future.result(30)
     until(lambda: len(admin.list_topics(given).topics[given].partitions) == 3, "growth")
     until(lambda: len(admin.list_topics(out).topics[out].partitions) == 2, "growth")
-    ours._next_metadata = 0.0  # noqa: SLF001  # the interval was read when it was made
     ours.flush()
     for number in range(30):
         event_time = 6_000 + number * 1_000
