@@ -43,7 +43,7 @@ def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # one story, 
 
     try:
         two = [source("a", 1, 2, epoch=1), source("b", 1, 2)]
-        work(two, 0, 5_000)
+        work(two, 1_000, 5_000)
         reaches(5_000)
 
         five = [*two, *(source(name, 2, 5) for name in "cde")]
