@@ -188,8 +188,18 @@ class Tracker:
             tracker._watermark = snapshot["watermark"]
             tracker.counts.update(snapshot["counts"])
             tracker._topics = {name: TopicState.of(stored) for name, stored in sorted(snapshot["topics"].items())}
+            _require_whole(snapshot)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptSnapshotError(
                 where="of the tracker", reason=f"{type(error).__name__}: {error}", advice="restore an intact copy"
             ) from error
         return tracker
+
+
+def _require_whole(value: object) -> None:
+    """Refuse a snapshot with a number that is none of ours: all are whole."""
+    if isinstance(value, float | bool):
+        raise TypeError(f"{value} is no whole number")
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            _require_whole(part)
