@@ -147,12 +147,6 @@ class Tracker:
         part = state.partitions.get(partition)
         return None if part is None else part.combine(state).watermark
 
-    def source_watermark(self, topic: str, partition: int, source: str) -> int | None:
-        """Return what one source has promised in one partition; ``None``: nothing."""
-        part = self._topics[topic].partitions.get(partition)
-        state = None if part is None else part.sources.get(source)
-        return None if state is None else state.watermark
-
     def holds(self) -> list[Hold]:
         """Name what holds the watermark where it is, the strongest reason first.
 
