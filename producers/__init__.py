@@ -4,16 +4,13 @@
 reads with, `observer` what it sees.  `embedded_kafka` is a real broker for first steps and tests.
 """
 
-from floodmark.producers.consumer import WatermarkedConsumer
-from floodmark.producers.delays import adaptive, percentile
-from floodmark.producers.embedded_kafka import EmbeddedKafka
-from floodmark.producers.kafka import create_topics
-from floodmark.producers.messages import Data, Mark, Unreadable
-from floodmark.producers.observer import Observer
-from floodmark.producers.position import Position
+from floodmark.producers.clients.admin import create_topics
+from floodmark.producers.embedded.broker import EmbeddedKafka
+from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.producers.producer import WatermarkedProducer
-from floodmark.producers.reader import Handout, Window
-from floodmark.producers.strategies import (
+from floodmark.producers.readers.consumer import WatermarkedConsumer
+from floodmark.producers.readers.observer import Observer
+from floodmark.producers.strategies.basic import (
     Generator,
     Strategy,
     ascending,
@@ -23,7 +20,10 @@ from floodmark.producers.strategies import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.time_policy import TimePolicy
+from floodmark.producers.strategies.learned import adaptive, percentile
+from floodmark.schemas.classify import Data, Mark, Unreadable
+from floodmark.schemas.completeness.position import Position
+from floodmark.schemas.completeness.reader import Handout, Window
 
 __all__ = [
     "Data",

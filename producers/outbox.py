@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
-from floodmark.producers.clock import Clock
-from floodmark.producers.emitter import Emitter, Shipment
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.strategies.emitter import Emitter, Shipment
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import DeliveryError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, control_key

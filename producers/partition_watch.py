@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from confluent_kafka import KafkaException, Producer
-from floodmark.producers.kafka import partition_count
+from floodmark.producers.clients.admin import partition_count
 from floodmark.schemas.errors import FloodmarkError
 
 _log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
-from floodmark.producers.backlog import read_to_end
-from floodmark.producers.kafka import QUIET, TIMEOUT, Config, shared
+from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared
+from floodmark.producers.readers.replay import read_to_end
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, UnreadableControlRecordError
 from floodmark.schemas.records import WatermarkRecord, is_control_key

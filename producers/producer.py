@@ -7,16 +7,16 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from confluent_kafka import Producer
-from floodmark.producers.alignment import Alignment
-from floodmark.producers.clock import Clock
-from floodmark.producers.emitter import Emitter, Identity
-from floodmark.producers.kafka import Config
-from floodmark.producers.metrics import Metrics, delay
+from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.metrics import Metrics, delay
+from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.outbox import FailedRecord, Headers, Outbox
 from floodmark.producers.partition_watch import PartitionWatch
-from floodmark.producers.partitioners import partitioner
 from floodmark.producers.predecessors import last_marks
-from floodmark.producers.strategies import Strategy, duration_of, strategy_of
+from floodmark.producers.readers.alignment import Alignment
+from floodmark.producers.strategies.basic import Strategy, duration_of, strategy_of
+from floodmark.producers.strategies.emitter import Emitter, Identity
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     EndedError,

@@ -4,7 +4,7 @@
 ``SPEC.md`` in this folder says the same without a programming language, ``vectors.json`` as bytes.
 """
 
-from floodmark.schemas.codec import AvroCodec, codec_of, decode_watermark, encode_watermark, load_schema
+from floodmark.schemas.codec import AvroCodec, decode_watermark, encode_watermark, watermark_schema
 from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import (
     FORMAT_VERSION,
@@ -34,7 +34,6 @@ __all__ = [
     "Tracker",
     "Verdict",
     "WatermarkRecord",
-    "codec_of",
     "control_key",
     "decode_watermark",
     "encode_watermark",
@@ -42,7 +41,7 @@ __all__ = [
     "from_datetime",
     "is_control_key",
     "is_late",
-    "load_schema",
     "milliseconds",
     "to_datetime",
+    "watermark_schema",
 ]

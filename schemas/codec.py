@@ -124,25 +124,16 @@ def _strip(schema: Any) -> Any:  # noqa: ANN401  # JSON
     return schema
 
 
-def load_schema(name: str) -> dict[str, Any]:
-    """Read one of the schemas that come with Floodmark.
+def watermark_schema() -> dict[str, Any]:
+    """Read the schema of watermark records, ``watermark.avsc``.
 
-    >>> load_schema("flight")["name"]
-    'Flight'
+    >>> watermark_schema()["name"]
+    'Watermark'
     """
-    return dict(json.loads(files("floodmark.schemas").joinpath(f"{name}.avsc").read_text(encoding="utf-8")))
+    return dict(json.loads(files("floodmark.schemas").joinpath("watermark.avsc").read_text(encoding="utf-8")))
 
 
-def codec_of(name: str) -> AvroCodec:
-    """Return the codec of one of Floodmark's schemas; times are epoch milliseconds.
-
-    >>> codec_of("session_mean").name
-    'SessionMean'
-    """
-    return AvroCodec(without_logical_types(load_schema(name)))
-
-
-_WATERMARK: Final = codec_of("watermark")
+_WATERMARK: Final = AvroCodec(without_logical_types(watermark_schema()))
 
 
 def encode_watermark(record: WatermarkRecord) -> bytes:

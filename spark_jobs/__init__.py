@@ -9,14 +9,14 @@ from importlib.util import find_spec
 
 # The commands that need no Spark run without it; a name that needs it says what to install.
 if find_spec("pyspark") is not None:
-    from floodmark.spark_jobs.drive import Batch
-    from floodmark.spark_jobs.event_time import drop_duplicates_within, event_time
+    from floodmark.spark_jobs.batch.handler import Batch
+    from floodmark.spark_jobs.formats.json_values import json_lines
+    from floodmark.spark_jobs.formats.values import Format, avro
     from floodmark.spark_jobs.job import Job
-    from floodmark.spark_jobs.json_values import json_lines
     from floodmark.spark_jobs.read import read
+    from floodmark.spark_jobs.reading.event_time import drop_duplicates_within, event_time
     from floodmark.spark_jobs.session import local_session, packages
     from floodmark.spark_jobs.substreams import windows_per_key
-    from floodmark.spark_jobs.values import Format, avro
     from floodmark.spark_jobs.write import write
 else:
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from floodmark.producers.metrics import Metrics, delay
+from floodmark.producers.clients.metrics import Metrics, delay
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
 from floodmark.schemas.tracker import Hold
-from floodmark.spark_jobs.drive import Drive
+from floodmark.spark_jobs.batch.handler import Drive
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 

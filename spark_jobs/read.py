@@ -5,75 +5,30 @@ batch, where `drive` takes them.  What remains are decoded data rows with an eve
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from floodmark.producers.kafka import Config, require_topics
+from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import KEY_PREFIX, SUBSTREAM_HEADER, TIME_HEADER, WatermarkRecord
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
-from floodmark.spark_jobs.engine import operators
-from floodmark.spark_jobs.event_time import NEVER
-from floodmark.spark_jobs.judge import SPLITTING, judged
-from floodmark.spark_jobs.lateness import shifted
-from floodmark.spark_jobs.observation import columns
-from floodmark.spark_jobs.plain import refuse_plain_queries
-from floodmark.spark_jobs.security import Client, resolved, settings_of, spark_options
-from floodmark.spark_jobs.source_options import from_earliest, source_options
-from floodmark.spark_jobs.values import Format
+from floodmark.schemas.records import SUBSTREAM_HEADER
+from floodmark.schemas.timestamps import milliseconds
+from floodmark.spark_jobs.formats.values import Format
+from floodmark.spark_jobs.internals.engine import operators
+from floodmark.spark_jobs.queries.source_options import source_options
+from floodmark.spark_jobs.reading.event_time import NEVER
+from floodmark.spark_jobs.reading.judge import SPLITTING
+from floodmark.spark_jobs.reading.observation import columns
+from floodmark.spark_jobs.reading.plain import refuse_plain_queries
+from floodmark.spark_jobs.reading.rows import Decoder, Reading, decoded, flat, header_time
+from floodmark.spark_jobs.reading.security import Client, resolved, settings_of, spark_options
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType, TimestampType
 
 MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
-_MILLISECONDS: Final = r"\A-?[0-9]{1,15}\z"
-_FIRST: Final = 1
-"""Microseconds since 1970: Spark's watermark begins at 0, and operators drop what is not above it."""
-
-_LAST: Final = 253_370_764_800_000_000 - 1
-"""The last microsecond of 9998: an ended input's watermark is that of 9999, and windows behind it never close."""
-
-
-Decoder = Callable[[Column], Column]
-"""From a column of binary values to a column of structs; null where a value cannot be read."""
-
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One call of `read`: what the drive must know of it."""
-
-    name: str
-    topics: tuple[str, ...]
-    event_time: Column
-    decode: Decoder
-    client: Config = field(repr=False)  # may hold secrets, as the options
-    options: Mapping[str, str] = field(repr=False)
-    percentile: int | None = None
-    shift: int = 0
-    """How far event times may lie before those that the marks speak of, milliseconds."""
-    settings: Config = field(default_factory=dict, repr=False)
-    """Those of the client as they were given: with the places of secrets, where ``client`` has the secrets."""
-    late: str | None = None
-    """What becomes of late rows: ``drop``, ``adjust``, or the topic they go to; ``None``: Spark's operators decide."""
-
-    @property
-    def late_topic(self) -> str | None:
-        """The topic that late rows go to."""
-        return None if self.late in {None, "drop", "adjust"} else self.late
-
-    @property
-    def from_earliest(self) -> bool:
-        """Whether a new query begins with the first record that Kafka has."""
-        return from_earliest(self.options)
-
-    def shifted(self, record: WatermarkRecord) -> WatermarkRecord:
-        """Say what a mark promises of this reading's event times."""
-        return shifted(record, self.shift)
 
 
 _readings: Final[dict[str, Reading]] = {}
@@ -168,7 +123,7 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     name = f"floodmark-read-{next(_numbers)}"
     kafka = _load(spark, source)
     fields = _fields(kafka, decode)
-    column, own = _event_time(_flat(kafka, decode), event_time, fields)
+    column, own = _event_time(flat(kafka, decode), event_time, fields)
     reading = Reading(name, names, column, decode, config, source, percentile, milliseconds(shift), settings, late)
     observed = decoded(kafka, reading).observe(reading.name, *columns(names, judged=late is not None))
     rows = observed.where(F.col("kind") == "row")
@@ -183,14 +138,10 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     counts = F.col("event_time")
     values = [(counts if field == time else F.col("value").getField(field)).alias(field) for field in fields]
     values += [] if time in fields else [counts.alias(time)]
-    values += [_header(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
+    values += [header_time(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
     _readings[reading.name] = reading
     refuse_plain_queries(_topics_of)
     return rows.select(values).withWatermark(time, NEVER)
-
-
-_OURS: Final = "floodmark "
-"""How the names of our columns begin, beside fields whose names may be any."""
 
 
 def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
@@ -206,59 +157,12 @@ def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
         raise UsageError(reason=reason) from error
 
 
-def _header(name: str) -> Column:
-    """Return the time in the last header of a name that holds one; null: there is none."""
-    texts = F.transform(
-        F.filter("headers", lambda header: header["key"] == name), lambda header: header["value"].cast("string")
-    )
-    times = F.transform(texts, lambda text: F.when(text.rlike(_MILLISECONDS), text.try_cast("long")))
-    readable = F.filter(times, lambda time: time.between(EARLIEST, END_OF_TIME))
-    return F.timestamp_millis(F.try_element_at(readable, F.lit(-1)))
-
-
 def _fields(kafka: DataFrame, decode: Decoder) -> list[str]:
     """Return the names of the fields that values have."""
     values = kafka.select(decode(F.col("value"))).schema[0].dataType
     if not isinstance(values, StructType):
         raise UsageError(reason=f"values decode to {values.simpleString()}, expected a struct")
     return list(values.names)
-
-
-def _flat(kafka: DataFrame, decode: Decoder) -> DataFrame:
-    """Decode: the columns of Kafka under names that no field has, and beside them the fields of the values."""
-    control = F.coalesce(F.startswith(F.col("key"), F.lit(KEY_PREFIX)), F.lit(False))  # noqa: FBT003  # a SQL literal
-    found = {
-        **{name: F.col(name) for name in ("topic", "partition", "offset", "timestamp", "key", "headers")},
-        "raw": F.col("value"),
-        "control": control,
-        "task": F.spark_partition_id(),
-        "value": F.when(~control, decode(F.col("value"))),
-    }
-    kept = [column.alias(_OURS + name) for name, column in found.items() if name != "headers" or name in kafka.columns]
-    return kafka.select(kept).select("*", F.col(f"`{_OURS}value`.*"))
-
-
-def decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
-    """Tell what each record is, and decode it.
-
-    Adds ``raw``, ``control``, ``task``, ``value``, ``event_time`` and ``kind``: ``mark``, ``row``, or what the
-    record is counted as; and what `judge.judged` adds, where late rows are judged.
-    """
-    flat = _flat(kafka, reading.decode).withColumn(f"{_OURS}event_time", reading.event_time)
-    ours = [name for name in flat.columns if name.startswith(_OURS)]
-    rows = flat.select([F.col(f"`{name}`").alias(name.removeprefix(_OURS)) for name in ours])
-    if "headers" in rows.columns:
-        rows = rows.withColumn("event_time", F.coalesce(_header(TIME_HEADER), "event_time"))
-    kind = (
-        F.when(F.col("control"), "mark")
-        .when(F.col("raw").isNull(), "tombstones")
-        .when(F.col("value").isNull(), "unreadable")
-        .when(F.col("event_time").isNull(), "timeless")
-        .when(~F.unix_micros("event_time").between(_FIRST, _LAST), "out_of_range")
-        .otherwise("row")
-    )
-    rows = rows.withColumn("kind", kind)
-    return rows if reading.late is None else judged(rows, reading.name)
 
 
 def _require_whole_partitions(late: str | None, options: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
-from floodmark.producers.jars import fetch, java
+from floodmark.producers.embedded.jars import fetch, java
 from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)

@@ -8,21 +8,23 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import pyspark
-from floodmark.producers.kafka import require_topics
+from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.records import Membership
-from floodmark.spark_jobs import plain, refusals
-from floodmark.spark_jobs.drive import OUTPUT, Batch, Drive, Settings
-from floodmark.spark_jobs.engine import check, operators
-from floodmark.spark_jobs.event_time import derived_times
+from floodmark.spark_jobs.batch.handler import OUTPUT, Batch, Drive, Settings
+from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
+from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
+from floodmark.spark_jobs.formats.values import Format
+from floodmark.spark_jobs.internals.engine import check, operators
 from floodmark.spark_jobs.job import Job
-from floodmark.spark_jobs.plan import Operator, meaning
-from floodmark.spark_jobs.progress import WindowsClose
-from floodmark.spark_jobs.read import Reading, reading_of
-from floodmark.spark_jobs.security import Client, resolved, settings_of, spark_options
-from floodmark.spark_jobs.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
-from floodmark.spark_jobs.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
-from floodmark.spark_jobs.values import Format
+from floodmark.spark_jobs.progress.progress import WindowsClose
+from floodmark.spark_jobs.queries import refusals
+from floodmark.spark_jobs.queries.plan import Operator, meaning
+from floodmark.spark_jobs.read import reading_of
+from floodmark.spark_jobs.reading import plain
+from floodmark.spark_jobs.reading.event_time import derived_times
+from floodmark.spark_jobs.reading.rows import Reading
+from floodmark.spark_jobs.reading.security import Client, resolved, settings_of, spark_options
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.schemas import FloodmarkError, Verdict, errors
-from floodmark.spark_jobs.drive import Batch
+from floodmark.spark_jobs.batch.handler import Batch
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

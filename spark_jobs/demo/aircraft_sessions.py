@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from floodmark.producers.command import run_command
-from floodmark.schemas.codec import load_schema
+from floodmark.producers.cli.options import run_command
 from floodmark.schemas.timestamps import milliseconds
+from floodmark.spark_jobs.demo.schemas import load_schema
 from floodmark.spark_jobs.demo.stage import run_stage
+from floodmark.spark_jobs.formats.values import avro
 from floodmark.spark_jobs.read import read
 from floodmark.spark_jobs.session import local_session
-from floodmark.spark_jobs.values import avro
 from floodmark.spark_jobs.write import write
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from floodmark.producers.command import run_command
-from floodmark.producers.flights import landed, load
-from floodmark.producers.kafka import end_offsets
-from floodmark.schemas.codec import load_schema
+from floodmark.producers.cli.options import run_command
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.spark_jobs.demo import batch
 from floodmark.spark_jobs.demo.aircraft_sessions import sessions
+from floodmark.spark_jobs.demo.flights import landed, load
+from floodmark.spark_jobs.demo.schemas import load_schema
+from floodmark.spark_jobs.formats.values import avro
 from floodmark.spark_jobs.session import local_session
-from floodmark.spark_jobs.values import avro
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
-from floodmark.producers import flights as source
-from floodmark.producers.embedded_kafka import EmbeddedKafka
-from floodmark.producers.jars import java
-from floodmark.producers.kafka import create_topics, existing_topics
-from floodmark.schemas.codec import codec_of
+from floodmark.producers.clients.admin import create_topics, existing_topics
+from floodmark.producers.embedded.broker import EmbeddedKafka
+from floodmark.producers.embedded.jars import java
 from floodmark.schemas.errors import DeadlineError, UsageError
 from floodmark.spark_jobs.demo import aircraft_sessions, batch, guessed_delay, session_means
+from floodmark.spark_jobs.demo import flights as source
 from floodmark.spark_jobs.demo.processes import Children
+from floodmark.spark_jobs.demo.schemas import codec_of
 from floodmark.spark_jobs.demo.watch import Watch
 from floodmark.spark_jobs.session import local_jars
 

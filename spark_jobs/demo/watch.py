@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
-from floodmark.producers.observer import Data, Observer
+from floodmark.producers.readers.observer import Data, Observer
 from floodmark.schemas.codec import AvroCodec
 from floodmark.schemas.timestamps import END_OF_TIME
 

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, create_topics
-from floodmark.producers.kafka import end_offsets
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.spark_jobs import avro, local_session
-from floodmark.spark_jobs.lateness import NOTHING, Brief, Promises
+from floodmark.spark_jobs.batch.reread import rows_of
+from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises
 from floodmark.spark_jobs.read import Reading
-from floodmark.spark_jobs.reread import rows_of
-from harness import EVENT, events
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.harness import EVENT, events
 
 _ROUNDS = 5
 _TOPIC = "batches"

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.spark_jobs import avro, local_session
 from floodmark.spark_jobs.read import Reading, decoded
-from harness import EVENT, events
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.harness import EVENT, events
 
 PAIRS = 7
 

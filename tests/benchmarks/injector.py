@@ -15,9 +15,9 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from floodmark.producers import EmbeddedKafka, TimePolicy, create_topics
-from floodmark.producers.adapters import JsonField, LogTime
-from floodmark.producers.injection import Injection
-from floodmark.producers.injector import Injector
+from floodmark.producers.event_times.formats import JsonField, LogTime
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.injector import Injector
 
 PARTITIONS = 4
 ROUNDS = 3

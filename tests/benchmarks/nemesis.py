@@ -21,7 +21,7 @@ from pathlib import Path
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs.demo.processes import Child
-from harness import Stream, drain, until, window_counts
+from support.harness import Stream, drain, until, window_counts
 
 WIDTH = 10_000
 STEPS_PER_FAULT = 8

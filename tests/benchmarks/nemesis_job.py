@@ -5,10 +5,10 @@ import sys
 from typing import Annotated
 
 import typer
-from floodmark.producers.command import run_command
+from floodmark.producers.cli.options import run_command
 from floodmark.spark_jobs import avro, local_session, read, write
-from harness import COUNT, EVENT
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.harness import COUNT, EVENT
 
 WIDTH = 10_000
 

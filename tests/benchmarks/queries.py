@@ -20,8 +20,8 @@ from typing import Any
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.spark_jobs import local_session
 from pyspark.sql import SparkSession
-from query_cases import case
-from trial import differences, quick, run
+from support.query_cases import case
+from support.trial import differences, quick, run
 
 
 class Bench:

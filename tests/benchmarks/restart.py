@@ -15,7 +15,7 @@ from pathlib import Path
 
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, create_topics, explicit
 from floodmark.spark_jobs.demo.processes import Child
-from harness import Stream, until
+from support.harness import Stream, until
 
 
 def main(rounds: int = 5) -> None:

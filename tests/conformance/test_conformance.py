@@ -10,7 +10,7 @@ from floodmark.producers import Observer
 from floodmark.schemas import END_OF_TIME, Status, Tracker, control_key, decode_watermark, encode_watermark
 from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.spark_jobs import avro, read, write
-from harness import EVENT, mark, until
+from support.harness import EVENT, mark, until
 
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))["case"]
 NOW = time.time_ns() // 1_000_000

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, bounded_out_of_orderness, with_idleness
-from floodmark.producers.clock import Clock
-from floodmark.producers.completeness import Buffer
-from floodmark.producers.emitter import Emitter, Identity
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.strategies.emitter import Emitter, Identity
 from floodmark.schemas import Membership, Status, Tracker
+from floodmark.schemas.completeness.buffer import Buffer
 from floodmark.spark_jobs import avro, read, write
-from harness import EVENT, events, until
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.harness import EVENT, events, until
 
 CASES = tomllib.loads(Path(__file__).with_name("streams.toml").read_text(encoding="utf-8"))["case"]
 cases = pytest.mark.parametrize("case", CASES, ids=[f"{case['origin']}: {case['name']}" for case in CASES])

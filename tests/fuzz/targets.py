@@ -13,12 +13,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.adapters import AvroField, CockroachDb, InputFormat, JsonField, LogTime, TiCdcCanal, TiCdcOpen
-from floodmark.producers.lane import Lane, PolicyLane, ResolvedLane, Way
-from floodmark.producers.messages import Sorter
-from floodmark.producers.position import Position
-from floodmark.producers.reader import Reader
-from floodmark.producers.time_policy import TimePolicy
+from floodmark.producers.event_times.formats import (
+    AvroField,
+    CockroachDb,
+    InputFormat,
+    JsonField,
+    LogTime,
+    TiCdcCanal,
+    TiCdcOpen,
+)
+from floodmark.producers.event_times.input_partition import Lane, PolicyLane, ResolvedLane, Way
+from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import (
     AvroCodec,
     Holder,
@@ -31,7 +36,10 @@ from floodmark.schemas import (
     encode_watermark,
     is_control_key,
 )
+from floodmark.schemas.classify import Sorter
 from floodmark.schemas.codec import without_logical_types
+from floodmark.schemas.completeness.position import Position
+from floodmark.schemas.completeness.reader import Reader
 from floodmark.schemas.errors import (
     CorruptSnapshotError,
     InvalidRecordError,

@@ -17,11 +17,11 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, create_topics
-from floodmark.producers.jars import fetch, java
+from floodmark.producers.embedded.jars import fetch, java
 from floodmark.spark_jobs import read, write
-from harness import EVENT, until
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro
+from support.harness import EVENT, until
 
 VERSION = "4.1.0"
 LINES = [f"line {number}" for number in range(50)]

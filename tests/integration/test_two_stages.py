@@ -9,13 +9,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from floodmark.producers import create_topics, flights
-from floodmark.producers.kafka import require_topics
-from floodmark.schemas import FloodmarkError, codec_of
-from floodmark.spark_jobs.demo import aircraft_sessions, batch, session_means
+from floodmark.producers import create_topics
+from floodmark.producers.clients.admin import require_topics
+from floodmark.schemas import FloodmarkError
+from floodmark.spark_jobs.demo import aircraft_sessions, batch, flights, session_means
 from floodmark.spark_jobs.demo.processes import Children
+from floodmark.spark_jobs.demo.schemas import codec_of
 from floodmark.spark_jobs.demo.watch import Watch
-from harness import until
+from support.harness import until
 from testcontainers.core.container import DockerContainer
 
 import docker

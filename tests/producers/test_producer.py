@@ -15,13 +15,13 @@ from floodmark.producers import (
     Unreadable,
     WatermarkedProducer,
     ascending,
-    embedded_kafka,
     explicit,
     ingress,
     punctuated,
 )
-from floodmark.producers.clock import Clock
-from floodmark.producers.kafka import redacted
+from floodmark.producers.clients.admin import redacted
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.embedded import broker
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
@@ -35,7 +35,7 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from harness import drain, until
+from support.harness import drain, until
 
 pytestmark = pytest.mark.kafka
 
@@ -247,7 +247,7 @@ def test_an_unknown_topic_is_named(kafka):
 
 
 def test_no_broker_is_named(monkeypatch):
-    monkeypatch.setattr("floodmark.producers.kafka.TIMEOUT", 1.0)
+    monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 1.0)
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1 within 1\.0 s"):
         WatermarkedProducer({"bootstrap.servers": "127.0.0.1:1"}, topic="t", source="a", strategy=ascending())
 
@@ -293,12 +293,12 @@ def test_the_embedded_broker_comes_back_with_its_data(tmp_path):
 
 def test_a_cluster_id_never_looks_like_an_option(monkeypatch):
     drawn = iter([b"\xf8" + b"\0" * 15, b"\xfb" * 16, b"\0" * 16])  # the first two begin with a dash
-    monkeypatch.setattr(embedded_kafka.uuid, "uuid4", lambda: SimpleNamespace(bytes=next(drawn)))
-    assert embedded_kafka._cluster_id() == "A" * 22  # noqa: SLF001
+    monkeypatch.setattr(broker.uuid, "uuid4", lambda: SimpleNamespace(bytes=next(drawn)))
+    assert broker._cluster_id() == "A" * 22  # noqa: SLF001
 
 
 def test_missing_and_old_java_are_named(tmp_path, monkeypatch):
-    from floodmark.producers.jars import java  # noqa: PLC0415
+    from floodmark.producers.embedded.jars import java  # noqa: PLC0415
 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaError, match="none at"):
@@ -312,7 +312,7 @@ def test_missing_and_old_java_are_named(tmp_path, monkeypatch):
 
 
 def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka, monkeypatch):
-    monkeypatch.setattr("floodmark.producers.embedded_kafka._START_TIMEOUT", 20.0)
+    monkeypatch.setattr("floodmark.producers.embedded.broker._START_TIMEOUT", 20.0)
     (tmp_path / "taken").mkdir()
     port = kafka.bootstrap_servers.split(":")[1]
     (tmp_path / "taken" / "ports").write_text(f"{port} {port}")

@@ -20,13 +20,13 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.check import check_topic
-from floodmark.producers.clock import Clock
-from floodmark.producers.emitter import Emitter, Identity
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.outbox import Outbox
+from floodmark.producers.readers.check import check_topic
+from floodmark.producers.strategies.emitter import Emitter, Identity
 from floodmark.schemas import Membership, Status, decode_watermark
 from floodmark.schemas.errors import DeliveryError, EndedError, LateRecordError, UsageError
-from harness import drain, until
+from support.harness import drain, until
 
 DAY = timedelta(days=1)
 

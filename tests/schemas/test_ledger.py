@@ -8,9 +8,9 @@ import pytest
 from floodmark.schemas import Status
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.schemas.ledger import Discord, Ledger
-from harness import mark
 from hypothesis import given
 from hypothesis import strategies as st
+from support.harness import mark
 
 LOST, SURPLUS, GAP = Discord
 

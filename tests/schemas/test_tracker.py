@@ -3,7 +3,7 @@
 import pytest
 from floodmark.schemas import END_OF_TIME, Status, Tracker, Verdict
 from floodmark.schemas.errors import CorruptSnapshotError
-from harness import mark
+from support.harness import mark
 
 IDLE, ENDED = Status.IDLE, Status.ENDED
 

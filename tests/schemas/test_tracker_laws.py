@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pytest
 from floodmark.schemas import END_OF_TIME, Status, Tracker
-from harness import mark
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.harness import mark
 
 
 class Model:

@@ -7,9 +7,9 @@ import os
 from collections import Counter
 
 import pytest
-from floodmark.producers.checker import Checker, Fault
 from floodmark.schemas import FORMAT_VERSION, HEADER, WatermarkRecord, control_key, encode_watermark
-from world import HAPPENINGS, STEPS, Row, World
+from floodmark.schemas.checker import Checker, Fault
+from support.world import HAPPENINGS, STEPS, Row, World
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "2000"))
 CHUNKS = 10

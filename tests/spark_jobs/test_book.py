@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.spark_jobs import json_lines, read, write
-from harness import drain
-from trial import quick
+from support.harness import drain
+from support.trial import quick
 
 pytestmark = pytest.mark.spark
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from counting import WIDTH, counted, read_events, windowed
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.schemas.errors import BrokerUnavailableError, UsageError
 from floodmark.spark_jobs import avro, read
-from harness import COUNT, Stream, drain, window_counts
+from support.counting import WIDTH, counted, read_events, windowed
+from support.harness import COUNT, Stream, drain, window_counts
 
 pytestmark = pytest.mark.spark
 
@@ -95,7 +95,7 @@ def test_within_a_guarded_cluster_the_settings_of_read_do_for_write(spark, guard
         counted(windowed(rows), "in", checkpoint)
     counted(windowed(rows), "out", checkpoint).await_end(_LIMIT)
     assert window_counts(drain(guarded.config, "out")[0]) == stream.windows(WIDTH)
-    monkeypatch.setattr("floodmark.producers.kafka.TIMEOUT", 2.0)
+    monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailableError):
         read_events(spark, guarded.bootstrap_servers, "in", options=SPARK_PASSWORD)
 

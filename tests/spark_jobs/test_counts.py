@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from counting import read_events
 from floodmark.producers import WatermarkedProducer, ascending, create_topics
 from floodmark.schemas import control_key, encode_watermark
 from floodmark.schemas.ledger import Discord
 from floodmark.spark_jobs import write
-from harness import Stream, events, mark
+from support.counting import read_events
+from support.harness import Stream, events, mark
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from floodmark.producers.jars import cache, fetch
+from floodmark.producers.embedded.jars import cache, fetch
 
 ROOT = Path(__file__).parents[2]
 OLDEST = "4.0.0"

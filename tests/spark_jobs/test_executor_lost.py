@@ -8,18 +8,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from counting import WIDTH
-from harness import Stream
+from support.counting import WIDTH
+from support.harness import Stream
 
 pytestmark = pytest.mark.spark
-_SCRIPT = Path(__file__).with_name("losing_executor.py")
+_SCRIPT = Path(__file__).parents[1] / "support" / "losing_executor.py"
 
 
 def test_tasks_that_run_again_are_counted_once(kafka, topic, tmp_path):
     given, marker = topic(4), tmp_path / "killed"
     stream = Stream.seeded(41, sources=2)
     stream.produce(kafka.config, given)
-    path = os.pathsep.join([str(_SCRIPT.parent.parent), str(_SCRIPT.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(_SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(_SCRIPT), kafka.bootstrap_servers, given, str(tmp_path / "checkpoint"), str(marker)]
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)

@@ -12,9 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
-from counting import WIDTH, counted, read_events, windowed
 from floodmark.producers import WatermarkedProducer, ascending, explicit
-from floodmark.producers.kafka import end_offsets
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas import END_OF_TIME, Membership, control_key, encode_watermark
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
@@ -29,8 +28,9 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.spark_jobs import json_lines, write
-from harness import Stream, counts, drain, events, mark, until, window_counts
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.counting import WIDTH, counted, read_events, windowed
+from support.harness import Stream, counts, drain, events, mark, until, window_counts
 
 pytestmark = pytest.mark.spark
 
@@ -531,14 +531,14 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
 
 
 def test_no_broker_is_named(source, monkeypatch):
-    monkeypatch.setattr("floodmark.producers.kafka.TIMEOUT", 1.0)
+    monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 1.0)
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
         source("t", bootstrap_servers="127.0.0.1:1")
 
 
 def test_a_spark_without_the_needed_internals_is_named(kafka, topic, source, checkpoint, monkeypatch):
     from floodmark.schemas.errors import UnsupportedSparkError  # noqa: PLC0415
-    from floodmark.spark_jobs.engine import Engine, operators  # noqa: PLC0415
+    from floodmark.spark_jobs.internals.engine import Engine, operators  # noqa: PLC0415
 
     with pytest.raises(UnsupportedSparkError, match=r"watermarkTracker.*is not reachable"):
         Engine(object())

@@ -1,10 +1,10 @@
 """Kafka dies under a running job: back soon, nothing is lost; gone for good, the job says so."""
 
 import pytest
-from counting import WIDTH, counted, read_events, windowed
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, create_topics, explicit
 from floodmark.schemas import FloodmarkError, Membership
-from harness import Stream, drain, until, window_counts
+from support.counting import WIDTH, counted, read_events, windowed
+from support.harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
 

@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 import pytest
-from counting import counted, read_events, windowed
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.schemas import Membership
-from harness import Stream, drain, until, window_counts
+from support.counting import counted, read_events, windowed
+from support.harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
 WIDTH = 1_000

@@ -12,8 +12,8 @@ import pytest
 from floodmark.producers import Data, Observer
 from floodmark.schemas import END_OF_TIME, Membership
 from floodmark.schemas.errors import PromiseBrokenError
-from harness import until
-from operators import (
+from support.harness import until
+from support.operators import (
     Query,
     Source,
     Step,
@@ -40,11 +40,11 @@ from operators import (
     union,
     viewed,
 )
-from operators import (
+from support.operators import (
     session as sessions,
 )
-from streams import Log, Put, Say, batches_of, decode, total
-from trial import Trial, differences, frames, quick, run, start
+from support.streams import Log, Put, Say, batches_of, decode, total
+from support.trial import Trial, differences, frames, quick, run, start
 
 pytestmark = pytest.mark.spark
 

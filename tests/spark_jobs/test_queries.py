@@ -1,8 +1,8 @@
 """Queries and streams made up from seeds, each as a job; ``benchmarks/queries.py`` runs more of them."""
 
 import pytest
-from query_cases import case
-from trial import differences, quick, run
+from support.query_cases import case
+from support.trial import differences, quick, run
 
 pytestmark = pytest.mark.spark
 

@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from counting import WIDTH, counted, read_events, windowed
-from crashing_job import STEPS
 from floodmark.producers import Data, Mark, Observer
-from harness import Stream, drain, until, window_counts
+from support.counting import WIDTH, counted, read_events, windowed
+from support.crashing_job import STEPS
+from support.harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
-_SCRIPT = Path(__file__).with_name("crashing_job.py")
+_SCRIPT = Path(__file__).parents[1] / "support" / "crashing_job.py"
 
 
 def run(*arguments, delivery="exactly-once"):
-    path = os.pathsep.join(str(folder) for folder in (_SCRIPT.parent.parent, _SCRIPT.parent))
+    path = os.pathsep.join([str(_SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "DELIVERY": delivery}
     command = [sys.executable, str(_SCRIPT), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
@@ -41,7 +41,7 @@ def test_killed_at_every_step_and_started_again_equals_a_batch_computation(kafka
 
 
 def assert_no_row_behind_a_mark(kafka, out):
-    from harness import counts  # noqa: PLC0415  # next to its only use
+    from support.harness import counts  # noqa: PLC0415  # next to its only use
 
     with Observer(kafka.config, [out]) as observer:
         watermarks, epochs = {}, set()

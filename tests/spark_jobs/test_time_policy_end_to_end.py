@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import TimePolicy
-from floodmark.producers.adapters import JsonField, over_json, over_key
-from floodmark.producers.injection import Injection
-from floodmark.producers.injector import Injector
+from floodmark.producers.event_times.formats import JsonField, over_json, over_key
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import read, windows_per_key, write
-from golden import POLICIES, clock, golden
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.golden import POLICIES, clock, golden
 
 pytestmark = pytest.mark.spark
 WIDTH = 5 * 60_000

@@ -1,0 +1,1 @@
+"""The command ``floodmark``.  Commands that need Spark join by the entry-point group ``floodmark.commands``."""

@@ -1,0 +1,240 @@
+"""The command ``floodmark``."""
+
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import entry_points, version
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from floodmark.producers.cli.options import (
+    BootstrapServers,
+    ConfigFile,
+    injection_line,
+    input_format,
+    judged_values,
+    kafka_settings,
+    run_command,
+    seconds,
+    stop_on_signals,
+    substreams,
+    text_file,
+)
+from floodmark.producers.clients.metrics import serve_metrics
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.producers.injector.injected import decisions_of
+from floodmark.producers.injector.injector import Injector
+from floodmark.producers.injector.preview import preview_injection
+from floodmark.producers.readers.check import checker_of, findings
+from floodmark.producers.readers.tail import tail_lines
+from floodmark.schemas.codec import AvroCodec, without_logical_types
+from rich.console import Console
+from rich.markup import escape
+
+_TOLD: Final = 10_000  # records between two words of progress
+
+app = typer.Typer(
+    name="floodmark",
+    help="In-band watermarks for Kafka and Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+
+
+def _show_version(*, asked: bool) -> None:
+    if asked:
+        typer.echo(f"floodmark {version('floodmark')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """In-band watermarks for Kafka and Spark: topics that know how complete they are."""
+
+
+@app.command()
+def check(
+    topic: Annotated[str, typer.Argument(help="The topic to check.")],
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    schema: Annotated[Path | None, typer.Option(help="Judge lateness: in Avro of this schema ...")] = None,
+    event_time: Annotated[str | None, typer.Option(help="... this field is the event time.")] = None,
+    json_field: Annotated[str | None, typer.Option(help="Judge lateness: by this field of JSON objects.")] = None,
+    unit: Annotated[str, typer.Option(help="Unit of the JSON field since 1970: s, ms, us or ns.")] = "ms",
+    config: ConfigFile = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
+) -> None:
+    """Check that a topic keeps its promises: every record of it, from the beginning.
+
+    Finds late rows, regressing marks, missing and surplus members, gaps in sequences, lost and surplus rows,
+    unreadable marks and rows, topics without one readable row, conflicting replays, zombies, membership conflicts, what
+    comes after the end, unmarked partitions and missing headers.
+
+    Exit status: 0 nothing is wrong, 1 something is, 2 could not check.
+    """
+    values = judged_values(json_field, unit, schema, event_time)
+    settings = kafka_settings(bootstrap_servers, config)
+    console = Console(stderr=True)
+    faults = 0
+    with console.status("reading") as status:
+
+        def progress(count: int) -> None:
+            if count % _TOLD == 0:
+                status.update(f"{count:,} records read")
+
+        checker = checker_of(settings, topic)
+        for finding in findings(settings, topic, values, checker, progress):
+            faults += 1
+            typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}) if json else str(finding))
+    judged = "" if values else ", lateness not judged (no --schema or --json-field)"
+    counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
+    typer.echo(f"{topic}: {counts}: {faults} fault(s)", err=True)
+    raise typer.Exit(1 if faults else 0)
+
+
+@app.command()
+def inject(  # noqa: PLR0913  # each is an option of the command line
+    *,
+    source_topic: Annotated[str, typer.Option("--from", help="The topic without watermarks.")],
+    target_topic: Annotated[str, typer.Option("--to", help="The topic that gets them; at least as many partitions.")],
+    bootstrap_servers: BootstrapServers = None,
+    json_field: Annotated[str | None, typer.Option(help="Event time: this JSON field; a dot leads within.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="Of the field since 1970: s, ms, us, ns; default: ms, or as Avro says.")
+    ] = None,
+    schema: Annotated[Path | None, typer.Option(help="Event time: in Avro of this schema ...")] = None,
+    event_time: Annotated[str | None, typer.Option(help="... this field.")] = None,
+    log_time: Annotated[bool, typer.Option(help="Event time: Kafka's own timestamp.")] = False,
+    changefeed: Annotated[
+        str | None, typer.Option(help="It brings promises: cockroachdb, ticdc-canal, ticdc-open.")
+    ] = None,
+    early: Annotated[
+        float | None, typer.Option(help="Drop events this much ahead of arrival, seconds; -1: none.")
+    ] = 300,
+    late: Annotated[float, typer.Option(help="Events more seconds behind their arrival are late.")] = 5,
+    out_of_order: Annotated[
+        float | None, typer.Option(help="Seconds that events may be out of order; default: as --late, with --over 0.")
+    ] = None,
+    on_late: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
+    on_out_of_order: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
+    over: Annotated[
+        str | None, typer.Option(help="A watermark for every 'key', or every value of a JSON field.")
+    ] = None,
+    drop_late: Annotated[bool, typer.Option(help="Leave out what a changefeed repeats behind its promises.")] = False,
+    dropped_to: Annotated[str | None, typer.Option(help="A topic for what is dropped; default: it is counted.")] = None,
+    source: Annotated[str, typer.Option(help="Source id in the target topic; default: inject-<from>.")] = "",
+    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between transactions and marks.")] = 1,
+    align: Annotated[float | None, typer.Option(help="Hold partitions more seconds ahead of the slowest.")] = None,
+    decisions_from: Annotated[
+        str | None, typer.Option(help="Decide as the run that wrote this topic did, not by the clock.")
+    ] = None,
+    until_end: Annotated[bool, typer.Option(help="Stop when all that is there has been passed on.")] = False,
+    end: Annotated[bool, typer.Option(help="With --until-end: say that nothing more will come.")] = False,
+    allow_unreadable: Annotated[
+        bool, typer.Option(help="Go on although no record so far tells a readable time.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show what would become of 1,000 records; write nothing.")] = False,
+    reset: Annotated[bool, typer.Option(help="Begin anew: delete the target's records, all its own.")] = False,
+    config: ConfigFile = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this loopback port.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON after each transaction.")] = False,
+) -> None:
+    """Bring a topic without watermarks into the system, exactly once.
+
+    Passes every record on to the same partition, byte for byte, and puts marks between them: by a time policy (how
+    late, early and out of order events may be), or by the promises of a CockroachDB or TiCDC changefeed.  An event
+    whose time was adjusted carries the time that counts in the header floodmark-time.  Start it again after a crash:
+    it goes on where its last transaction ended.  What cannot be read is passed on and counted; where no record at all
+    tells a time, it does not begin.  Ctrl-C and SIGTERM commit what was read, and end it.
+
+    Exit status: 0 done or interrupted, 2 could not go on.
+    """
+    injection = Injection(
+        source_topic,
+        target_topic,
+        input_format(changefeed, json_field, unit, schema, event_time, log_time=log_time),
+        TimePolicy(
+            early=None if early is None or early == -1 else seconds(early, "--early"),
+            on_late=on_late,  # type: ignore[arg-type]  # the policy says what it knows
+            on_out_of_order=on_out_of_order,  # type: ignore[arg-type]  # the same
+            late=seconds(late, "--late"),
+            out_of_order=None if out_of_order is None else seconds(out_of_order, "--out-of-order"),
+        ),
+        over=substreams(over),
+        drop_late=drop_late,
+        dropped_to=dropped_to,
+        source=source,
+        interval=seconds(interval, "--interval"),
+        align=None if align is None else seconds(align, "--align"),
+        allow_unreadable=allow_unreadable,
+    )
+    settings = kafka_settings(bootstrap_servers, config)
+    if dry_run:
+        preview = preview_injection(injection, settings)
+        typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))
+        preview.require_time()
+        return
+    with stop_on_signals() as stop:
+        decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
+        exporter = None if metrics_port is None else serve_metrics(metrics_port)
+        console = Console(stderr=True)
+        with (
+            Injector(injection, settings, decisions=decisions, reset=reset) as injector,
+            console.status("waiting") as status,
+        ):
+
+            def progress(injector: Injector) -> None:
+                if exporter is not None:
+                    exporter.update(injector.metrics())
+                if json:
+                    typer.echo(dumps({**injector.counts, **injector.fates, "watermarks": injector.watermarks}))
+                status.update(escape(injection_line(injector)))
+
+            injector.run(until_end=until_end, progress=progress, stop=stop)
+            if end and not stop():
+                injector.end()
+            typer.echo(injection_line(injector), err=True)
+
+
+@app.command()
+def tail(  # each is an option of the command line
+    topic: Annotated[str, typer.Argument(help="The topic to follow.")],
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    from_beginning: Annotated[bool, typer.Option(help="Begin with the first record, not with the next.")] = False,
+    until_end: Annotated[bool, typer.Option(help="Stop at what is now the end.")] = False,
+    marks: Annotated[bool, typer.Option(help="Show marks only.")] = False,
+    schema: Annotated[Path | None, typer.Option(help="Avro schema, to show values by.")] = None,
+    config: ConfigFile = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
+) -> None:
+    """Show a topic's records and marks as people read them, with the watermark they add up to.
+
+    Exit status: 0 done or interrupted, 2 could not read.
+    """
+    settings = kafka_settings(bootstrap_servers, config)
+    codec = None if schema is None else AvroCodec(without_logical_types(text_file(schema)))
+    with suppress(KeyboardInterrupt):
+        for shown in tail_lines(
+            settings, topic, codec, from_beginning=from_beginning, until_end=until_end, marks_only=marks, as_json=json
+        ):
+            typer.echo(shown)
+
+
+def main() -> None:
+    """Run the command, with those that installed packages add: ``demo`` needs Spark, which nothing here imports."""
+    for command in entry_points(group="floodmark.commands"):
+        app.command(command.name)(command.load())
+    run_command(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""What the commands share: options to objects, settings from a file, and errors in one line with exit status 2."""
+
+import logging
+import math
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from string import Template
+from typing import Annotated, Any, Final
+
+import typer
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from floodmark.producers.clients.admin import QUIET, redacted
+from floodmark.producers.event_times.formats import (
+    AvroField,
+    CockroachDb,
+    InputFormat,
+    JsonField,
+    LogTime,
+    Over,
+    TiCdcCanal,
+    TiCdcOpen,
+    over_json,
+    over_key,
+)
+from floodmark.producers.injector.injector import Injector
+from floodmark.schemas.errors import FloodmarkError, UsageError
+from floodmark.schemas.timestamps import to_datetime
+
+_CHANGES: Final = ("unreadable_headers", "headers_removed", "timestamps_replaced")
+_CHANGEFEEDS: dict[str, Callable[[], InputFormat]] = {
+    "cockroachdb": CockroachDb,
+    "ticdc-canal": TiCdcCanal,
+    "ticdc-open": TiCdcOpen,
+}
+
+
+def run_command(main: Callable[..., Any] | typer.Typer) -> None:
+    """Run a function (or a group of commands) as this process's command.
+
+    An error of Floodmark or of Kafka becomes one line on standard error, and the exit status is 2.
+    """
+    _log_plainly()
+    if isinstance(main, typer.Typer):
+        app = main
+    else:
+        app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        app.command()(main)
+    try:
+        app()
+    except FloodmarkError as error:
+        typer.echo(f"floodmark: {error}", err=True)
+        raise SystemExit(2) from None
+    except KafkaException as error:
+        typer.echo(f"floodmark: Kafka: {_reason(error)}", err=True)
+        raise SystemExit(2) from None
+
+
+def _log_plainly() -> None:
+    """Show warnings in a line each, but not that a young cluster's coordinators take a moment: clients try again."""
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: "load in progress" not in record.getMessage())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(levelname)s %(message)s")
+
+
+BootstrapServers = Annotated[str | None, typer.Option(help="Kafka's address; default: the one in --config.")]
+"""The option that all commands share."""
+
+ConfigFile = Annotated[Path | None, typer.Option(help="File of Kafka settings, name=value a line, with ${ENV}.")]
+"""The same."""
+
+
+def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
+    """Return the confluent-kafka settings that the options of a command name, checked before anything is done.
+
+    Args:
+        bootstrap_servers: Kafka's address; it overrules the file's.
+        config: a file of settings, see `settings_file`.
+
+    Raises:
+        UsageError: where no address is given, or a setting is none that confluent-kafka knows.
+    """
+    settings = settings_file(config)
+    if bootstrap_servers is not None:
+        settings["bootstrap.servers"] = bootstrap_servers
+    if not settings.get("bootstrap.servers"):
+        raise UsageError(reason="no Kafka address: pass --bootstrap-servers, or bootstrap.servers in --config")
+    try:
+        AdminClient(dict[str, Any](settings), logger=QUIET)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise UsageError(reason=f"Kafka setting: {_without_secrets(_reason(error), settings)}") from None
+    return settings
+
+
+def _reason(error: Exception) -> str:
+    return error.args[0].str() if isinstance(error, KafkaException) else str(error)
+
+
+def _without_secrets(text: str, settings: dict[str, str]) -> str:
+    for name, shown in redacted(settings).items():
+        if shown != settings[name] and settings[name]:
+            text = text.replace(settings[name], shown)
+    return text
+
+
+def settings_file(path: Path | None) -> dict[str, str]:
+    """Read Kafka settings from a file, so that no secret stands on a command line.
+
+    One ``name=value`` a line; ``#`` begins a comment; ``${NAME}`` is filled in from the environment.
+
+    Raises:
+        UsageError: where the file or a line cannot be read, or a variable is not set; the message never holds a value.
+    """
+    if path is None:
+        return {}
+    settings = {}
+    for number, line in enumerate(text_file(path).splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(reason=f"{path} line {number}: expected name=value")
+        try:
+            settings[name.strip()] = Template(value.strip()).substitute(os.environ)
+        except (KeyError, ValueError) as error:
+            raise UsageError(reason=f"{path} line {number}: {name.strip()} names a variable that is not set") from error
+    return settings
+
+
+def text_file(path: Path) -> str:
+    """Return the text of a file that an option names.
+
+    Raises:
+        UsageError: where it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(reason=f"{path} is no UTF-8 text") from error
+    except OSError as error:
+        raise UsageError(reason=f"{path} cannot be read: {error.strerror}") from error
+
+
+def seconds(value: float, option: str) -> timedelta:
+    """Return the duration that an option gives in seconds.
+
+    Raises:
+        UsageError: where it is no duration that a calendar of 9999 years knows.
+
+    >>> seconds(1.5, "--late")
+    datetime.timedelta(seconds=1, microseconds=500000)
+    """
+    if not math.isfinite(value) or abs(value) > timedelta.max.total_seconds() / 2:
+        raise UsageError(reason=f"{option} is {value:g}, expected a number of seconds")
+    return timedelta(seconds=value)
+
+
+def input_format(  # options of a command
+    changefeed: str | None,
+    json_field: str | None,
+    unit: str | None,
+    schema: Path | None,
+    event_time: str | None,
+    *,
+    log_time: bool,
+) -> InputFormat:
+    """Return what the options of ``inject`` say of time.
+
+    Raises:
+        UsageError: where they say nothing, or two things.
+    """
+    given = [changefeed is not None, json_field is not None, schema is not None, log_time]
+    if sum(given) != 1 or (schema is None) != (event_time is None):
+        reason = "inject needs one of --json-field, --schema with --event-time, --log-time and --changefeed"
+        raise UsageError(reason=reason)
+    if unit is not None and json_field is None and schema is None:
+        raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --schema with --event-time")
+    if changefeed is not None:
+        if changefeed not in _CHANGEFEEDS:
+            raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(_CHANGEFEEDS)}")
+        return _CHANGEFEEDS[changefeed]()
+    if json_field is not None:
+        return JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit
+    if schema is not None and event_time is not None:
+        return AvroField(text_file(schema), event_time, unit)  # type: ignore[arg-type]  # the same
+    return LogTime()
+
+
+def judged_values(json_field: str | None, unit: str, schema: Path | None, event_time: str | None) -> InputFormat | None:
+    """Return what the options of ``check`` say of time; ``None``: nothing.
+
+    Raises:
+        UsageError: where they say two things, or half of one.
+    """
+    if json_field is None and schema is None and event_time is None:
+        return None
+    if (schema is None) != (event_time is None) or (schema is None) == (json_field is None):
+        raise UsageError(reason="check needs --schema with --event-time, or --json-field, or none of them")
+    return input_format(None, json_field, unit, schema, event_time, log_time=False)
+
+
+def substreams(over: str | None) -> Over | None:
+    """Return what ``--over`` names: ``key``, or a JSON field."""
+    if over is None:
+        return None
+    return over_key if over == "key" else over_json(over)
+
+
+def injection_line(injector: Injector) -> str:
+    """Say in a line how far an injection is."""
+    known = [watermark for watermark in injector.watermarks.values() if watermark is not None]
+    reached = (
+        f"watermark {to_datetime(min(known)).isoformat()}" if len(known) == len(injector.watermarks) else "unknown"
+    )
+    found = injector.fates + Counter({name: injector.counts[name] for name in _CHANGES})
+    fates = ", ".join(f"{count:,} {fate.replace('_', ' ')}" for fate, count in sorted(found.items()) if count)
+    trouble = f"; first trouble: {injector.first_trouble}" if injector.first_trouble else ""
+    return f"{injector.counts['records']:,} records read, {fates or 'nothing yet'}; {reached}{trouble}"
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Within the block, Ctrl-C and SIGTERM only ask to stop; give a function that tells whether they have.
+
+    What is under way is finished, so nothing is committed by halves.  A second signal interrupts at once.
+    """
+    asked = False
+
+    def ask(_number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,172 @@
+"""A real single-node Apache Kafka (KRaft) from its own jars, on loopback: for the demo, tests and first steps.
+
+Not for production: one node, no replication.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from floodmark.producers.clients.admin import QUIET
+from floodmark.producers.embedded.jars import fetch, java
+from floodmark.schemas.errors import EmbeddedKafkaError
+
+VERSION: Final = "4.1.0"
+_START_TIMEOUT: Final = 90.0
+_LOG4J: Final = """\
+<Configuration status="WARN">
+<Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
+<Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>
+"""
+
+
+def _cluster_id() -> str:
+    """Return a new id; never one that begins with a dash, which Kafka's command would take for an option."""
+    while True:
+        found = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not found.startswith("-"):
+            return found
+
+
+class EmbeddedKafka:
+    """One broker, started by `start` (or ``with``) and ended by `stop`; its data stays in ``directory``.
+
+    Args:
+        directory: where data, settings and the log of the broker go; a directory used before is taken up again.
+        heap: the broker's Java heap.
+    """
+
+    def __init__(self, directory: Path, heap: str = "512m") -> None:
+        """Choose the ports; nothing runs yet."""
+        self.directory = directory
+        self.log = directory / "kafka.log"
+        self._heap = heap
+        self._port, self._controller_port = self._ports()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The confluent-kafka settings that reach this broker."""
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    def _ports(self) -> tuple[int, int]:
+        kept = self.directory / "ports"
+        if kept.exists():  # a restart must come back where its clients look for it
+            first, second = kept.read_text(encoding="ascii").split()
+            return int(first), int(second)
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", 0))
+            return int(one.getsockname()[1]), int(other.getsockname()[1])
+
+    def start(self) -> Self:
+        """Start the broker and wait until it answers.
+
+        Raises:
+            EmbeddedKafkaError: where it does not come up.
+            JavaError: where there is no Java 17.
+        """
+        jars = fetch("org.apache.kafka", "kafka_2.13", VERSION)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "ports").write_text(f"{self._port} {self._controller_port}", encoding="ascii")
+        (self.directory / "log4j2.xml").write_text(_LOG4J, encoding="ascii")
+        properties = self.directory / "server.properties"
+        properties.write_text(self._properties(), encoding="utf-8")
+        classpath = os.pathsep.join(map(str, jars))
+        base = [java(), f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4"]
+        base += [f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}", "-cp", classpath]
+        with self.log.open("ab") as log:
+            if not (self.directory / "data" / "meta.properties").exists():
+                formatting = [*base, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)]
+                if subprocess.run(formatting, stdout=log, stderr=log, check=False).returncode:  # noqa: S603
+                    raise EmbeddedKafkaError(reason="its storage could not be formatted", log=self.log)
+            # A session of its own: Ctrl-C reaches the command, which then stops the broker in order.
+            self._process = subprocess.Popen(  # noqa: S603
+                [*base, "kafka.Kafka", str(properties)], stdout=log, stderr=log, start_new_session=True
+            )
+        self._await_answer()
+        return self
+
+    def _properties(self) -> str:
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.directory / "data"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            "log.retention.ms": "-1",  # event times of long ago must not let their topics vanish
+            "log.cleaner.dedupe.buffer.size": "8388608",
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+    def _await_answer(self) -> None:
+        admin = AdminClient({**self.config, "socket.timeout.ms": 2000}, logger=QUIET)
+        deadline = time.monotonic() + _START_TIMEOUT
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                break
+            try:
+                admin.list_topics(timeout=1)
+            except KafkaException:
+                time.sleep(0.1)
+            else:
+                return
+        self.stop()
+        raise EmbeddedKafkaError(reason=f"the broker did not answer within {_START_TIMEOUT} s", log=self.log)
+
+    @property
+    def running(self) -> bool:
+        """Whether the broker's process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End the broker at once (SIGKILL), as a crash would; `start` brings it back with its data."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Stop the broker in order; its data stays."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()

@@ -1,0 +1,124 @@
+"""What an injector is to do, and what it must not forget: both are values.  Pure."""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from floodmark.producers.event_times.formats import InputFormat, Over
+from floodmark.producers.event_times.input_partition import Lane, PolicyLane, ResolvedLane
+from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UsageError
+from floodmark.schemas.records import Membership
+
+STATE_HEADER: Final = "floodmark-injector"
+"""The header of an injector's marks with the next input offset and the state of the lane."""
+
+_MAX_STATE: Final = 900_000
+_MAX_SOURCE_BYTES: Final = 200
+_LARGEST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What an injector is to do.
+
+    Args:
+        source_topic: the topic without watermarks.
+        target_topic: the topic that gets them; it must have at least as many partitions.
+        fmt: what the records say of time.
+        policy: how far to trust that; not for formats that bring promises of their own.
+        over: what has a watermark of its own, for example `adapters.over_key`; default: the partition.
+        drop_late: with a format that brings promises: leave out what it repeats behind them.
+        dropped_to: a topic for what is dropped; default: it is only counted.
+        source: the id of the injector as a source of the target topic.
+        membership: how many sources write to the target topic.
+        interval: time between transactions, and so between marks.
+        align: how far a partition may run ahead of the slowest; default: any distance.
+        allow_unreadable: go on although none of the first records tells a readable time.
+    """
+
+    source_topic: str
+    target_topic: str
+    fmt: InputFormat
+    policy: TimePolicy = TimePolicy()  # noqa: RUF009  # frozen
+    over: Over | None = None
+    drop_late: bool = False
+    dropped_to: str | None = None
+    source: str = ""
+    membership: Membership = Membership()  # noqa: RUF009  # frozen
+    interval: timedelta = timedelta(seconds=1)
+    align: timedelta | None = None
+    allow_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.source_topic == self.target_topic:
+            raise UsageError(reason=f"topic {self.source_topic!r} is both input and output of the injection")
+        if self.interval <= timedelta(0) or (self.align is not None and self.align < timedelta(0)):
+            raise UsageError(
+                reason=f"interval {self.interval}, align {self.align}: expected more than 0, and 0 or more"
+            )
+        if self.over is not None and self.fmt.promises:
+            raise UsageError(reason="substreams need a time policy; this format brings promises of its own")
+        if not self.source:
+            object.__setattr__(self, "source", f"inject-{self.source_topic}")
+        if len(self.source.encode(errors="surrogatepass")) > _MAX_SOURCE_BYTES:
+            reason = f"source id {self.source!r} is longer than {_MAX_SOURCE_BYTES} bytes; give a shorter one"
+            raise UsageError(reason=reason)
+
+    def lane(self) -> Lane:
+        """Make the lane of one partition."""
+        if self.fmt.promises:
+            return ResolvedLane(self.fmt, drop_late=self.drop_late)
+        return PolicyLane(self.fmt, self.policy, self.over)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """What a mark of the injector carries in its header: where to go on in the input, and with what.
+
+    >>> state = LaneState(next=12, epoch=3, lane={"watermark": 7}, counts={})
+    >>> LaneState.unpack(state.pack("inject-raw", 0)) == state
+    True
+    """
+
+    next: int
+    """The input offset to go on with."""
+    epoch: int
+    lane: Mapping[str, Any]
+    counts: Mapping[str, int]
+
+    def pack(self, source: str, partition: int) -> bytes:
+        """Return it as a header's value.
+
+        Raises:
+            InjectorError: where it would be larger than Kafka takes.
+        """
+        packed = base64.b64encode(zlib.compress(json.dumps(asdict(self)).encode(), 1))
+        if len(packed) > _MAX_STATE:
+            reason = f"the state of partition {partition} takes {len(packed)} bytes, expected at most {_MAX_STATE}"
+            advice = "keep fewer substreams: a smaller max_keys, or a shorter late tolerance"
+            raise InjectorError(source=source, reason=reason, advice=advice)
+        return packed
+
+    @classmethod
+    def unpack(cls, value: bytes) -> "LaneState":
+        """Take up what `pack` returned, in this version or another.
+
+        Raises:
+            CorruptSnapshotError: where it is something else.
+        """
+        try:
+            found = json.loads(zlib.decompress(base64.b64decode(value, validate=True)))
+            state = cls(int(found["next"]), int(found["epoch"]), dict(found["lane"]), dict(found["counts"]))
+            if not (0 <= state.next <= _LARGEST and 0 <= state.epoch < _LARGEST):
+                raise ValueError(f"offset {state.next}, epoch {state.epoch}")
+        except (ValueError, LookupError, TypeError, zlib.error, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            advice = "another writer uses this source id; stop it, and inject with a new one"
+            raise CorruptSnapshotError(where="of an injector", reason=reason, advice=advice) from error
+        return state

@@ -1,0 +1,1 @@
+"""Bring a topic without watermarks into the system, exactly once: the shell around `event_times`."""

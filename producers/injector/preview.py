@@ -1,0 +1,152 @@
+"""What an injection would do: the first records through its lanes, with nothing written.
+
+A thin shell around confluent-kafka's Consumer.  `Preview` is also how an injector finds out, before its first word,
+that none of its records tells a readable time.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.event_times.input_partition import Lane
+from floodmark.producers.injector.injected import states_of
+from floodmark.schemas.errors import InjectorError
+from floodmark.schemas.records import TIME_HEADER
+from floodmark.schemas.timestamps import to_datetime
+
+_log = logging.getLogger(__name__)
+_PATIENCE: Final = 30.0
+_SHOWN: Final = 60
+_READ: Final = "read"
+_FIXED: Final = {"enable.auto.commit": False, "enable.partition.eof": True, "isolation.level": "read_committed"}
+
+
+@dataclass(slots=True)
+class Preview:
+    """What became of some records."""
+
+    injection: Injection
+    lanes: Mapping[int, Lane]
+    records: int = 0
+    fates: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+    """The first record of each fate: its place, its value, and what was decided or why it cannot be read."""
+    timed: bool = False
+    """Whether any record has told a readable time."""
+    failed: bool = False
+    """Whether any should have told one and did not."""
+
+    def add(self, message: Message) -> None:
+        """Take in one record."""
+        key: Any = message.key()
+        value: Any = message.value()
+        lane = self.lanes[int(message.partition() or 0)]
+        before, lane.timed = lane.fates.copy(), False
+        _, headers = lane.take(key, value, message.timestamp()[1])
+        self.records += 1
+        self.timed = self.timed or lane.timed
+        self.failed = self.failed or not (lane.timed or value is None or (lane.trouble is None and lane.fmt.promises))
+        told = lane.trouble or _counting(dict(headers).get(TIME_HEADER))
+        lane.trouble = None
+        for fate in lane.fates - before or [_READ]:
+            self.fates[fate] = self.fates.get(fate, 0) + 1
+            place = f"{message.topic()}/{message.partition()}@{message.offset()}"
+            self.examples.setdefault(fate, f"{place} {_shown(value)}{told and ': '}{told}")
+
+    def require_time(self) -> None:
+        """Refuse to begin where records are there and none tells a readable time.
+
+        Raises:
+            InjectorError: it names the first, and what to do.
+        """
+        if self.timed or not self.failed or self.injection.allow_unreadable:
+            return
+        first = self.examples.get("unreadable") or next(iter(self.examples.values()))
+        about, topic = self.injection.fmt.about, self.injection.source_topic
+        reason = f"none of the first {self.records:,} record(s) of {topic!r} tells a time, read as {about}; {first}"
+        advice = (
+            "nothing was written; correct the field, unit, schema or format (--dry-run shows what would happen), "
+            "or pass --allow-unreadable"
+        )
+        raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
+
+    def lines(self) -> list[str]:
+        """Return it as lines for people."""
+        width = max(map(len, self.fates), default=0)
+        lines = [
+            f"{fate.replace('_', ' '):{width}} {count:>8,}  for example {self.examples[fate]}"
+            for fate, count in sorted(self.fates.items())
+        ]
+        for number, lane in sorted(self.lanes.items()):
+            reached = "unknown" if lane.watermark is None else to_datetime(lane.watermark).isoformat()
+            lines.append(f"partition {number}: watermark {reached}")
+        return lines
+
+
+def _counting(time: bytes | None) -> str:
+    return "" if time is None else f"counts at {to_datetime(int(time)).isoformat()}"
+
+
+def _shown(value: bytes | None) -> str:
+    """Return the beginning of a value.
+
+    >>> _shown(b'{"at": 12}'), _shown(None)
+    ('{"at": 12}', 'without a value')
+    """
+    if value is None:
+        return "without a value"
+    text = value[: 4 * _SHOWN].decode(errors="backslashreplace")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+
+
+def look_ahead(
+    consumer: Consumer, preview: Preview, limit: int, enough: Callable[[Preview], bool] = lambda _: False
+) -> list[Message]:
+    """Read until a preview has enough, has seen ``limit`` records, or all that is there; return what was read."""
+    deadline, open_, found = time.monotonic() + _PATIENCE, set(preview.lanes), list[Message]()
+    while open_ and preview.records < limit and not enough(preview) and time.monotonic() < deadline:
+        messages = consumer.consume(limit - preview.records, 0.2)
+        found += messages
+        for message in messages:
+            error = message.error()
+            if error is None:
+                if not enough(preview):  # the rest of a large batch costs nothing then
+                    preview.add(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+                open_.discard(int(message.partition() or 0))
+    return found
+
+
+def preview_injection(injection: Injection, config: Config, limit: int = 1_000) -> Preview:
+    """Say what an injection would do with the next records of its input, and write nothing, nor fence anybody.
+
+    Args:
+        injection: what to do; its target need not exist yet.
+        config: confluent-kafka settings.
+        limit: how many records to read.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where the input cannot be read.
+        CorruptSnapshotError: where the target holds a state that cannot be read.
+    """
+    begins = begin_offsets(config, [injection.source_topic])
+    starts = {number: begin for (_, number), begin in begins.items()}
+    lanes = {number: injection.lane() for number in starts}
+    target = injection.target_topic
+    if target in existing_topics(config):
+        numbers = range(min(require_topics(config, [target])[target], len(starts)))
+        for number, state in states_of(config, target, injection.source, numbers).items():
+            starts[number] = max(starts[number], state.next)
+            lanes[number].restore(state.lane)
+    preview = Preview(injection, lanes)
+    reading = {"group.id": f"floodmark-{injection.source}", **config, **_FIXED}
+    with closing(Consumer(reading, logger=_log)) as consumer:
+        consumer.assign([TopicPartition(injection.source_topic, number, start) for number, start in starts.items()])
+        look_ahead(consumer, preview, limit)
+    return preview

@@ -1,0 +1,1 @@
+"""Read topics without Spark: follow them, consume what is complete, check them, show them."""

@@ -1,0 +1,77 @@
+"""Run the checker over a real topic, from its beginning to what is its end now.  A thin shell."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Message
+from floodmark.producers.clients.admin import Config, begin_offsets, compacted_topics, require_topics
+from floodmark.producers.event_times.formats import InputFormat, Resolved
+from floodmark.producers.readers.replay import read_to_end
+from floodmark.schemas.checker import Checker, Finding
+from floodmark.schemas.classify import adjusted_time
+from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
+from floodmark.schemas.records import is_control_key
+
+
+def checker_of(config: Config, topic: str) -> Checker:
+    """Return a checker that knows what Kafka has deleted of a topic: its beginnings, or what compaction leaves out.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
+    """
+    partial = [number for (_, number), begin in begin_offsets(config, [topic]).items() if begin > 0]
+    return Checker(partial, compacted=topic in compacted_topics(config, [topic]))
+
+
+def findings(
+    config: Config,
+    topic: str,
+    values: InputFormat | None,
+    checker: Checker,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Finding]:
+    """Read all of a topic, also the partitions that are added meanwhile, and yield what is wrong with it.
+
+    Args:
+        config: confluent-kafka consumer settings.
+        topic: what to check.
+        values: reads the event time of a record, where no header ``floodmark-time`` says which time counts; ``None``:
+            lateness is not judged.
+        checker: what judges, see `checker_of`.
+        progress: is told how many records have been read.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where it cannot be read.
+    """
+    known, size = 0, require_topics(config, [topic])[topic]
+    while known < size:
+        for message in read_to_end(config, {(topic, number): OFFSET_BEGINNING for number in range(known, size)}):
+            yield from _judge(checker, message, values)
+            if progress is not None:
+                progress(sum(checker.records.values()))
+        known, size = size, require_topics(config, [topic])[topic]
+    yield from checker.finish(known)
+
+
+def check_topic(config: Config, topic: str, values: InputFormat | None = None) -> tuple[Checker, list[Finding]]:
+    """Return all `findings` of a topic, and the checker that made them."""
+    checker = checker_of(config, topic)
+    return checker, list(findings(config, topic, values, checker))
+
+
+def _judge(checker: Checker, message: Message, values: InputFormat | None) -> Iterator[Finding]:
+    key: Any = message.key()
+    value: Any = message.value()
+    headers: Any = message.headers()
+    partition, offset = int(message.partition() or 0), int(message.offset() or 0)
+    if is_control_key(key):
+        return checker.control(partition, offset, key, value, headers)
+    if values is None or value is None:
+        return checker.data(partition, offset, None)
+    try:
+        time: int | Resolved | None = adjusted_time(headers)
+        if time is None:
+            time = values.read(key, value, message.timestamp()[1])
+    except (UnreadableValueError, InvalidEventTimeError) as error:
+        return checker.data(partition, offset, None, readable=False, reason=str(error))
+    return checker.data(partition, offset, time if isinstance(time, int) else None, readable=time is not None)

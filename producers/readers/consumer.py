@@ -1,0 +1,131 @@
+"""A consumer without Spark: data only, and complete.  A thin shell around `observer` and `reader`."""
+
+import logging
+from collections import Counter
+from datetime import timedelta
+
+from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.closing import Closing
+from floodmark.producers.readers.observer import Observer
+from floodmark.schemas.classify import Data, Mark, Unreadable
+from floodmark.schemas.completeness.position import Position
+from floodmark.schemas.completeness.reader import EventTimeOf, Handout, Reader, Row, Window
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.tracker import Hold
+
+_log = logging.getLogger(__name__)
+
+
+class WatermarkedConsumer(Closing):
+    """Follow topics with watermark records: `rows` and `windows` give what is complete, `poll` gives data as it comes.
+
+    Every partition is read, also those that are added later (there is no consumer group: completeness needs all of
+    them); watermark records are taken in and never handed out.  Rows wait in memory until the watermark has passed
+    them.
+    One consumer is for one of `poll`, `rows`, and `windows` of one width.  Not thread-safe.
+
+    **Exactly once:** store the results of a window together with ``window.position`` (of rows: with the `position` of
+    what `rows` returned, or with `position` inside the loop), and begin again with the position stored last.
+    **At least once:** `position` at any other time; see there.
+
+    Args:
+        config: confluent-kafka consumer settings; all pass through.
+        topics: what to read; each must exist.
+        event_time: reads a record's event time; a record for which it gives ``None``, or raises ValueError, TypeError,
+            LookupError or CorruptRecordError, is counted (``timeless``) and only `poll` hands it out.  Any other error
+            comes out of the call, and the next call begins with the same record.  It is not asked where a header
+            ``floodmark-time`` says which time counts.
+        position: where to go on, as stored before; default: from the beginning.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: at once.
+        CorruptSnapshotError: where the position is not one of these topics; later, where a topic was made anew.
+    """
+
+    def __init__(
+        self, config: Config, topics: list[str], event_time: EventTimeOf, *, position: Position | None = None
+    ) -> None:
+        """Assign every partition."""
+        self._reader = Reader(topics, event_time, position)
+        trackers = dict.fromkeys(topics, self._reader.tracker)
+        self._observer = Observer(
+            config, topics, trackers=trackers, offsets=self._reader.begin, applied=self._reader.applied
+        )
+        self._unfinished: list[Data | Mark | Unreadable] = []
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Return what was counted; a record that is read again after a restart is not counted again.
+
+        ``data``; ``late``: behind the watermark as they were read; ``missed``: those of them that `rows` or `windows`
+        cannot hand out any more; ``timeless``: without readable event time; ``unreadable`` (marks).
+        """
+        return self._reader.counts
+
+    def poll(self, timeout: float = 0.2) -> list[Data]:
+        """Return the data records that came, at most some thousands; waits up to ``timeout`` seconds for the first."""
+        self._reader.use_for("records")
+        self._read(timeout)
+        return self._reader.arrived()
+
+    def rows(self, timeout: float = 0.2) -> Handout[Row]:
+        """Poll once, and return the rows that are complete now, with their event times, in the order of these.
+
+        Rows of one event time come in the order of topic, partition and offset.
+
+        Raises:
+            UnreadableTopicError: once, where all sources have ended and no record of a topic had an event time.
+            UsageError: where the consumer is in use for something else.
+        """
+        self._reader.use_for("rows")
+        self._read(timeout)
+        return self._reader.rows()
+
+    def windows(self, width: timedelta, timeout: float = 0.2) -> Handout[Window]:
+        """Poll once, and return the tumbling windows that are complete now and have rows, the earliest first.
+
+        Raises:
+            UnreadableTopicError, UsageError: as `rows`; and where the width is not more than 0.
+        """
+        if milliseconds(width) <= 0:
+            raise UsageError(reason=f"the width of windows is {width}, expected 1 millisecond or more")
+        self._reader.use_for(f"windows of {width}")
+        self._read(timeout)
+        return self._reader.windows(milliseconds(width))
+
+    def _read(self, timeout: float) -> None:
+        for record in self._unfinished or self._observer.poll(timeout):
+            self._unfinished = [record]  # still there where the caller's event_time raises
+            said = self._reader.take(record)
+            self._unfinished = []
+            if said is not None:
+                _log.warning("%s", said)
+        self._reader.take_ends(self._observer.ends.items())
+
+    @property
+    def watermark(self) -> int | None:
+        """The minimum over all topics, partitions and sources, epoch milliseconds."""
+        return self._reader.tracker.watermark
+
+    @property
+    def ended(self) -> bool:
+        """Whether all sources have ended, and all rows have been handed out."""
+        return self._reader.ended
+
+    def holds(self) -> list[Hold]:
+        """Say why the watermark is where it is."""
+        return self._reader.tracker.holds()
+
+    def position(self) -> Position:
+        """Return where to go on so that nothing is lost, whatever became of the rows.
+
+        Inside a loop over `rows` or `windows`: after the item in hand, exactly.  Once such a loop has run out, what the
+        last call gave may still stand in a list, so it is not counted as stored: it would come again.  The same holds
+        for the records of the last `poll`.  After a call that gave nothing: after all that was handed out before.
+        """
+        return self._reader.position()
+
+    def close(self) -> None:
+        """Let go of the consumer."""
+        self._observer.close()

@@ -1,0 +1,103 @@
+"""Marks and data of a topic as people read them.  A thin shell around `observer`."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_END
+from floodmark.producers.clients.admin import Config, end_offsets
+from floodmark.producers.readers.observer import Data, Mark, Observer, Unreadable
+from floodmark.schemas.codec import AvroCodec
+from floodmark.schemas.errors import UnreadableValueError
+from floodmark.schemas.records import Status
+from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
+
+_WIDTH: Final = 100
+_POLL: Final = 0.2
+
+
+def tail_lines(  # options of a command
+    config: Config,
+    topic: str,
+    codec: AvroCodec | None = None,
+    *,
+    from_beginning: bool = False,
+    until_end: bool = False,
+    marks_only: bool = False,
+    as_json: bool = False,
+) -> Iterator[str]:
+    """Yield a line per record.
+
+    Args:
+        config: confluent-kafka consumer settings.
+        topic: what to read.
+        codec: what the values are; default: text, or hexadecimal where they are none.
+        from_beginning: begin with the first record.
+        until_end: stop where the topic ends now; else go on for ever.
+        marks_only: leave out the data.
+        as_json: JSON lines.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: at once.
+    """
+    ends = end_offsets(config, topic)
+    starts = {} if from_beginning else {(topic, number): OFFSET_END for number in ends}
+    with Observer(config, [topic], offsets=starts) as observer:
+        tracker = observer.trackers[topic]
+        while True:
+            for record in observer.poll(_POLL):
+                moved = tracker.advance() if isinstance(record, Mark) else None
+                if not (marks_only and isinstance(record, Data)):
+                    yield _json(record, codec, moved) if as_json else _line(record, codec, moved)
+            if until_end and all(observer.ends.get((topic, number), -1) >= end for number, end in ends.items()):
+                return
+
+
+def _time(watermark: int | None) -> str:
+    if watermark is None:
+        return "unknown"
+    return "end of time" if watermark == END_OF_TIME else to_datetime(watermark).isoformat(timespec="milliseconds")
+
+
+def _value(value: bytes | None, codec: AvroCodec | None) -> Any:  # noqa: ANN401  # whatever the schema says
+    if value is None:
+        return None
+    if codec is not None:
+        try:
+            return codec.decode(value)
+        except UnreadableValueError as error:
+            return f"unreadable: {error}"
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+
+
+def _line(record: Data | Mark | Unreadable, codec: AvroCodec | None, moved: int | None) -> str:
+    place = f"{record.partition:>3} @ {record.offset:<8}"
+    if isinstance(record, Unreadable):
+        return f"{place} ! unreadable mark: {record.reason}"
+    if isinstance(record, Data):
+        key = "" if record.key is None else f"{_value(record.key, None)}: "
+        return f"{place}   {key}{_value(record.value, codec)}"[:_WIDTH]
+    mark = record.record
+    said = [f"{mark.source}", _time(mark.watermark)]
+    said += [] if mark.status is Status.ACTIVE else [mark.status.value]
+    said += [] if record.verdict.value == "accepted" else [f"({record.verdict.value})"]
+    line = f"{place} # {' '.join(said)}  epoch {mark.epoch} sequence {mark.sequence}"
+    line += "" if mark.records is None else f" records {mark.records}"
+    line += f" membership {mark.membership.version}/{mark.membership.size}"
+    return line if moved is None else f"{line}  ==> topic {_time(moved)}"
+
+
+def _json(record: Data | Mark | Unreadable, codec: AvroCodec | None, moved: int | None) -> str:
+    place: dict[str, Any] = {"partition": record.partition, "offset": record.offset}
+    if isinstance(record, Unreadable):
+        return json.dumps({**place, "kind": "unreadable", "reason": record.reason})
+    if isinstance(record, Data):
+        value = _value(record.value, codec)
+        return json.dumps({**place, "kind": "data", "key": _value(record.key, None), "value": value}, default=str)
+    fields = asdict(record.record)
+    fields["status"] = record.record.status.value
+    return json.dumps({**place, "kind": "mark", "verdict": record.verdict.value, **fields, "topic_watermark": moved})

@@ -1,0 +1,233 @@
+"""Strategies that learn from how late events come: percentile watermarks, and a bound that adapts.  Pure.
+
+Delays are kept in a t-digest (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests"), whose memory
+is bounded and which is exact at the ends, by Apache DataSketches; it needs the extra ``floodmark[sketches]``.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from floodmark.producers.strategies.basic import Generator, Strategy, duration_of
+from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.schemas.records import MAX_PERCENTS
+from typing_extensions import override
+
+_SIZE: Final = 200
+_ALL: Final = 100
+
+
+class Delays:
+    """How far events come behind the largest event time seen before them, milliseconds, in bounded memory.
+
+    >>> delays = Delays()
+    >>> for delay in range(101):
+    ...     delays.add(delay)
+    >>> delays.at_most(0.5), delays.at_most(1.0)
+    (50, 100)
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        try:
+            from datasketches import tdigest_double  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            reason = "percentile and adaptive strategies need a sketch library: pip install 'floodmark[sketches]'"
+            raise UsageError(reason=reason) from error
+        self._kind = tdigest_double
+        self._digest = tdigest_double(_SIZE)
+        self.add = self._digest.update
+        """Take one delay in."""
+
+    def at_most(self, share: float) -> int:
+        """Return the delay that so large a share of the events did not exceed, rounded up; 0 where there was none."""
+        if self._digest.is_empty():
+            return 0
+        return -int(-self._digest.get_quantile(share) // 1)
+
+    def to_text(self) -> str:
+        """Return it as text."""
+        return base64.b64encode(self._digest.serialize()).decode()
+
+    def take_text(self, text: str) -> None:
+        """Take up what `to_text` returned."""
+        try:
+            self._digest = self._kind.deserialize(base64.b64decode(text))
+        except (ValueError, RuntimeError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            advice = "begin with fresh delays"
+            raise CorruptSnapshotError(where="of observed delays", reason=reason, advice=advice) from error
+        self.add = self._digest.update
+
+
+class _Learning(Generator):
+    """The largest event time, and the delays behind it."""
+
+    def __init__(self) -> None:
+        self._delays = Delays()
+        self._largest: int | None = None
+        self._promised: int | None = None
+
+    @override
+    def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
+        if self._largest is None or event_time > self._largest:
+            self._largest = event_time
+            self._delays.add(0.0)
+        else:
+            self._delays.add(float(self._largest - event_time))
+
+    def _bound(self) -> int:
+        raise NotImplementedError
+
+    @override
+    def on_tick(self, now: int, wall: int | None = None) -> None:
+        self._promised = self.watermark()
+
+    @override
+    def watermark(self) -> int | None:
+        # The bound may have grown since the last look; what was promised then stays.
+        if self._largest is None:
+            return self._promised
+        watermark = self._largest - self._bound()
+        return watermark if self._promised is None else max(watermark, self._promised)
+
+    @override
+    def snapshot(self) -> dict[str, Any]:
+        return {"largest": self._largest, "promised": self._promised, "delays": self._delays.to_text()}
+
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._largest, self._promised = state["largest"], state["promised"]
+        self._delays.take_text(state["delays"])
+
+
+class _Adapting(_Learning):
+    def __init__(self, strategy: "_Adaptive") -> None:
+        super().__init__()
+        self._strategy = strategy
+
+    @override
+    def _bound(self) -> int:
+        given = self._strategy
+        return min(given.most, max(given.least, int(self._delays.at_most(given.share) * given.margin)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Adaptive(Strategy):
+    share: float
+    margin: float
+    least: int
+    most: int
+
+    def build(self) -> Generator:
+        return _Adapting(self)
+
+
+def adaptive(
+    share: float = 0.999,
+    *,
+    margin: float = 1.5,
+    least: timedelta = timedelta(0),
+    most: timedelta = timedelta(hours=1),
+) -> Strategy:
+    """Like `bounded_out_of_orderness`, with a bound that follows the delays that are really seen.
+
+    Args:
+        share: the quantile of the observed delays that the bound must cover, between 0 and 1.
+        margin: the bound is so many times that quantile.
+        least: the bound is never less; it also covers the time before anything was learnt.
+        most: the bound is never more.
+
+    Raises:
+        UsageError: where an argument is out of its range.
+
+    >>> generator = adaptive(0.99, margin=1, least=timedelta(0)).build()
+    >>> for second in range(1000):
+    ...     generator.on_event(second * 1000 - (0 if second % 2 else 3000))
+    >>> 999_000 - generator.watermark()
+    2000
+    """
+    if not 0 < share <= 1:
+        raise UsageError(reason=f"the share of delays to cover is {share}, expected more than 0 and at most 1")
+    shortest, longest = duration_of(least, "the least bound"), duration_of(most, "the largest bound")
+    if not margin > 0 or longest < shortest:
+        raise UsageError(reason=f"margin {margin}, least {least}, most {most}: expected 0 < margin, 0 <= least <= most")
+    return _Adaptive(share, margin, shortest, longest)
+
+
+class _Percentiles(_Learning):
+    def __init__(self, strategy: "_Percentile") -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._said: dict[int, int] = {}
+
+    @override
+    def _bound(self) -> int:
+        return self._strategy.bound
+
+    @override
+    def on_tick(self, now: int, wall: int | None = None) -> None:
+        super().on_tick(now, wall)
+        self._said = self._percentiles()
+
+    @override
+    def percentiles(self) -> Mapping[int, int] | None:
+        return self._percentiles() or None
+
+    def _percentiles(self) -> dict[int, int]:
+        watermark = self.watermark()
+        if self._largest is None or watermark is None:
+            return self._said
+        found = {}
+        for percent in self._strategy.percents:
+            behind = 0 if percent == _ALL else self._delays.at_most(percent / _ALL)
+            time = watermark if percent == _ALL else max(watermark, self._largest - behind)
+            found[percent] = max(time, self._said.get(percent, time))
+        return found
+
+    @override
+    def snapshot(self) -> dict[str, Any]:
+        return {**super().snapshot(), "said": {str(percent): said for percent, said in self._said.items()}}
+
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._said = {int(percent): said for percent, said in state["said"].items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Percentile(Strategy):
+    bound: int
+    percents: tuple[int, ...]
+
+    def build(self) -> Generator:
+        return _Percentiles(self)
+
+
+def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> Strategy:
+    """Promise as `bounded_out_of_orderness` does, and say beside it what a part of the events would allow.
+
+    The watermark at 33 per cent is the largest event time less the delay that 33 per cent of the events did not exceed:
+    earlier, speculative results for readers that choose it, and more late rows ("Streaming Systems", ch. 3, percentile
+    watermarks).
+
+    Args:
+        bound: no event comes further behind the largest event time than this.
+        percents: from 1 to 100, at most 64 of them: a mark has room for no more.
+
+    Raises:
+        UsageError: where an argument is out of its range.
+
+    >>> generator = percentile(timedelta(seconds=10), percents=(50, 100)).build()
+    >>> for event_time in (10_000, 20_000, 15_000, 30_000, 21_000):
+    ...     generator.on_event(event_time)
+    >>> generator.percentiles()
+    {50: 30000, 100: 20000}
+    """
+    if not percents or any(percent not in range(1, _ALL + 1) for percent in percents):
+        raise UsageError(reason=f"percents are {percents}, expected some from 1 to 100")
+    if len(set(percents)) > MAX_PERCENTS:
+        raise UsageError(reason=f"there are {len(set(percents))} percents, expected at most {MAX_PERCENTS}")
+    return _Percentile(duration_of(bound, "the bound of out-of-orderness"), tuple(sorted(set(percents))))

@@ -1,0 +1,139 @@
+"""Where a consumer stands, as a value to store beside the results.  Pure.
+
+A position says which rows were handed out (all below a time, and of those at that very time the first few), where each
+partition is to be read from to find the others again, and what the marks have promised so far.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from floodmark.schemas.classify import Place
+from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.schemas.tracker import Tracker
+
+FORMAT: Final = 2
+_READABLE: Final = {1, FORMAT}
+_ADVICE: Final = "begin without a position, or with one of these topics"
+
+RowKey = tuple[str, int, int]
+"""Topic, partition and offset: the order of rows of one event time."""
+
+
+class Position:
+    """A value that can be stored with the results, and begun from again: ``Position(text)``.
+
+    Equal where the text is equal.  The text is written when it is first asked for, so a position costs next to nothing
+    until then.
+    """
+
+    __slots__ = ("_text", "_write")
+
+    def __init__(self, text: str | Callable[[], str]) -> None:
+        """Take the text, or what writes it."""
+        self._text = text if isinstance(text, str) else None
+        self._write = text if callable(text) else None
+
+    @property
+    def text(self) -> str:
+        """JSON."""
+        if self._text is None and self._write is not None:
+            self._text, self._write = self._write(), None
+        return self._text or ""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the texts."""
+        return isinstance(other, Position) and self.text == other.text
+
+    def __hash__(self) -> int:
+        """Go with `__eq__`."""
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        """Show how to make an equal one."""
+        return f"Position({self.text!r})"
+
+    def __reduce__(self) -> tuple[type["Position"], tuple[str]]:
+        """Pickle and copy by text."""
+        return Position, (self.text,)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the positions of one call share."""
+
+    tracker: Mapping[str, Any]
+    """A snapshot of the tracker."""
+    places: Mapping[Place, tuple[int, int]]
+    """Of each partition: the offset to begin at, and the one below which it has been read."""
+    judged: Mapping[str, list[Any] | None]
+    """Of each topic without a row that has a time: what is known of those without; ``None``: there was one."""
+
+    def at(self, done: int | None, last: RowKey | None = None) -> Position:
+        """Return the position where all rows below ``done`` are handed out, and those at it up to ``last``."""
+        return Position(lambda: self._text(done, last))
+
+    def _text(self, done: int | None, last: RowKey | None) -> str:
+        state = {
+            "format": FORMAT,
+            "done": done,
+            "last": last,
+            "tracker": self.tracker,
+            "places": [[*place, *offsets] for place, offsets in sorted(self.places.items())],
+            "judged": self.judged,
+        }
+        return json.dumps(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a position says, ready to go on from."""
+
+    tracker: Tracker
+    begin: dict[Place, int] = field(default_factory=dict)
+    """Where to read from."""
+    read: dict[Place, int] = field(default_factory=dict)
+    """Below it, a partition has been read before: its marks are in the tracker, its records counted."""
+    done: int | None = None
+    """All rows below it were handed out."""
+    last: RowKey | None = None
+    """Of the rows at exactly ``done``, those up to here were handed out."""
+    judged: dict[str, list[Any] | None] = field(default_factory=dict)
+
+
+def resume(position: Position | None, topics: Collection[str]) -> Resumed:
+    """Return where to go on.
+
+    Raises:
+        CorruptSnapshotError: where the text is no position, or one of other topics.
+    """
+    if position is None:
+        return Resumed(Tracker(topics))
+    try:
+        resumed = _parse(json.loads(position.text))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _corrupt(f"{type(error).__name__}: {error}") from error
+    if resumed.tracker.topics != frozenset(topics):
+        found, expected = (", ".join(sorted(names)) for names in (resumed.tracker.topics, topics))
+        raise _corrupt(f"it is of topics {found}, expected {expected}")
+    return resumed
+
+
+def _parse(state: Mapping[str, Any]) -> Resumed:
+    if state["format"] not in _READABLE:
+        raise _corrupt(f"its format is {state['format']}, expected at most {FORMAT}")
+    last = state.get("last")
+    tracker = Tracker.restore(state["tracker"])
+    return Resumed(
+        tracker,
+        begin={(topic, partition): begin for topic, partition, begin, _ in state["places"]},
+        read={(topic, partition): read for topic, partition, _, read in state["places"]},
+        done=state["done"],
+        last=None if last is None else (last[0], last[1], last[2]),
+        judged=state.get("judged", dict.fromkeys(tracker.topics)),
+    )
+
+
+def _corrupt(reason: str) -> CorruptSnapshotError:
+    return CorruptSnapshotError(where="of the consumer", reason=reason, advice=_ADVICE)

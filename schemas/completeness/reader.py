@@ -1,0 +1,324 @@
+"""From the records of topics to complete rows and windows, and to positions from which nothing is lost.  Pure.
+
+Theory of operation
+-------------------
+Rows wait in a `Buffer` until the watermark has passed them.  What a call completes goes into a queue; a row or window
+is *handed out* when the caller's loop takes it from there, so a loop that is left early loses nothing.  Each comes with
+the position that is safe once it and all before it are stored: all rows below a time are done, and those of the same
+time are in the order of topic, partition and offset.
+
+A position names for each partition where to begin, the oldest row that still waited, and up to where it had been read.
+A reader that goes on from it reads that stretch again, skips what is done, counts nothing twice, and leaves the marks
+out, for the tracker in the position holds them.  That tracker knows more than the rows that are back at first: *nothing
+is complete before every partition has been read up to where it was read before*.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from floodmark.schemas.classify import Data, Mark, Place, Unreadable, adjusted_time
+from floodmark.schemas.completeness.buffer import Buffer
+from floodmark.schemas.completeness.position import Position, RowKey, Standing, resume
+from floodmark.schemas.errors import (
+    CorruptRecordError,
+    CorruptSnapshotError,
+    InvalidEventTimeError,
+    UnreadableTopicError,
+    UsageError,
+)
+from floodmark.schemas.timestamps import event_time_of, is_late
+
+EventTimeOf = Callable[[Data], int | None]
+"""From a record to its event time, epoch milliseconds; ``None``: it has none."""
+
+Item = TypeVar("Item")
+Row = tuple[int, Data]
+"""Event time, epoch milliseconds, and record."""
+
+_UNTIMED: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """All records with ``start <= event time < end``, in the order of these times; epoch milliseconds."""
+
+    start: int
+    end: int
+    rows: tuple[Data, ...]
+    position: Position
+    """Where to go on once this window and all before it are stored."""
+
+
+class Handout(Iterator[Item], Generic[Item]):
+    """What is complete: an iterator with a length.
+
+    An item is handed out when a loop takes it.  What none has taken comes first from the next call.
+    """
+
+    def __init__(self, take: Callable[[], Item], size: Callable[[], int], position: Position) -> None:
+        """Stand for a reader's queue."""
+        self._take = take
+        self._size = size
+        self.position: Final = position
+        """Where to go on once all of it, and all before it, is stored."""
+
+    def __next__(self) -> Item:
+        """Take the next item."""
+        return self._take()
+
+    def __len__(self) -> int:
+        """Return how many items can still be taken."""
+        return self._size()
+
+
+class Reader:
+    """Take the records of some topics, and give what is complete.
+
+    Args:
+        topics: what is read.
+        event_time: reads a record's event time, see `WatermarkedConsumer`.
+        position: where to go on.
+
+    Raises:
+        CorruptSnapshotError: where the position is not one of these topics.
+    """
+
+    def __init__(self, topics: Collection[str], event_time: EventTimeOf, position: Position | None = None) -> None:
+        """Begin where the position says."""
+        resumed = resume(position, topics)
+        self.tracker: Final = resumed.tracker
+        self.begin: Final = resumed.begin
+        """Where to read each partition from; others from their beginning."""
+        self.applied: Final = resumed.read
+        """Below these offsets, marks are in the tracker already."""
+        self.counts: Counter[str] = Counter()
+        self._event_time = event_time
+        self._done, self._last = resumed.done, resumed.last
+        self._behind = {place: read for place, read in resumed.read.items() if resumed.begin[place] < read}
+        self._next = dict(resumed.begin)
+        self._buffer: Buffer[Data] = Buffer(resumed.done)
+        self._waiting: dict[Place, OrderedDict[int, None]] = {}
+        self._queue: deque[tuple[Any, Position]] = deque()
+        self._in_hand: Position | None = None
+        self._before: Position | None = None
+        self._now: Position | None = None
+        self._use: str | None = None
+        self._arrived: list[Data] = []
+        self._claimed, self._returned = dict(resumed.begin), dict(resumed.begin)
+        self._judged = resumed.judged
+        self._warned: set[str] = set()
+        self._judged_at_end = False
+
+    def use_for(self, use: str) -> None:
+        """Fix what this reader is for.
+
+        Raises:
+            UsageError: where it is for something else: what one way has handed out, another would lack.
+        """
+        if self._use not in {None, use}:
+            raise UsageError(
+                reason=f"this consumer gives {self._use}, it cannot give {use}, too; use a second consumer"
+            )
+        self._use = use
+
+    def take(self, record: Data | Mark | Unreadable) -> str | None:
+        """Take a record, in the order of its partition; marks have been applied to the tracker.
+
+        Returns:
+            What a person should be told about it.
+
+        Raises:
+            CorruptSnapshotError: where it lies before the position that was begun from.
+            Exception: whatever the caller's ``event_time`` raises beside what is counted; then nothing has changed.
+        """
+        place = (record.topic, record.partition)
+        if record.offset < self.begin.get(place, 0):
+            raise self._made_anew(place, self.begin[place], f"began again at offset {record.offset}")
+        again = record.offset < self.applied.get(place, 0)
+        if isinstance(record, Data):
+            said = self._take_data(record, again=again)
+        else:
+            said = self._take_mark(record, again=again)
+        self._next[place] = max(self._next.get(place, 0), record.offset + 1)
+        if self._next[place] >= self._behind.get(place, self._next[place] + 1):
+            del self._behind[place]
+        self._now = None
+        return said
+
+    def take_ends(self, ends: Iterable[tuple[Place, int]]) -> None:
+        """Learn at which offset partitions end, once their records before it have been taken."""
+        if not self._behind:
+            return
+        for place, end in ends:
+            if end < self.applied.get(place, 0):
+                raise self._made_anew(place, self.applied[place], f"ends at offset {end}")
+            self._behind.pop(place, None)
+
+    @staticmethod
+    def _made_anew(place: Place, offset: int, found: str) -> CorruptSnapshotError:
+        reason = f"it has read {place[0]}/{place[1]} up to offset {offset}, which {found} now"
+        advice = "was the topic made anew? begin without a position; if retention has overtaken it, rows are lost"
+        return CorruptSnapshotError(where="of the consumer", reason=reason, advice=advice)
+
+    def _take_mark(self, record: Mark | Unreadable, *, again: bool) -> str | None:
+        self.tracker.advance()
+        if again or isinstance(record, Mark):
+            return None
+        self.counts["unreadable"] += 1
+        return f"{record.topic}/{record.partition}@{record.offset}: {record.reason}"
+
+    def _take_data(self, record: Data, *, again: bool) -> str | None:
+        said, time = None, None
+        try:
+            time = self._time_of(record)
+        except _UNTIMED as error:
+            if not again:
+                said = self._untimed(record, f"{type(error).__name__}: {error}")
+        if not again:
+            self.counts["data"] += 1
+            self.counts["late"] += time is not None and is_late(time, self.tracker.watermark)
+            if time is not None:
+                self._judged[record.topic] = None
+        if self._use == "records":
+            if not (again and time is not None and self._is_done(record, time)):
+                self._arrived.append(record)
+        elif time is not None and not (again and self._is_done(record, time)):
+            self._keep(record, time)
+        return said
+
+    def _keep(self, record: Data, time: int) -> None:
+        if self._buffer.add(time, record, (record.topic, record.partition, record.offset)):
+            place = (record.topic, record.partition)
+            self._waiting.setdefault(place, OrderedDict())[record.offset] = None
+        else:
+            self.counts["missed"] += 1
+
+    def _time_of(self, record: Data) -> int:
+        """Return the event time that counts; anything in `_UNTIMED`: it has none that can be read."""
+        adjusted = adjusted_time(record.headers)
+        if adjusted is not None:
+            return adjusted
+        time = self._event_time(record)
+        if time is None:
+            raise InvalidEventTimeError(value=None, reason="event_time gives None for this record")
+        return event_time_of(time)
+
+    def _untimed(self, record: Data, reason: str) -> str | None:
+        self.counts["timeless"] += 1
+        judged = self._judged.setdefault(record.topic, [0, record.partition, record.offset, reason])
+        if judged is not None and record.value is not None:
+            judged[0] += 1
+        if record.topic in self._warned:
+            return None
+        self._warned.add(record.topic)
+        return f"{record.topic}/{record.partition}@{record.offset}: no event time, as in others that follow: {reason}"
+
+    def _is_done(self, record: Data, time: int) -> bool:
+        """Tell whether a record that is read again was handed out, or was late, before the position."""
+        if is_late(time, self._done):
+            return True
+        key = (record.topic, record.partition, record.offset)
+        return time == self._done and self._last is not None and key <= self._last
+
+    def arrived(self) -> list[Data]:
+        """Return the data records taken since the last call."""
+        arrived, self._arrived = self._arrived, []
+        self._claimed = self._returned if arrived else dict(self._next)
+        self._returned = dict(self._next)
+        self._now = None
+        return arrived
+
+    def rows(self) -> Handout[Row]:
+        """Return the rows that are complete and not handed out yet."""
+        return self._hand_out(self._new_rows)
+
+    def windows(self, width: int) -> Handout[Window]:
+        """Return the tumbling windows (width: milliseconds) that are complete, have rows, and wait to be handed out."""
+        return self._hand_out(lambda watermark: self._new_windows(width, watermark))
+
+    def _new_rows(
+        self, watermark: int | None
+    ) -> tuple[list[Data], Callable[[Standing], Iterable[tuple[Row, Position]]]]:
+        rows = self._buffer.release(watermark)
+        return [row for _, row in rows], lambda standing: (
+            ((time, row), standing.at(time, (row.topic, row.partition, row.offset))) for time, row in rows
+        )
+
+    def _new_windows(
+        self, width: int, watermark: int | None
+    ) -> tuple[list[Data], Callable[[Standing], Iterable[tuple[Window, Position]]]]:
+        spans = self._buffer.windows(width, watermark)
+
+        def windows(standing: Standing) -> Iterator[tuple[Window, Position]]:
+            for span in spans:
+                position = standing.at(span.end)
+                yield Window(span.start, span.end, span.rows, position), position
+
+        return [row for span in spans for row in span.rows], windows
+
+    def _hand_out(
+        self, release: Callable[[int | None], tuple[list[Data], Callable[[Standing], Iterable[tuple[Any, Position]]]]]
+    ) -> Handout[Any]:
+        self._judge_at_end()
+        places, done, last = self._places(), self._buffer.watermark, self._last_done()
+        rows, items = release(None if self._behind else self.tracker.watermark)
+        before = self._in_hand if self._queue else None
+        if rows:
+            standing = self._standing(places)
+            before = before or standing.at(done, last)
+            for row in rows:
+                del self._waiting[row.topic, row.partition][row.offset]
+            self._queue.extend(items(standing))
+        if rows or done != self._buffer.watermark:
+            self._now = None
+        self._before = self._in_hand = before
+        return Handout(self._next_item, self._queue.__len__, self._queue[-1][1] if self._queue else self.position())
+
+    def _next_item(self) -> Any:  # noqa: ANN401  # what the queue is of
+        if not self._queue:
+            self._in_hand = self._before  # the items may stand in a list, not yet stored
+            raise StopIteration
+        item, self._in_hand = self._queue.popleft()
+        return item
+
+    def _judge_at_end(self) -> None:
+        """Say once, where all sources have ended, that no record of a topic had an event time."""
+        if self._judged_at_end or self._behind or not self.tracker.ended:
+            return
+        self._judged_at_end = True
+        for topic, judged in self._judged.items():
+            if judged is not None and judged[0]:
+                count, partition, offset, reason = judged
+                raise UnreadableTopicError(topic=topic, count=count, partition=partition, offset=offset, cause=reason)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all sources have ended, and all that they wrote has been handed out."""
+        left = self._behind or self._queue or self._arrived or len(self._buffer)
+        return self.tracker.ended and not left
+
+    def position(self) -> Position:
+        """Return what `WatermarkedConsumer.position` says."""
+        if self._in_hand is not None:
+            return self._in_hand
+        if self._now is None:
+            self._now = self._standing(self._places()).at(self._buffer.watermark, self._last_done())
+        return self._now
+
+    def _last_done(self) -> RowKey | None:
+        return self._last if self._buffer.watermark == self._done else None
+
+    def _standing(self, places: dict[Place, tuple[int, int]]) -> Standing:
+        judged = {topic: None if said is None else list(said) for topic, said in self._judged.items()}
+        return Standing(self.tracker.snapshot(), places, judged)
+
+    def _places(self) -> dict[Place, tuple[int, int]]:
+        """Return of each partition where to begin again, and below which offset it has been read."""
+        places = {}
+        for place, next_ in self._next.items():
+            begin = self._claimed.get(place, 0) if self._use == "records" else next_
+            begin = next(iter(self._waiting.get(place, ())), begin)
+            places[place] = begin, max(next_, self.applied.get(place, 0))
+        return places

@@ -1,0 +1,1 @@
+"""What happens around each micro-batch: what it read, what it wrote, and what is kept of both."""

@@ -1,0 +1,279 @@
+"""Where a batch goes: a Kafka topic, exactly once or at least once, or any writer given as a function.
+
+A sink works in two steps.  ``consume`` runs the batch, whole and once; ``commit`` makes it durable together with the
+watermark records that follow it.  Between the two the drive stores its snapshot.
+"""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+from floodmark.producers.clients.admin import FENCED, Config, partition_count
+from floodmark.producers.clients.partitioners import partitioner
+from floodmark.producers.readers.replay import newest
+from floodmark.schemas.codec import encode_watermark
+from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, FencedError
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, control_key
+from floodmark.spark_jobs.progress.lateness import LateRow
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from typing_extensions import override
+
+_log = logging.getLogger(__name__)
+_TIMEOUT: Final = 30.0
+_ATTEMPTS: Final = 5
+BATCH_HEADER: Final = "floodmark-batch"
+"""The header of a job's marks that names the checkpoint and the batch they end."""
+
+BatchWriter = Callable[[DataFrame, int], None]
+"""A user's writer: is given the batch and its id; it may run as many actions as it likes, or none."""
+
+Marks = Sequence[tuple[int, WatermarkRecord]]
+"""Watermark records and the partition each goes to."""
+
+
+class Sink(ABC):
+    """What the drive asks of a sink."""
+
+    def open(self) -> None:  # noqa: B027  # not every sink has to
+        """Get ready, on the first batch after a start; take over from any instance before."""
+
+    @abstractmethod
+    def consume(self, frame: DataFrame, batch_id: int) -> None:
+        """Run the batch: each of its tasks, to its end, and in one action."""
+
+    def is_there(self, batch_id: int) -> bool:  # noqa: ARG002  # of a sink that cannot know
+        """Tell whether an earlier run has made this batch durable, rows and marks."""
+        return False
+
+    def rows(self) -> Mapping[int, int] | None:
+        """Return how many rows ``commit`` will write to which output partition; ``None``: not known."""
+        return None
+
+    def partitions(self) -> int | None:
+        """Return the partition count of the output topic; ``None``: the sink has no place for watermark records."""
+        return None
+
+    def commit(self, batch_id: int, marks: Marks) -> None:  # noqa: B027  # a function has nothing left to do
+        """Make the batch durable, and its marks after it."""
+
+    def route(self, topic: str, rows: Sequence[LateRow]) -> None:  # noqa: B027
+        """Take late rows that ``commit`` is to write to a topic of their own."""
+
+    def release(self) -> None:  # noqa: B027
+        """Let go of the batch, whatever became of it."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of clients."""
+
+
+class FunctionSink(Sink):
+    """Hand the batch to a user's function; at least once, unless the function makes it more with the batch id.
+
+    The batch is run once, whole, into Spark's cache, and the function is given what is there.  So its actions, however
+    many or few rows they take, neither read Kafka again nor touch the counts, the marks and the state of operators.
+    """
+
+    def __init__(self, writer: BatchWriter) -> None:
+        """Keep the function."""
+        self._writer = writer
+        self._frame: DataFrame | None = None
+
+    @override
+    def consume(self, frame: DataFrame, batch_id: int) -> None:
+        self._frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        self._frame.write.format("noop").mode("append").save()
+
+    @override
+    def commit(self, batch_id: int, marks: Marks) -> None:
+        if self._frame is not None:
+            self._writer(self._frame, batch_id)
+
+    @override
+    def release(self) -> None:
+        if self._frame is not None:
+            self._frame.unpersist()
+            self._frame = None
+
+
+class _KafkaSink(Sink):
+    """What both Kafka sinks share: the topic, its partitions, and how a mark is written."""
+
+    def __init__(self, config: Config, topic: str, job: str) -> None:
+        self._config = config
+        self._topic = topic
+        self._job = job
+        self._producer: Producer
+        self._late: list[tuple[str, LateRow]] = []
+
+    @override
+    def route(self, topic: str, rows: Sequence[LateRow]) -> None:
+        self._late += [(topic, row) for row in rows]
+
+    @override
+    def release(self) -> None:
+        self._late = []
+
+    def _produce_late(self) -> None:
+        for topic, row in self._late:
+            place = row.partition % (partition_count(self._producer, topic, self._config.get("bootstrap.servers")) or 1)
+            key, value = (None if part is None else bytes(part) for part in (row.key, row.value))
+            self._produce(value, key, place, list(row.headers()), topic)
+
+    @override
+    def partitions(self) -> int | None:
+        return partition_count(self._producer, self._topic, self._config.get("bootstrap.servers"))
+
+    def _produce_marks(self, marks: Marks, headers: Sequence[tuple[str, bytes]] = ()) -> None:
+        key = control_key(self._job)
+        for partition, mark in marks:
+            self._produce(encode_watermark(mark), key, partition, [(HEADER, FORMAT_VERSION), *headers])
+
+    def _produce(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        headers: list[tuple[str, str | bytes | None]] | None,
+        topic: str | None = None,
+    ) -> None:
+        while True:
+            try:
+                self._producer.produce(topic or self._topic, value=value, key=key, partition=partition, headers=headers)
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
+    @override
+    def close(self) -> None:
+        self._producer.flush(_TIMEOUT)
+
+
+class AtLeastOnceSink(_KafkaSink):
+    """Spark's own Kafka writer, from the executors: as fast as Spark writes, duplicates after a crash."""
+
+    def __init__(self, config: Config, topic: str, job: str, options: Mapping[str, str]) -> None:
+        """Keep the options of Spark's writer."""
+        super().__init__(config, topic, job)
+        self._options = options
+
+    @override
+    def open(self) -> None:
+        self._producer = Producer({**self._config, "enable.idempotence": True}, logger=_log)
+
+    @override
+    def consume(self, frame: DataFrame, batch_id: int) -> None:
+        frame.select("key", "value").write.format("kafka").options(**self._options, topic=self._topic).save()
+
+    @override
+    def commit(self, batch_id: int, marks: Marks) -> None:
+        self._produce_late()
+        self._produce_marks(marks)
+        left = self._producer.flush(_TIMEOUT)
+        if left:
+            reason = f"no acknowledgement within {_TIMEOUT} s"
+            raise DeliveryError(source=self._job, topic=self._topic, failed=left, reason=reason, held_at=None)
+
+
+class ExactlyOnceSink(_KafkaSink):
+    """One Kafka transaction a batch: its rows, its marks and its number, all or none, through the driver.
+
+    The number stands in a header of the batch's marks, so a batch that Spark runs again after a crash is seen to be
+    there, and skipped.  It carries the id of the checkpoint: another checkpoint begins anew.  The transactional id is
+    the job's: a second instance fences the first.
+    """
+
+    def __init__(self, config: Config, topic: str, job: str, checkpoint_id: str) -> None:
+        """Keep the names."""
+        super().__init__(config, topic, job)
+        self._checkpoint_id = checkpoint_id
+        self._place = partitioner(str(config.get("partitioner", "consistent_random")))
+        self._last = -1
+        self._rows: list[tuple[int, bytes | None, bytes]] = []
+
+    @override
+    def open(self) -> None:
+        transactional = {"transactional.id": f"floodmark-{self._job}-{self._topic}", "transaction.timeout.ms": 300_000}
+        self._producer = Producer({**self._config, **transactional}, logger=_log)
+        try:
+            self._producer.init_transactions(_TIMEOUT)
+            self._last = self._last_batch()
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+
+    def _last_batch(self) -> int:
+        """Return the number of the last batch of this checkpoint in the topic, found from its end; -1: none."""
+        key = control_key(self._job)
+        found = newest(
+            self._config, self._topic, [0], lambda mark: self._number(mark.headers()) if mark.key() == key else None
+        )
+        return found.get(0, -1)
+
+    def _number(self, headers: Any) -> int | None:  # noqa: ANN401  # confluent-kafka's own loose type
+        value = dict(headers or []).get(BATCH_HEADER, b"").decode()
+        checkpoint_id, _, number = value.partition("/")
+        return int(number) if checkpoint_id == self._checkpoint_id else None
+
+    @override
+    def consume(self, frame: DataFrame, batch_id: int) -> None:
+        table = frame.select("key", "value").toArrow()
+        if self.is_there(batch_id):
+            self._rows = []
+            return
+        partitions = self.partitions() or 1
+        keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
+        self._rows = [(self._place(key, partitions), key, value) for key, value in zip(keys, values, strict=True)]
+
+    @override
+    def rows(self) -> Mapping[int, int] | None:
+        counts: dict[int, int] = {}
+        for partition, _, _ in self._rows:
+            counts[partition] = counts.get(partition, 0) + 1
+        return counts
+
+    @override
+    def commit(self, batch_id: int, marks: Marks) -> None:
+        rows, self._rows = self._rows, []
+        if self.is_there(batch_id):
+            _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
+            return
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._transact(batch_id, rows, marks)
+            except KafkaException as error:
+                cause: Any = error.args[0]
+                if cause.code() in FENCED:
+                    raise FencedError(job=self._job, topic=self._topic) from error
+                if attempt == _ATTEMPTS:
+                    raise self._unavailable(error) from error
+                _log.warning("job %s: batch %d is tried again after: %s", self._job, batch_id, cause)
+                time.sleep(attempt)
+                # With a new client: it ends the old transaction, and learns whether that was committed after all.
+                self.open()
+                if self.is_there(batch_id):
+                    return
+            else:
+                self._last = batch_id
+                return
+
+    @override
+    def is_there(self, batch_id: int) -> bool:
+        return batch_id <= self._last
+
+    def _transact(self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks) -> None:
+        self._producer.begin_transaction()
+        for partition, key, value in rows:
+            self._produce(value, key, partition, None)
+        self._produce_late()
+        self._produce_marks(marks, [(BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode())])
+        self._producer.commit_transaction(_TIMEOUT)
+
+    def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
+        reason = f"transaction of job {self._job!r}: {error.args[0].str()}"
+        return BrokerUnavailableError(
+            bootstrap_servers=self._config.get("bootstrap.servers"), seconds=_TIMEOUT, reason=reason
+        )

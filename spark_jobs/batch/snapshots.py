@@ -1,0 +1,190 @@
+"""Where a job's progress is kept: beside Spark's own files, under the checkpoint location, one file a batch.
+
+Written through Hadoop's file system, so any place that can hold a Spark checkpoint will do, and atomically: a reader
+sees a whole snapshot or none.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any, Final
+
+from floodmark.schemas.errors import (
+    ChangedQueryError,
+    CorruptSnapshotError,
+    ForeignCheckpointError,
+    MissingSnapshotError,
+)
+from floodmark.spark_jobs.internals.engine import Files
+from floodmark.spark_jobs.progress.progress import Progress
+from pyspark.sql import SparkSession
+
+FOLDER: Final = "floodmark"
+KEPT: Final = 100
+"""How many snapshots stay: as many batches as Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
+
+_SHOWN: Final = 300
+
+REBUILD: Final = "spark.floodmark.rebuild"
+"""The setting of a session that allows what ``rebuild=True`` allows."""
+
+SAME_QUERY: Final = "spark.floodmark.same-query"
+"""The setting of a session by which its user says that an edited query still means the same."""
+
+_ADVICE: Final = (
+    f"start with --conf {REBUILD}=true, or give write() rebuild=True, to work it out again from the topics; or start "
+    "again with a new checkpoint_location: the topics are then read from their beginning"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What the state in a checkpoint depends on."""
+
+    spark: str
+    """Spark's version: each writes the lines in its own words."""
+    lines: Sequence[str]
+    """See `plan.meaning`, and the settings of `write` that count."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """To whom a checkpoint belongs."""
+
+    job: str
+    topics: tuple[str, ...]
+    output: str | None
+    checkpoint_id: str = ""
+
+
+class Snapshots:
+    """The snapshots of one checkpoint location."""
+
+    def __init__(self, spark: SparkSession, checkpoint_location: str) -> None:
+        """Look there; nothing is written yet."""
+        self.checkpoint_location = checkpoint_location
+        self._files = Files(spark, checkpoint_location)
+
+    def claim(self, identity: JobIdentity, *, adopt: bool = False) -> JobIdentity:
+        """Take the checkpoint location for a job, or find that it is already the job's.
+
+        Args:
+            identity: the job.
+            adopt: take one whose owner is not known any more, too.
+
+        Returns:
+            The identity with the id that this checkpoint has had since its first use.
+
+        Raises:
+            ForeignCheckpointError: where it belongs to another job, or to a query that is not Floodmark's.
+        """
+        name = f"{FOLDER}/job.json"
+        text = self._files.read(name)
+        if text is None:
+            if self._files.exists("offsets") and not adopt:
+                found = "a query that is not Floodmark's"
+                raise self._foreign(found, identity)
+            claimed = JobIdentity(identity.job, identity.topics, identity.output, uuid.uuid4().hex)
+            self._files.write(name, json.dumps(asdict(claimed)))
+            return claimed
+        stored = self._parse(name, text)
+        kept = JobIdentity(stored["job"], tuple(stored["topics"]), stored["output"], stored["checkpoint_id"])
+        if (kept.job, kept.topics, kept.output) != (identity.job, identity.topics, identity.output):
+            raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output})", identity)
+        return kept
+
+    def recognise(self, job: str, query: Query, *, same: bool = False) -> None:
+        """Make sure that the state here is that of this query, as far as can be known, and note the query.
+
+        A checkpoint without a committed batch, of before queries were noted, or of another Spark takes any.
+
+        Args:
+            job: whose checkpoint this is.
+            query: the query.
+            same: take any query, for the user says that it means the same.
+
+        Raises:
+            ChangedQueryError: where it is another query's.
+        """
+        name = f"{FOLDER}/query.json"
+        text = self._files.read(name)
+        stored = None if text is None else Query(**self._parse(name, text))
+        if stored == query:
+            return
+        if stored is not None and stored.spark == query.spark and not same and self._files.numbers("commits"):
+            before, now = next(
+                (old, new) for old, new in zip_longest(stored.lines, query.lines, fillvalue="nothing") if old != new
+            )
+            raise ChangedQueryError(
+                job=job,
+                checkpoint_location=self.checkpoint_location,
+                stored=before.strip()[:_SHOWN],
+                found=now.strip()[:_SHOWN],
+                setting=SAME_QUERY,
+            )
+        self._files.write(name, json.dumps(asdict(query)))
+
+    def plan_empty_batch(self) -> int | None:
+        """Plan the batch without rows that a query owes which was stopped before Spark has planned it.
+
+        Spark closes windows in an empty batch behind the one that has moved the watermark, but a query that starts
+        again plans none before there are new rows: at the end of all input it would wait for ever.  This writes the
+        plan that Spark would have written: the same offsets, with the watermark of the last commit.
+
+        Returns:
+            The number of the batch; ``None``: nothing is owed.
+        """
+        planned, committed = self._files.numbers("offsets"), self._files.numbers("commits")
+        if not self.stateful or not committed or max(planned, default=-1) != max(committed):
+            return None  # no operator waits, nothing has run, or the last batch will run again
+        last = max(committed)
+        offsets, commit = self._files.read(f"offsets/{last}"), self._files.read(f"commits/{last}")
+        if offsets is None or commit is None:
+            return None
+        version, metadata, *ends = offsets.split("\n")
+        fields, watermark = json.loads(metadata), int(json.loads(commit.split("\n")[1])["nextBatchWatermarkMs"])
+        if watermark <= fields["batchWatermarkMs"]:
+            return None
+        fields |= {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
+        self._files.write(f"offsets/{last + 1}", "\n".join([version, json.dumps(fields, separators=(",", ":")), *ends]))
+        return last + 1
+
+    def _foreign(self, found: str, identity: JobIdentity) -> ForeignCheckpointError:
+        expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output})"
+        return ForeignCheckpointError(checkpoint_location=self.checkpoint_location, found=found, expected=expected)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether Spark has kept state of operators here."""
+        return self._files.exists("state")
+
+    def store(self, batch_id: int, progress: Mapping[str, Any]) -> None:
+        """Keep the progress after a batch; a batch that is run again replaces its own."""
+        self._files.write(self._name(batch_id), json.dumps(progress, separators=(",", ":")))
+        if batch_id >= KEPT:
+            self._files.delete(self._name(batch_id - KEPT))
+
+    def load(self, batch_id: int) -> Progress:
+        """Return the progress after a committed batch.
+
+        Raises:
+            MissingSnapshotError, CorruptSnapshotError: each names the way out.
+        """
+        name = self._name(batch_id)
+        text = self._files.read(name)
+        if text is None:
+            raise MissingSnapshotError(batch_id=batch_id, checkpoint_location=self.checkpoint_location, advice=_ADVICE)
+        return Progress.restore(self._parse(name, text), f"{self.checkpoint_location}/{name}")
+
+    def _parse(self, name: str, text: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            where = f"{self.checkpoint_location}/{name}"
+            raise CorruptSnapshotError(where=where, reason=str(error), advice=_ADVICE) from error
+
+    def _name(self, batch_id: int) -> str:
+        return f"{FOLDER}/{batch_id}.json"

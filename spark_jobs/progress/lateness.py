@@ -1,0 +1,163 @@
+"""Which rows are late: each row is judged by what was promised before it in its own partition.  Pure.
+
+So the log of a partition alone decides, not where batches cut it, and a replay decides the same.  One thing the log of
+a partition cannot say: a partition that was idle or unknown, while the others moved the job's watermark on, may bring
+rows behind that.  They are late, too, by the watermark that their batch ran with.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from floodmark.schemas.records import WatermarkRecord
+from floodmark.schemas.timestamps import EARLIEST
+from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.progress.reconcile import SeenMark
+
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+NOTHING: Final = -(1 << 62)
+"""What stands for "nothing was promised" where a number is needed: no event time lies behind it."""
+
+
+def shifted(record: WatermarkRecord, shift: int) -> WatermarkRecord:
+    """Return what a record promises of event times that lie up to ``shift`` milliseconds before those it speaks of."""
+    if not shift:
+        return record
+    watermark = None if record.watermark is None else max(EARLIEST, record.watermark - shift)
+    told = {percent: max(EARLIEST, time - shift) for percent, time in (record.percentiles or {}).items()}
+    return replace(record, watermark=watermark, percentiles=told or None)
+
+
+def driving(record: WatermarkRecord, percentile: int | None) -> WatermarkRecord:
+    """Return a record with the watermark that drives the job: the percentile that was asked for, where there is one."""
+    if percentile is None or record.percentiles is None:
+        return record
+    # The lowest percentile that keeps at least what was asked for; the promise itself is that of all.
+    enough = {percent: time for percent, time in record.percentiles.items() if percent >= percentile}
+    return replace(record, watermark=enough[min(enough)] if enough else record.watermark)
+
+
+@dataclass(slots=True)
+class _Partition:
+    tracker: Tracker
+    promised: int | None = None
+    """The highest watermark that the partition ever had."""
+
+    def renew(self, place: Place) -> None:
+        now = self.tracker.partition_watermark(*place)
+        if now is not None and (self.promised is None or now > self.promised):
+            self.promised = now
+
+
+@dataclass(slots=True)
+class Promises:
+    """What was promised in each partition, by its own records alone."""
+
+    partitions: dict[Place, _Partition] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tracker: Tracker) -> "Promises":
+        """Take up what a tracker knows, where nothing better was kept."""
+        whole, found = tracker.snapshot(), cls()
+        for topic, state in whole["topics"].items():
+            for number, part in state["partitions"].items():
+                alone = {**whole, "topics": {topic: {**state, "partitions": {number: part}}}}
+                place = topic, int(number)
+                found.partitions[place] = _Partition(Tracker.restore(alone))
+                found.partitions[place].renew(place)
+        return found
+
+    def take(self, mark: SeenMark, percentile: int | None = None, shift: int = 0) -> None:
+        """Take in the next mark of its partition, see `driving` and `shifted`."""
+        place = mark.topic, mark.partition
+        part = self.partitions.get(place)
+        if part is None:
+            part = self.partitions[place] = _Partition(Tracker([mark.topic]))
+        where: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
+        if mark.record is None:
+            part.tracker.apply_unreadable(mark.source, offset=mark.offset, **where)
+        else:
+            part.tracker.apply(driving(shifted(mark.record, shift), percentile), **where)
+        part.renew(place)
+
+    def promised(self, place: Place) -> int:
+        """Return the highest watermark that a partition ever had, or `NOTHING`."""
+        part = self.partitions.get(place)
+        return NOTHING if part is None or part.promised is None else part.promised
+
+    def snapshot(self, topics: Iterable[str] | None = None) -> list[list[Any]]:
+        """Return it, or the part of it that speaks of some topics, as a value that JSON can carry."""
+        chosen = None if topics is None else set(topics)
+        return [
+            [topic, number, part.promised, part.tracker.snapshot()]
+            for (topic, number), part in sorted(self.partitions.items())
+            if chosen is None or topic in chosen
+        ]
+
+    @classmethod
+    def restore(cls, snapshot: Iterable[Iterable[Any]]) -> "Promises":
+        """Build it from what `snapshot` returned."""
+        return cls(
+            {
+                (topic, number): _Partition(Tracker.restore(tracker), promised)
+                for topic, number, promised, tracker in snapshot
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What the tasks of a batch must know to judge its rows: the promises before it, and what it runs with."""
+
+    promises: Promises
+    watermark: int
+    percentile: int | None = None
+    shift: int = 0
+
+    def to_text(self, topics: Iterable[str]) -> str:
+        """Write it, for some topics, as a short text."""
+        parts = [self.promises.snapshot(topics), self.watermark, self.percentile, self.shift]
+        return base64.b64encode(zlib.compress(json.dumps(parts).encode(), level=1)).decode()
+
+    @classmethod
+    def of(cls, text: str) -> "Brief":
+        """Read it."""
+        promises, *rest = json.loads(zlib.decompress(base64.b64decode(text)))
+        return cls(Promises.restore(promises), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class LateRow:
+    """A late row as it stands in its topic, and why it is late."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    event_time: int
+    watermark: int
+    own: bool
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        """Say where it came from, behind which watermark it is, by how much, and whose watermark that is.
+
+        >>> row = LateRow("clicks", 0, 7, 0, None, b"", event_time=12, watermark=20, own=True)
+        >>> {name: value.decode() for name, value in row.headers()}["floodmark-late"]
+        '8 ms behind the watermark 20 of its partition'
+        """
+        whose = "of its partition" if self.own else "that its batch ran with"
+        said: Mapping[str, str] = {
+            "floodmark-late": f"{self.watermark - self.event_time} ms behind the watermark {self.watermark} {whose}",
+            "floodmark-late-by": str(self.watermark - self.event_time),
+            "floodmark-late-watermark": str(self.watermark),
+            "floodmark-late-reason": "partition" if self.own else "batch",
+            "floodmark-late-from": f"{self.topic}/{self.partition}/{self.offset}",
+        }
+        return [(name, text.encode()) for name, text in said.items()]

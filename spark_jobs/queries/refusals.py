@@ -1,0 +1,79 @@
+"""What no watermark can drive, refused by name before a job starts.  Pure: judges the tree that `engine` has read.
+
+Left to itself Spark would fail such a query later and in its own words, run it for ever, or drop rows uncounted.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from floodmark.schemas.errors import UnsupportedQueryError
+from floodmark.spark_jobs.queries.plan import Operator
+
+_MODES: Final = ("append", "update")
+_BY_CLOCK: Final = "ProcessingTime"
+_TRIGGERS: Final = ("processingTime", "availableNow")
+MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
+NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+SETTINGS: Final = {
+    MULTIPLE: "operators with state that follow one another would all take the watermark of the input",
+    NO_DATA_BATCHES: "a watermark that comes without rows would move nothing",
+}
+"""Settings of the session that must stay on, and why."""
+
+
+def refuse(
+    plan: Operator, *, output_mode: str, trigger: Mapping[str, Any] | None, settings: Mapping[str, str | None]
+) -> None:
+    """Refuse a query that cannot be exact.
+
+    Args:
+        plan: the query.
+        output_mode: Spark's.
+        trigger: Spark's; ``None``: batch after batch.
+        settings: the values of `SETTINGS` in the session.
+
+    Raises:
+        UnsupportedQueryError: names the operator, the reason and the way out.
+    """
+    for name, reason in SETTINGS.items():
+        if str(settings.get(name) or "true").lower() != "true":
+            raise UnsupportedQueryError(operator=f"{name}=false", reason=reason, advice="leave it on")
+    if output_mode not in _MODES:
+        reason = "the whole table is written with each batch, so that no row is ever final"
+        advice = "use 'append' for final results, or 'update' for partial ones"
+        raise UnsupportedQueryError(operator=f"output_mode={output_mode!r}", reason=reason, advice=advice)
+    for name in trigger or {}:
+        if name not in _TRIGGERS:
+            reason = "it does not run batch after batch, which is what moves a watermark"
+            advice = "use {'availableNow': True} to stop when all that is there is worked off, or 'processingTime'"
+            raise UnsupportedQueryError(operator=f"trigger {name!r}", reason=reason, advice=advice)
+    _refuse_operators(plan, under_watermark=False, under_state=False)
+
+
+def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: bool) -> None:
+    if not node.streaming or node.reading is not None:
+        return
+    if node.kind == "EventTimeWatermark":
+        if under_watermark:
+            reason = "read() has made its event_time the event-time column, and Spark takes no second one"
+            advice = "leave withWatermark() out; read(event_time=) names the column"
+            raise UnsupportedQueryError(operator="withWatermark", reason=reason, advice=advice)
+        under_watermark = True
+    elif node.kind == "Join" and node.keeps_state and not node.bounded:
+        reason = "its condition does not bound the event times of both sides, so that old rows could match for ever"
+        advice = "add a bound for both, such as: at2 BETWEEN at - INTERVAL 1 HOUR AND at + INTERVAL 1 HOUR"
+        raise UnsupportedQueryError(operator="a join of streams", reason=reason, advice=advice)
+    elif "WithState" in node.kind and (
+        "ProcessingTimeTimeout" in node.text or (under_state and _BY_CLOCK in node.text)
+    ):
+        reason = "it follows the clock, so that nothing behind it ever is complete up to a watermark"
+        advice = "use event time"
+        raise UnsupportedQueryError(operator=node.kind, reason=reason, advice=advice)
+    elif not node.children:
+        reason = "its rows come without watermark records: those of other streams would drop them as late, uncounted"
+        advice = "bring its topic in with `floodmark inject` and read() that; tables that do not stream can be joined"
+        raise UnsupportedQueryError(
+            operator=f"the stream {node.text[:100]!r}, not from read(),", reason=reason, advice=advice
+        )
+    for child in node.children:
+        _refuse_operators(child, under_watermark=under_watermark, under_state=under_state or node.keeps_state)

@@ -1,0 +1,74 @@
+"""Judge each row of a reading next to its source, in the one scan: adds the watermark that the row may be behind.
+
+A task of Spark's Kafka source reads one partition in the order of its log, marks and all.  A function in Python beside
+it follows the marks; of data rows it sees no more than their number.  What was promised before the batch comes from the
+drive, as a local property of the query's thread.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs.progress.lateness import Brief
+from floodmark.spark_jobs.progress.reconcile import seen_marks
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.pandas.functions import pandas_udf
+
+SPLITTING: Final = ("minpartitions", "maxrecordsperpartition")
+"""Options of Spark's Kafka source that give a partition to several tasks."""
+
+_RESULT: Final = "watermark long, own boolean"
+
+
+def judged(rows: DataFrame, name: str) -> DataFrame:
+    """Add to decoded records ``behind`` (a struct: the watermark, and whether it is the partition's own) and ``late``.
+
+    Args:
+        rows: decoded, as they come from the source.
+        name: of the reading; the drive sets the local property of that name.
+    """
+    place = F.struct("topic", "partition", "offset", F.unix_millis("timestamp").alias("log_time"))
+    fields = [place.getField(field).alias(field) for field in ("topic", "partition", "offset", "log_time")]
+    mark = F.to_json(F.array(F.struct(*fields, "key", F.col("raw").alias("value"))))
+    behind = _watermarks(name)(F.col("topic"), F.col("partition"), F.when(F.col("control"), mark))
+    late = (F.col("kind") == "row") & (F.unix_millis("event_time") < F.col("behind.watermark"))
+    return rows.withColumn("behind", behind).withColumn("late", late)
+
+
+def _watermarks(name: str) -> Any:  # noqa: ANN401  # a function of columns
+    def follow(batches: Iterator[tuple[pd.Series, pd.Series, pd.Series]]) -> Iterator[pd.DataFrame]:
+        context = TaskContext.get()
+        text = None if context is None else context.getLocalProperty(name)
+        if text is None:
+            reason = "read(late=...) runs only under floodmark.spark_jobs.write, with PySpark's threads pinned"
+            raise UsageError(reason=reason)
+        brief = Brief.of(text)
+        for topics, partitions, marks in batches:
+            yield judge(brief, topics, partitions, marks)
+
+    function: Any = pandas_udf  # its hints know no iterators
+    return function(follow, _RESULT).asNondeterministic()
+
+
+def judge(brief: Brief, topics: pd.Series, partitions: pd.Series, marks: pd.Series) -> pd.DataFrame:
+    """Give the watermark before each row; a task reads one partition, in the order of its log."""
+    size = len(topics)
+    watermark, own = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.bool_)
+    if size:
+        place = str(topics.iloc[0]), int(partitions.iloc[0])
+        begin = 0
+        for end in dict.fromkeys([*np.flatnonzero(marks.notna().to_numpy()), size - 1]):
+            # The mark itself speaks of what stands behind it.
+            promised = brief.promises.promised(place)
+            watermark[begin : end + 1] = max(promised, brief.watermark)
+            own[begin : end + 1] = promised >= brief.watermark
+            text = marks.iloc[end]
+            if isinstance(text, str):
+                for mark in seen_marks(text):
+                    brief.promises.take(mark, brief.percentile)
+            begin = end + 1
+    return pd.DataFrame({"watermark": watermark, "own": own})

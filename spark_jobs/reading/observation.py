@@ -1,0 +1,111 @@
+"""What the driver learns of one batch of a reading: the columns of the metrics, and their values as one frozen value.
+
+Spark collects the metrics in accumulators of the tasks.  A task that runs again (its executor was lost, or it ran twice
+at once) adds to them again, and a plan that runs twice does so with all its tasks.  So the counts are kept apart by
+task: Spark's numeric histogram merges those of two tasks by putting their bins side by side, and a task whose bin is
+there twice has run twice.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from floodmark.spark_jobs.progress.unusable import UNUSABLE, Skipped
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+_MAX_PARTITIONS: Final = 1 << 20
+_MAX_TASKS: Final = 1 << 20
+_PLACES: Final = 1 << 12
+"""So many tasks less one are told apart; the counts of more are not exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one batch saw of one reading.
+
+    ``marks``: the records under control keys, as JSON.  ``records``: how many of each partition.
+    ``earliest``: the lowest event time, epoch milliseconds.  ``exact``: whether each record was counted exactly once;
+    where not, counts may be too high.  ``rows``: records that became rows.  ``unusable``: those that should
+    have, by kind.  ``late``: the rows that were judged late, ``late_elsewhere`` those of them that are not behind their
+    own partition's watermark, ``late_at`` the first place.
+    """
+
+    marks: str = "[]"
+    records: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    rows: int = 0
+    tombstones: int = 0
+    unusable: Mapping[str, Skipped] = field(default_factory=dict)
+    earliest: int | None = None
+    late: int = 0
+    late_elsewhere: int = 0
+    late_at: str | None = None
+    exact: bool = True
+
+    @property
+    def total(self) -> int:
+        """How many records were read, marks among them."""
+        return sum(self.records.values())
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Any], topics: Sequence[str]) -> "Observation":
+        """Read it from the metrics by their names; none at all: nothing was read."""
+        points = json.loads(metrics.get("places") or "[]")
+        records = Counter[tuple[str, int]]()
+        for point in points:
+            topic, partition = divmod(int(point["x"]) // _MAX_TASKS, _MAX_PARTITIONS)
+            records[topics[topic], partition] += int(point["y"])
+        tasks = {point["x"] for point in points}
+        return cls(
+            marks=metrics.get("marks") or "[]",
+            records=records,
+            rows=int(metrics.get("rows") or 0),
+            unusable={kind: Skipped.of(int(metrics.get(kind) or 0), metrics.get(f"{kind}_at")) for kind in UNUSABLE},
+            tombstones=int(metrics.get("tombstones") or 0),
+            earliest=metrics.get("earliest"),
+            late=int(metrics.get("late") or 0),
+            late_elsewhere=int(metrics.get("late_elsewhere") or 0),
+            late_at=metrics.get("late_at"),
+            exact=len(tasks) == len(points) < _PLACES,
+        )
+
+
+def columns(topics: Sequence[str], *, judged: bool = False) -> list[Column]:
+    """Return the aggregates over decoded records that `Observation.of` reads.
+
+    Args:
+        topics: of the reading.
+        judged: whether the rows carry what `judge.judged` adds.
+    """
+    index = F.array_position(F.array(*map(F.lit, topics)), F.col("topic")) - 1
+    where = (index.cast("long") * _MAX_PARTITIONS + F.col("partition")) * _MAX_TASKS + F.col("task")
+    # Exact while it has bins left: each task brings one for each of its partitions.
+    places = F.histogram_numeric(where, F.lit(_PLACES))
+    place = F.struct("topic", "partition", "offset")
+    log_time = F.unix_millis("timestamp").alias("log_time")
+    mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
+    kind = F.col("kind")
+    seconds = F.unix_seconds("event_time").alias("epoch_seconds")
+    unusable = []
+    for name in UNUSABLE:
+        found = F.struct(place.alias("place"), *([seconds] if name == "out_of_range" else []))
+        unusable += [
+            F.count_if(kind == name).alias(name),
+            F.to_json(F.min(F.when(kind == name, found))).alias(f"{name}_at"),
+        ]
+    lateness = [
+        F.count_if("late").alias("late"),
+        F.count_if(F.expr("late and not behind.own")).alias("late_elsewhere"),
+        F.to_json(F.min(F.when(F.col("late"), place))).alias("late_at"),
+    ]
+    return [
+        *(lateness if judged else []),
+        F.to_json(F.collect_list(F.when(F.col("control"), mark))).alias("marks"),
+        F.count_if(kind == "row").alias("rows"),
+        F.count_if(kind == "tombstones").alias("tombstones"),
+        *unusable,
+        F.unix_millis(F.min(F.when(kind == "row", F.col("event_time")))).alias("earliest"),
+        F.to_json(places).alias("places"),
+    ]

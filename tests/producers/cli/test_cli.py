@@ -1,0 +1,194 @@
+"""The commands as people use them: inject, tail, their help and their errors."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Producer
+from floodmark.producers import WatermarkedProducer, ascending
+from support.harness import EVENT, events
+
+COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main"]
+
+
+def floodmark(*arguments, **environment):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["check"], ["inject"], ["tail"]])
+def test_help_teaches(command):
+    done = floodmark(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+    if command:
+        assert "Exit status" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "needs one of"),
+        (["--json-field", "at", "--log-time"], "needs one of"),
+        (["--schema", "x.avsc"], "needs one of"),
+        (["--changefeed", "debezium"], "expected one of cockroachdb"),
+        (["--log-time", "--unit", "s"], "--unit is the unit of a field"),
+        (["--json-field", "at", "--unit", "h"], "expected one of s, ms"),
+        (["--json-field", "at", "--late", "-1"], "late tolerance"),
+        (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
+        (["--changefeed", "cockroachdb", "--over", "key"], "promises of its own"),
+        (["--json-field", "at"], "no Kafka broker answered"),
+        (["--json-field", "at", "--late", "nan"], "--late is nan, expected a number of seconds"),
+        (["--json-field", "at", "--early", "1e300"], "--early is 1e+300"),
+        (["--schema", "no-such.avsc", "--event-time", "at"], "no-such.avsc cannot be read: No such file"),
+    ],
+)
+def test_inject_says_what_is_wrong(arguments, said):
+    place = ["--from", "raw", "--to", "marked", "--bootstrap-servers", "127.0.0.1:1"]
+    done = floodmark("inject", *place, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_come_from_a_file_and_no_secret_is_shown(tmp_path):
+    settings = tmp_path / "kafka.properties"
+    settings.write_text("# ours\nsasl.password=${HUSH}\nsecurity.protocol = plaintext\n")
+    place = ["tail", "t", "--bootstrap-servers", "127.0.0.1:1", "--config", settings]
+    done = floodmark(*place)
+    assert done.returncode == 2
+    assert "line 2: sasl.password names a variable that is not set" in done.stderr
+    done = floodmark(*place, HUSH="hunter2")
+    assert done.returncode == 2
+    assert "no Kafka broker answered" in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout
+    settings.write_text("hunter2\n")
+    done = floodmark(*place)
+    assert "line 1: expected name=value" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["inject", "tail"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read: No such file"),
+        ("", "no Kafka address: pass --bootstrap-servers"),
+        ("bootstrap.servers=127.0.0.1:1\nsecurty.protocol=ssl", 'No such configuration property: "securty.protocol"'),
+        ("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=hunter2", 'Invalid value "hunter2"'),
+        (
+            "bootstrap.servers=a:1\nsecurity.protocol=ssl\nssl.key.password=hunter2\nssl.ca.location=/hunter2",
+            "ssl.ca.location",
+        ),
+    ],
+)
+def test_a_slip_in_the_settings_is_one_line(tmp_path, command, text, said):
+    settings = tmp_path / "kafka.properties"
+    if text is not None:
+        settings.write_text(text)
+    arguments = ["t"] if command == "tail" else ["--from", "a", "--to", "b", "--json-field", "at"]
+    done = floodmark(command, *arguments, "--config", settings)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "hunter2" not in done.stderr or "ssl.key.password" not in (text or "")
+
+
+@pytest.mark.kafka
+def test_inject_then_tail(kafka, topic, tmp_path):
+    raw, marked = topic(1), topic(1)
+    producer = Producer(kafka.config)
+    for time in (1_000, 3_000, 2_000, 9_000):
+        producer.produce(raw, events.encode({"user": "u", "at": time}), timestamp=time)
+    producer.flush(30)
+    schema = tmp_path / "event.avsc"
+    schema.write_text(json.dumps(EVENT))
+    servers = ["--bootstrap-servers", kafka.bootstrap_servers]
+    avro = ["--schema", schema, "--event-time", "at"]
+    done = floodmark(
+        "inject", "--from", raw, "--to", marked, *servers, *avro, "--until-end", "--end", "--json", "--out-of-order", 0
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 on time, 1 out of order adjusted" in done.stderr
+
+    done = floodmark("tail", marked, *servers, "--schema", schema, "--from-beginning", "--until-end", "--json")
+    assert done.returncode == 0, done.stderr
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["value"]["at"] for line in shown if line["kind"] == "data"] == [1_000, 3_000, 2_000, 9_000]
+    marks = [line for line in shown if line["kind"] == "mark"]
+    assert marks[-1]["status"] == "ENDED"
+    assert marks[-1]["records"] == 4
+    assert shown[0]["kind"] == "mark", "the first word is a mark"
+
+    done = floodmark("tail", marked, *servers, "--from-beginning", "--until-end", "--marks")
+    assert f"inject-{raw} 1970-01-01T00:00:09.000+00:00" in done.stdout
+    assert "==> topic end of time" in done.stdout
+
+
+@pytest.mark.kafka
+def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    producer = Producer(kafka.config)
+    for value in (b'{"payload": {"at": 1000}}', b"garbage"):
+        producer.produce(raw, value, timestamp=1_000)
+    producer.flush(30)
+    place = ["--from", raw, "--to", marked, "--bootstrap-servers", kafka.bootstrap_servers, "--until-end"]
+    done = floodmark("inject", *place, "--json-field", "payload.at", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert f'on time           1  for example {raw}/0@0 {{"payload": {{"at": 1000}}}}' in done.stdout
+    assert "2 records read, nothing written" in done.stdout
+    for more in ([], ["--dry-run"]):
+        done = floodmark("inject", *place, "--json-field", "at", *more)
+        assert done.returncode == 2
+        assert "there are 'payload.at'; nothing was written; correct the field" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.kafka
+def test_tail_shows_what_cannot_be_read(kafka, topic):
+    target = topic(1)
+    with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=ascending()) as ours:
+        ours.produce(b"\xff\xfe", key="k", event_time=5)
+    plain = Producer(kafka.config)
+    plain.produce(target, b"garbage", key=b"__floodmark__/web")
+    plain.flush(30)
+    done = floodmark("tail", target, "--bootstrap-servers", kafka.bootstrap_servers, "--from-beginning", "--until-end")
+    assert "k: fffe" in done.stdout
+    assert "! unreadable mark" in done.stdout
+    assert "# web 1970-01-01T00:00:00.005+00:00" in done.stdout
+
+
+WITHOUT_SPARK = """
+import importlib.util, runpy, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "pyspark" else find(name, *rest)
+sys.modules["pyspark"] = None  # whoever imports it fails
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "inject", "tail"])
+def test_commands_that_need_no_spark_run_without_it(command):
+    run = (
+        "sys.argv = ['floodmark', *sys.argv[1:]]\nrunpy.run_module('floodmark.producers.cli.main', run_name='__main__')"
+    )
+    line = [sys.executable, "-c", WITHOUT_SPARK + run, command, "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_a_name_that_needs_spark_says_what_to_install():
+    run = "from floodmark.spark_jobs import read"
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SPARK + run], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: floodmark.spark_jobs.read needs Spark: pip install 'floodmark[spark]'"
+    )

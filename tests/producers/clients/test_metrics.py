@@ -1,0 +1,61 @@
+"""Metrics: a plain snapshot, and the same for Prometheus, over HTTP on the loopback address."""
+
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from floodmark.producers import WatermarkedProducer, ascending
+from floodmark.producers.clients.metrics import MEANINGS, Metrics, PrometheusExporter, delay, serve_metrics
+from floodmark.schemas.errors import UsageError
+from prometheus_client import CollectorRegistry, generate_latest
+
+
+def test_every_metric_has_a_meaning_and_a_cause_in_the_reference():
+    values = set(Metrics("job", "a").as_dict()) - {"kind", "name"}
+    assert values == set(MEANINGS)
+    page = Path(__file__).parents[3].joinpath("producers", "README.md").read_text(encoding="utf-8")
+    table = page.split("\n## Metrics")[1].split("\n## ")[0]
+    for name in values:
+        assert f"`{name}`" in table, name
+
+
+def test_delays():
+    assert [delay(10_000, watermark) for watermark in (None, 4_000, 20_000)] == [-1.0, 6.0, 0.0]
+
+
+def test_prometheus_shows_the_same_numbers():
+    exporter = PrometheusExporter(CollectorRegistry())
+    exporter.update(Metrics("job", "clicks", records=7, late_events=2, watermark_delay_seconds=1.5))
+    exporter.update(Metrics("job", "views", records=1))
+    text = generate_latest(exporter.registry).decode()
+    assert 'floodmark_late_events{kind="job",name="clicks"} 2.0' in text
+    assert 'floodmark_watermark_delay_seconds{kind="job",name="clicks"} 1.5' in text
+    assert 'floodmark_records{kind="job",name="views"} 1.0' in text
+
+
+def test_they_are_served_on_loopback():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serve_metrics(port).update(Metrics("source", "web", records=3))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert b'floodmark_records{kind="source",name="web"} 3.0' in answer.read()
+    with pytest.raises(UsageError, match="another"):
+        serve_metrics(port, CollectorRegistry())
+
+
+@pytest.mark.kafka
+def test_a_source_tells_its_own(kafka, topic):
+    with WatermarkedProducer(kafka.config, topic=topic(1), source="web", strategy=ascending()) as producer:
+        assert producer.metrics().watermark_delay_seconds == -1
+        for time in (5, 9):
+            producer.produce(b"", event_time=time)
+        producer.flush()
+        producer.produce(b"", event_time=4)
+        assert producer.metrics().processing_time_delay_seconds >= 0
+        producer.flush()
+        metrics = producer.metrics()
+    assert (metrics.kind, metrics.name, metrics.records, metrics.late_events) == ("source", "web", 3, 1)
+    assert metrics.processing_time_delay_seconds == 0
+    assert metrics.watermark_delay_seconds > 1_000_000

@@ -1,0 +1,104 @@
+"""What the records of existing topics say of time; hostile bytes are only ever an error."""
+
+import struct
+import tomllib
+from pathlib import Path
+
+import pytest
+from floodmark.producers.event_times.formats import (
+    AvroField,
+    CockroachDb,
+    JsonField,
+    LogTime,
+    Resolved,
+    TiCdcCanal,
+    TiCdcOpen,
+)
+from floodmark.producers.event_times.input_partition import PolicyLane, ResolvedLane, Way
+from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.schemas import AvroCodec
+from floodmark.schemas.codec import without_logical_types
+from floodmark.schemas.errors import InvalidEventTimeError, SchemaError, UnreadableValueError, UsageError
+from hypothesis import given
+from hypothesis import strategies as st
+from support.harness import EVENT
+
+FORMATS = {"cockroachdb": CockroachDb(), "ticdc-canal": TiCdcCanal(), "ticdc-open": TiCdcOpen()}
+TABLE = tomllib.loads(Path(__file__).with_name("changefeeds.toml").read_text(encoding="utf-8"))
+MESSAGES = [(name, message) for name, messages in TABLE.items() for message in messages]
+
+
+def packed(events):
+    """Write a key of the open protocol: version 1, then each event with its length before it."""
+    return struct.pack(">Q", 1) + b"".join(struct.pack(">Q", len(event)) + event.encode() for event in events)
+
+
+@pytest.mark.parametrize(("name", "message"), MESSAGES)
+def test_changefeed_messages(name, message):
+    key = packed(message["events"]) if "events" in message else None
+    value = message["value"].encode() if "value" in message else struct.pack(">Q", 0)
+    if "unreadable" in message:
+        with pytest.raises(UnreadableValueError):
+            FORMATS[name].read(key, value, 0)
+    elif "resolved" in message:
+        assert FORMATS[name].read(key, value, 0) == Resolved(message["resolved"])
+    else:
+        assert FORMATS[name].read(key, value, 0) == message.get("row")
+
+
+@pytest.mark.parametrize("fmt", [*FORMATS.values(), JsonField("at")], ids=lambda fmt: type(fmt).__name__)
+@given(st.none() | st.binary(), st.none() | st.binary())
+def test_hostile_bytes_are_an_error_or_nothing(fmt, key, value):
+    try:
+        found = fmt.read(key, value, 0)
+    except (UnreadableValueError, InvalidEventTimeError):
+        return
+    assert found is None or isinstance(found, (int, Resolved))
+
+
+@pytest.mark.parametrize(("unit", "time"), [("s", 12_000), ("ms", 12), ("us", 0), ("ns", 0)])
+def test_units(unit, time):
+    assert JsonField("at", unit).read(None, b'{"at": 12}', 0) == time
+
+
+@pytest.mark.parametrize("value", [b"{}", b'{"at": null}', b'{"at": "1"}', b'{"at": true}', b'{"at": 1e300}'])
+def test_a_field_that_holds_no_time(value):
+    with pytest.raises(InvalidEventTimeError):
+        JsonField("at").read(None, value, 0)
+
+
+def test_avro_and_log_time():
+    codec = AvroCodec(without_logical_types(EVENT))
+    fmt = AvroField(codec.schema_json, "at")
+    assert fmt.read(None, codec.encode({"user": "u", "at": 7}), 0) == 7
+    with pytest.raises(InvalidEventTimeError):
+        fmt.read(None, codec.encode({"user": "u", "at": None}), 0)
+    with pytest.raises(UnreadableValueError):
+        fmt.read(None, b"garbage", 0)
+    with pytest.raises(SchemaError, match="no field"):
+        AvroField(codec.schema_json, "when")
+    with pytest.raises(UsageError, match="unit"):
+        JsonField("at", "h")
+    assert LogTime().read(None, b"x", 99) == 99
+
+
+def test_a_promise_that_falls_back_or_is_the_beginning_of_time_is_a_replay():
+    lane = ResolvedLane(CockroachDb(), drop_late=True)
+    resolved = lambda seconds: b'{"resolved": "%d000000000.0000000000"}' % seconds  # noqa: E731
+    row = lambda seconds: b'{"after": {}, "updated": "%d000000000.0000000000"}' % seconds  # noqa: E731
+    lane.take(None, resolved(0), 0)
+    assert lane.watermark is None
+    for seconds, watermark in ((5, 5_000), (3, 5_000), (6, 6_000)):
+        assert lane.take(None, resolved(seconds), 0)[0] is Way.AWAY
+        assert lane.watermark == watermark
+    assert lane.take(None, row(6), 0)[0] is Way.ON, "equal is not late"
+    assert lane.take(None, row(5), 0)[0] is Way.OUT
+    assert (lane.counts["late"], lane.counts["resolved"]) == (1, 4)
+
+
+def test_a_lane_passes_on_what_it_cannot_read_and_keeps_marks_out():
+    lane = PolicyLane(JsonField("at"), TimePolicy())
+    assert lane.take(None, b"garbage", 5) == (Way.ON, ())
+    assert lane.take(b"__floodmark__/x", b"", 5)[0] is Way.OUT
+    assert lane.watermark is None
+    assert (lane.counts["unreadable"], lane.counts["reserved"]) == (1, 1)

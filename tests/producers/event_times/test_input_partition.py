@@ -1,0 +1,227 @@
+"""Any record into any lane: it is decided, counted or named; no watermark leaves the calendar or passes a promise."""
+
+import json
+import pickle
+import struct
+from datetime import timedelta
+
+import pytest
+from floodmark.producers.event_times.formats import (
+    AvroField,
+    CockroachDb,
+    InputFormat,
+    JsonField,
+    LogTime,
+    Resolved,
+    TiCdcCanal,
+    TiCdcOpen,
+    over_json,
+    over_key,
+)
+from floodmark.producers.event_times.injection import LaneState
+from floodmark.producers.event_times.input_partition import PolicyLane, ResolvedLane, Way
+from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.schemas import AvroCodec
+from floodmark.schemas.codec import without_logical_types
+from floodmark.schemas.errors import CorruptSnapshotError, InvalidEventTimeError, UnreadableValueError
+from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, WatermarkRecord
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
+from hypothesis import given
+from hypothesis import strategies as st
+from support.harness import EVENT
+
+NOW = 1_763_712_000_000
+CODEC = AvroCodec(without_logical_types(EVENT))
+FORMATS = [
+    JsonField("at"),
+    JsonField("at", "s"),
+    JsonField("payload.at", "ns"),
+    AvroField(CODEC.schema_json, "at"),
+    LogTime(),
+    CockroachDb(),
+    TiCdcCanal(),
+    TiCdcOpen(),
+]
+
+numbers = st.sampled_from(
+    ["NaN", "1e999", "-1e999", "1e308", "9" * 5_000, "-1", "0", "1763712000000", "1763712000000000", "253402300799999"]
+) | st.integers(-(10**20), 10**20).map(str)
+texts = numbers.map('"{}.0000000000"'.format) | st.sampled_from(
+    ["null", "true", '"x"', "[]", '{"at": 1}', '"\\ud800"', "[" * 100_000, "[" * 400 + "]" * 400, '"1_0"', '" 7"']
+)
+names = st.sampled_from(["at", "resolved", "updated", "after", "type", "_tidb", "payload", "commitTs", "watermarkTs"])
+fields = st.lists(st.tuples(names, numbers | texts), max_size=4).map(
+    lambda pairs: "{" + ", ".join(f'"{name}": {value}' for name, value in pairs) + "}"
+)
+objects = fields | st.tuples(names, fields).map(lambda pair: '{"%s": %s, "type": "TIDB_WATERMARK"}' % pair)  # noqa: UP031
+packed = st.lists(st.binary(max_size=9) | objects.map(str.encode), max_size=3).map(
+    lambda events: struct.pack(">Q", 1) + b"".join(struct.pack(">Q", len(event)) + event for event in events)
+)
+avro = st.binary(max_size=12).map(lambda body: CODEC.prefix + body)
+values = st.none() | st.binary(max_size=40) | objects.map(str.encode) | avro
+keys = st.none() | st.binary(max_size=40) | packed | st.just(b"__floodmark__/web")
+log_times = st.sampled_from([-(2**63), EARLIEST - 1, EARLIEST, -1, 0, NOW, NOW * 1_000, END_OF_TIME, 2**63 - 1]) | (
+    st.integers(NOW - 10_000, NOW + 10_000)
+)
+tolerances = st.sampled_from([timedelta(0), timedelta(seconds=5), timedelta(days=1_000_000)])
+policies = st.builds(
+    TimePolicy,
+    early=st.none() | tolerances,
+    late=tolerances,
+    out_of_order=st.none() | tolerances,
+    on_late=st.sampled_from(["adjust", "drop"]),
+    on_out_of_order=st.sampled_from(["adjust", "drop"]),
+    max_keys=st.integers(1, 3),
+)
+
+
+def hostile(_key, value):
+    return {b"": b"x"}[value]
+
+
+overs = st.sampled_from([None, over_key, over_json("at"), over_json("payload.at"), hostile])
+
+
+@given(
+    fmt=st.sampled_from(FORMATS),
+    policy=policies,
+    over=overs,
+    drop_late=st.booleans(),
+    records=st.lists(st.tuples(keys, values, log_times), max_size=12),
+    elapsed=st.integers(0, 10**15),
+)
+def test_any_record_into_any_lane(fmt, policy, over, drop_late, records, elapsed):
+    """No error, a watermark that a mark can carry, that never falls, and that what was passed on keeps."""
+    lane = ResolvedLane(fmt, drop_late=drop_late) if fmt.promises else PolicyLane(fmt, policy, over)
+    last, promised = None, 0
+    for key, value, log_time in records:
+        before = lane.watermark
+        way, headers = lane.take(key, value, log_time)
+        assert len(dict(headers)) == len(headers), "each header once"
+        assert all(EARLIEST <= int(text) <= END_OF_TIME for _, text in headers)
+        try:
+            time = fmt.read(key, value, log_time)
+        except (UnreadableValueError, InvalidEventTimeError):
+            time = None
+            assert lane.trouble, "what cannot be read is named"
+            assert way is not Way.AWAY
+            assert lane.watermark == before
+        if isinstance(time, Resolved):
+            promised = max(promised, time.watermark)
+        if fmt.promises:
+            assert (lane.watermark or 0) <= promised
+        elif way is Way.ON and isinstance(time, int):
+            counts = int(dict(headers).get(TIME_HEADER, b"%d" % time))
+            assert before is None or counts >= before, "nothing that is passed on is behind what was promised"
+            assert int(dict(headers).get(SUBSTREAM_HEADER, EARLIEST)) >= EARLIEST
+        if records.index((key, value, log_time)) % 3 == 0:
+            lane.estimate(elapsed)
+        mark = WatermarkRecord(
+            source="i", epoch=0, sequence=0, watermark=lane.watermark, partitions=1, emitted_at=0
+        ).watermark
+        assert last is None or mark >= last
+        last = mark
+        packed_state = LaneState(1, 1, lane.snapshot(), dict(lane.counts)).pack("i", 0)
+        lane.restore(LaneState.unpack(packed_state).lane)
+        assert lane.watermark == mark
+
+
+@pytest.mark.parametrize(
+    ("lane", "value", "log_time", "counted"),
+    [
+        (PolicyLane(JsonField("at"), TimePolicy()), b'{"at": 1e999}', NOW, "unreadable"),
+        (PolicyLane(JsonField("at"), TimePolicy()), b'{"at": NaN}', NOW, "unreadable"),
+        (PolicyLane(JsonField("at", "s"), TimePolicy()), b'{"at": 1e308}', NOW, "unreadable"),
+        (PolicyLane(JsonField("at"), TimePolicy()), b"[" * 100_000, NOW, "unreadable"),
+        (PolicyLane(LogTime(), TimePolicy()), b"x", NOW * 1_000, "unreadable"),
+        (PolicyLane(JsonField("at"), TimePolicy()), b'{"at": 5}', NOW * 1_000, "unreadable_arrival"),
+        (PolicyLane(JsonField("at"), TimePolicy(), hostile), b'{"at": 5}', NOW, "unreadable_key"),
+        (ResolvedLane(TiCdcCanal()), b'{"type": "INSERT", "_tidb": {"commitTs": 1e999}}', NOW, "unreadable"),
+        (ResolvedLane(TiCdcCanal()), b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 1.5e17}}', 0, "unreadable"),
+        (ResolvedLane(CockroachDb()), b'{"resolved": "99999999999999999999999.0"}', 0, "unreadable"),
+    ],
+    ids=str,
+)
+def test_a_poison_record_is_passed_on_counted_and_named(lane, value, log_time, counted):
+    assert lane.take(None, value, log_time)[0] is Way.ON
+    assert lane.counts[counted] == 1
+    assert lane.trouble
+    assert len(lane.trouble) < 400
+    assert lane.watermark is None or lane.watermark <= NOW
+
+
+def test_a_record_whose_arrival_cannot_be_read_is_still_not_behind_the_watermark():
+    lane = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(seconds=1)))
+    lane.take(None, b'{"at": %d}' % NOW, NOW)
+    assert lane.take(None, b'{"at": 5}', NOW * 1_000) == (Way.ON, [(TIME_HEADER, b"%d" % (NOW - 1_000))])
+    assert lane.take(None, b'{"at": %d}' % (NOW * 2), -(2**62)) == (Way.ON, ())
+    assert lane.watermark == NOW - 1_000
+
+
+def test_the_name_of_a_poison_record_tells_which_fields_there_are():
+    lane = PolicyLane(JsonField("att"), TimePolicy())
+    lane.take(None, b'{"at": 1, "payload": {"ts": 2}}', NOW)
+    assert "field 'att' holds no number; there are 'at', 'payload.ts'" in lane.trouble
+
+
+def test_other_events_beside_a_promise_are_not_lost_with_it():
+    events = [b'{"t": 3, "ts": %d}' % (5 << 18), b'{"t": 1, "ts": %d}' % (900 << 18)]
+    key = struct.pack(">Q", 1) + b"".join(struct.pack(">Q", len(event)) + event for event in events)
+    lane = ResolvedLane(TiCdcOpen())
+    assert lane.take(key, None, NOW)[0] is Way.ON
+    assert lane.watermark is None
+
+
+def test_long_keys_do_not_fill_the_state():
+    """One key of a megabyte once made the state larger than Kafka takes, at each start again."""
+    lane = PolicyLane(LogTime(), TimePolicy(late=timedelta(hours=1)), over_key)
+    lane.take(b"x" * 1_000_000, b"", NOW)
+    assert len(LaneState(1, 1, lane.snapshot(), {}).pack("i", 0)) < 1_000
+    assert lane.take(b"x" * 1_000_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), "it is the same substream"
+    old = {"watermark": 5, "arrival": NOW, "seen": 1, "keys": {(b"x" * 1_000).hex(): NOW}, "counts": {}}
+    lane.restore(old)
+    assert lane.take(b"x" * 1_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), "and after an upgrade"
+
+
+def test_what_a_lane_keeps_does_not_grow():
+    """Poison, ever new and ever longer keys, silence: the same size after 10,000 records as after 1,000."""
+    lane, sizes = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(hours=1), max_keys=100), over_key), []
+    for number in range(10_000):
+        value = b'{"at": %d}' % (NOW + number) if number % 3 else b'{"at": "%d"}' % number
+        lane.take(b"%d" % number * (1 + number // 10), value, NOW + number)
+        lane.estimate(number)
+        if number % 1_000 == 999:
+            sizes.append(len(pickle.dumps((lane.keeper, lane.counts, lane.trouble, lane.snapshot()))))
+    assert max(sizes) < 1.1 * sizes[0]
+
+
+class Own(InputFormat):
+    """A format with a mistake, and one that tells nonsense."""
+
+    about = "ours"
+
+    def tell(self, key, value, log_time):  # noqa: ARG002  # the shape of `InputFormat.tell`
+        return {b"never": 10**20, b"promise": Resolved(-(10**20))}[value]
+
+
+@pytest.mark.parametrize("value", [b"never", b"promise", b"else", None])
+def test_a_format_of_the_users_own_cannot_break_the_lane(value):
+    lane = PolicyLane(Own(), TimePolicy())
+    assert lane.take(None, value, NOW)[0] is Way.ON
+    assert lane.counts["unreadable"] == 1
+
+
+@pytest.mark.parametrize("wrong", [{}, {"watermark": "x"}, {"watermark": 10**18}, None])
+def test_a_promise_that_is_none_is_not_restored(wrong):
+    with pytest.raises(CorruptSnapshotError, match="changefeed"):
+        ResolvedLane(CockroachDb()).restore(wrong)
+
+
+def test_the_unit_of_avro_is_what_its_schema_says():
+    kinds = {"timestamp-millis": 12_000, "timestamp-micros": 12, "timestamp-nanos": 0}
+    for kind, expected in kinds.items():
+        for wrapped in ({"type": "long", "logicalType": kind}, ["null", {"type": "long", "logicalType": kind}]):
+            schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "at", "type": wrapped}]})
+            value = AvroCodec(without_logical_types(schema)).encode({"at": 12_000})
+            assert AvroField(schema, "at").read(None, value, 0) == expected
+            assert AvroField(schema, "at", "ms").read(None, value, 0) == 12_000

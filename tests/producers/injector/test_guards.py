@@ -1,0 +1,308 @@
+"""What nobody wants to meet, on a real Kafka: poison records, wrong options, foreign headers, signals."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Producer
+from floodmark.producers import TimePolicy, WatermarkedProducer, ascending, create_topics
+from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.event_times.formats import CockroachDb, JsonField, LogTime, TiCdcCanal
+from floodmark.producers.event_times.injection import STATE_HEADER, Injection
+from floodmark.producers.injector.copies import Copies
+from floodmark.producers.injector.injector import Injector
+from floodmark.producers.injector.preview import preview_injection
+from floodmark.schemas import WatermarkRecord, encode_watermark
+from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UsageError
+from floodmark.schemas.records import control_key
+from support.harness import until
+from support.injection import look, send, times
+
+pytestmark = pytest.mark.kafka
+FAST = timedelta(milliseconds=100)
+STRICT = TimePolicy(late=timedelta(hours=1), out_of_order=timedelta(0))
+NOW = 1_763_712_000_000
+POISON = [
+    (JsonField("at"), b'{"at": %d}' % NOW, b'{"at": 1e999}'),
+    (JsonField("at"), b'{"at": %d}' % NOW, b"[" * 100_000),
+    (JsonField("at", "s"), b'{"at": 1}', b'{"at": 1e308}'),
+    (CockroachDb(), b'{"resolved": "5000000000.0"}', b'{"resolved": "99999999999999999999999.0"}'),
+    (TiCdcCanal(), b'{"type": "I", "_tidb": {"commitTs": 9}}', b'{"type": "I", "_tidb": {"commitTs": 1e999}}'),
+]
+
+
+def run(kafka, injection, **more):
+    with Injector(injection, kafka.config, **more) as injector:
+        injector.run(until_end=True)
+    return injector
+
+
+def write(kafka, topic, *records, **more):
+    producer = Producer(kafka.config)
+    for value in records:
+        producer.produce(topic, value, partition=0, timestamp=NOW, **more)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize(("fmt", "good", "poison"), POISON, ids=["1e999", "deep", "1e308", "resolved", "canal"])
+def test_a_poison_record_is_passed_on_counted_and_named(kafka, topic, caplog, fmt, good, poison):
+    raw, marked = topic(1), topic(1)
+    write(kafka, raw, good, poison, poison, good)
+    injection = Injection(raw, marked, fmt)
+    first = run(kafka, injection)
+    assert (first.fates["unreadable"], first.counts["records"]) == (2, 4)
+    assert first.first_trouble.startswith(f"{raw}/0@1: ")
+    assert caplog.text.count(f"{raw}/0@1: ") == 1
+    assert f"{raw}/0@2: " not in caplog.text, "the first place of a partition is logged, later ones are counted"
+    write(kafka, raw, poison)
+    again = run(kafka, injection)
+    assert (again.fates["unreadable"], again.counts["records"]) == (3, 1), "it goes on, also with nothing but poison"
+    data, marks, _ = look(kafka, marked)
+    assert [row.value for row in data if row.value == poison] == [poison] * 3
+    assert marks[-1].record.watermark is None or marks[-1].record.watermark <= time.time_ns() // 1_000_000
+
+
+@pytest.mark.parametrize("fmt", [JsonField("at"), LogTime()], ids=["json", "log time"])
+def test_a_timestamp_that_the_target_refuses_ends_nothing(kafka, topic, fmt):
+    raw, marked = topic(1) + "-any", topic(1)
+    create_topics(kafka.config, {raw: 1}, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+    now = time.time_ns() // 1_000_000
+    ahead = now + 40 * 24 * 3_600_000
+    send(kafka, raw, (now, now), (now, now * 1_000), (now, -5_000_000_000_000), (now, 2**62), (now, ahead), (now, now))
+    injector = run(kafka, Injection(raw, marked, fmt, TimePolicy(early=None)))
+    assert injector.counts["timestamps_replaced"] == 3
+    data, _, tracker = look(kafka, marked)
+    assert len(data) == 6, "everything is passed on"
+    assert tracker.watermark == min(injector.watermarks.values())
+    if isinstance(fmt, LogTime):
+        assert dict(data[4].headers)["floodmark-time"] == b"%d" % ahead, "its time still counts"
+        assert injector.fates["unreadable"] == 2
+    else:
+        assert injector.fates["unreadable_arrival"] == 2
+        assert tracker.watermark <= now + 60_000 or tracker.watermark <= ahead
+
+
+def test_large_records_are_passed_on_as_far_as_the_target_takes_them(kafka, topic):
+    raw, marked, small = topic(1), topic(1), topic(1) + "-small"
+    create_topics(kafka.config, {small: 1}, {"max.message.bytes": "20000"})
+    producer = Producer({**kafka.config, "message.max.bytes": 2_000_000})
+    value = os.urandom(1_020_000)
+    producer.produce(raw, value, timestamp=NOW)
+    assert producer.flush(30) == 0
+    run(kafka, Injection(raw, marked, LogTime()))
+    assert look(kafka, marked)[0][0].value == value
+    with pytest.raises(InjectorError, match=r"Message size too large.*max\.message\.bytes"):
+        run(kafka, Injection(raw, small, LogTime()))
+
+
+def test_headers_of_ours_in_the_input_neither_hide_nor_misplace_a_record(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    foreign = [
+        ("trace", b"1"),
+        ("floodmark", b"1"),
+        ("floodmark-time", b"7"),
+        ("floodmark-time", b"x"),
+        ("trace", b"2"),
+    ]
+    write(kafka, raw, b'{"at": %d}' % NOW, b'{"at": %d}' % (NOW - 5), b"garbage", headers=foreign)
+    injector = run(kafka, Injection(raw, marked, JsonField("at"), STRICT))
+    rows = [row.headers for row in look(kafka, marked)[0]]
+    plain = [("trace", b"1"), ("trace", b"2")]
+    assert rows == [plain, [*plain, ("floodmark-time", b"%d" % NOW)], plain], "one time at most, and it is ours"
+    assert injector.counts["headers_removed"] == 3
+
+
+def test_headers_that_the_client_cannot_read_are_left_out(topic, kafka):
+    class Unreadable:
+        """What confluent-kafka does with a header whose name is no UTF-8."""
+
+        def headers(self):
+            raise SystemError("returned a result with an exception set")
+
+        topic, partition, offset = lambda _: "raw", lambda _: 0, lambda _: 7
+
+    injector = run(kafka, Injection(topic(1), topic(1), LogTime()))
+    copies = Copies(injector.injection, (None, None), injector.counts)
+    assert copies.headers(Unreadable()) == []
+    assert injector.counts["unreadable_headers"] == 1
+    assert copies.first_trouble.startswith("raw/0@7: its headers cannot be read")
+
+
+def test_a_topic_that_has_marks_is_brought_in_without_them(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    with WatermarkedProducer(kafka.config, topic=raw, source="web", strategy=ascending()) as web:
+        web.produce(b'{"at": %d}' % NOW, event_time=NOW)
+        web.end()
+    injector = run(kafka, Injection(raw, marked, JsonField("at")))
+    data, marks, _ = look(kafka, marked)
+    assert len(data) == 1
+    assert {mark.record.source for mark in marks} == {f"inject-{raw}"}
+    assert injector.fates["reserved"] >= 2
+    assert "its key is that of a watermark record" in injector.first_trouble
+
+
+def test_a_wrong_option_does_not_begin(kafka, topic):
+    raw, marked = topic(2), topic(2)
+    for partition in (0, 1):
+        send(kafka, raw, *((NOW + n, NOW) for n in range(20)), partition=partition)
+    for fmt in (JsonField("att"), JsonField("at", "s"), JsonField("at.ms")):
+        with pytest.raises(InjectorError, match=r"none of the first 40 record.*there are 'at'|outside the years"):
+            run(kafka, Injection(raw, marked, fmt))
+        assert set(end_offsets(kafka.config, marked).values()) == {0}, "nothing was written"
+    run(kafka, Injection(raw, marked, JsonField("at")))
+    before = end_offsets(kafka.config, marked)
+    send(kafka, raw, (NOW + 50, NOW))
+    with pytest.raises(InjectorError, match=r"there are 'at'"):
+        run(kafka, Injection(raw, marked, JsonField("att")))
+    assert end_offsets(kafka.config, marked) == before, "nor does a wrong option go on"
+    other = topic(2)
+    assert run(kafka, Injection(raw, other, JsonField("att"), allow_unreadable=True)).fates["unreadable"] == 41
+
+
+def test_a_topic_without_any_time_ends_as_an_error(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    write(kafka, raw, b'{"after": {}}')
+    with pytest.raises(InjectorError, match=r"all 1 record.* none told a time, read as CockroachDB changefeed"):
+        run(kafka, Injection(raw, marked, CockroachDb()))
+    tombstones, quiet = topic(1), topic(1)
+    write(kafka, tombstones, None)
+    run(kafka, Injection(tombstones, quiet, JsonField("at")))
+    run(kafka, Injection(topic(1), topic(1), JsonField("at")))
+
+
+def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, (NOW, NOW), (NOW - 7_200_000, NOW), (NOW + 10_000_000, NOW))
+    write(kafka, raw, b"garbage")
+    injection = Injection(raw, marked, JsonField("at"), STRICT, interval=FAST)
+    shown = preview_injection(injection, kafka.config)
+    assert shown.fates == {"on_time": 1, "out_of_order_adjusted": 1, "early_dropped": 1, "unreadable": 1}
+    assert "counts at 2025-11-21T08:00:00+00:00" in shown.examples["out_of_order_adjusted"]
+    assert shown.examples["unreadable"].startswith(f"{raw}/0@3 garbage: ")
+    assert set(end_offsets(kafka.config, marked).values()) == {0}
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        before = end_offsets(kafka.config, marked)
+        send(kafka, raw, (NOW + 5, NOW))
+        assert preview_injection(injection, kafka.config).fates == {"on_time": 1}, "it begins where the injector stands"
+        assert end_offsets(kafka.config, marked) == before
+        until(lambda: injector.step() or injector.counts["records"] == 5, "the injector goes on", 30)
+    unborn = Injection(raw, "no-such-topic-yet", JsonField("at"))
+    assert preview_injection(unborn, kafka.config).records == 5
+
+
+def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, (NOW + 5, NOW), (NOW, NOW))
+    run(kafka, Injection(raw, marked, JsonField("at"), STRICT))
+    run(kafka, Injection(raw, marked, JsonField("at"), STRICT))
+    loose = Injection(raw, marked, JsonField("at"), TimePolicy(late=timedelta(hours=1)))
+    run(kafka, loose, reset=True)
+    data, marks, _ = look(kafka, marked)
+    assert times(data) == [(NOW + 5, NOW + 5), (NOW, NOW)], "once, and as the new policy has it"
+    assert len({mark.record.epoch for mark in marks}) == 1
+    write(kafka, marked, b'{"at": 1}')
+    before = end_offsets(kafka.config, marked)
+    with pytest.raises(InjectorError, match="holds 3 records, and it wrote 2"):
+        run(kafka, loose, reset=True)
+    with WatermarkedProducer(kafka.config, topic=marked, source="web", strategy=ascending()):
+        pass
+    foreign = topic(1)
+    with WatermarkedProducer(kafka.config, topic=foreign, source="web", strategy=ascending()) as web:
+        web.produce(b"1", event_time=1)
+    with pytest.raises(InjectorError, match="is a mark of"):
+        run(kafka, Injection(raw, foreign, JsonField("at")), reset=True)
+    assert end_offsets(kafka.config, marked)[0] >= before[0]
+    run(kafka, Injection(raw, topic(1), JsonField("at")), reset=True)
+
+
+def state(kafka, injection, header):
+    """Write a mark of an injector with some state."""
+    record = WatermarkRecord(source=injection.source, epoch=5, sequence=0, watermark=NOW, partitions=1, emitted_at=NOW)
+    write(
+        kafka,
+        injection.target_topic,
+        encode_watermark(record),
+        key=control_key(injection.source),
+        headers=[("floodmark", b"1"), (STATE_HEADER, header)],
+    )
+
+
+def test_the_state_of_an_older_version_is_taken_up(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, (NOW, NOW), (NOW, NOW), (NOW - 1, NOW), (NOW + 1, NOW))
+    lane = {"watermark": NOW, "arrival": NOW, "seen": 2, "keys": {}, "counts": {"on_time": 2}}
+    old = {"next": 2, "epoch": 5, "lane": lane, "counts": {"unreadable": 1}}
+    injection = Injection(raw, marked, JsonField("at"), STRICT)
+    state(kafka, injection, base64.b64encode(zlib.compress(json.dumps(old).encode(), 1)))
+    injector = run(kafka, injection)
+    assert injector.fates == {"on_time": 3, "out_of_order_adjusted": 1, "unreadable": 1}
+    assert times(look(kafka, marked)[0]) == [(NOW - 1, NOW), (NOW + 1, NOW + 1)]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", base64.b64encode(zlib.compress(b'{"next": -1, "epoch": 1}'))])
+def test_a_state_that_cannot_be_read_is_named(kafka, topic, garbage):
+    injection = Injection(topic(1), topic(1), JsonField("at"))
+    state(kafka, injection, garbage)
+    with pytest.raises(CorruptSnapshotError, match=f"of an injector at {injection.target_topic}/0@0"):
+        Injector(injection, kafka.config)
+
+
+def test_what_was_interrupted_amid_a_batch_is_not_committed(kafka, topic, monkeypatch):
+    """Ctrl-C between a record's decision and its copy once committed its offset without it."""
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, *((NOW + n, NOW) for n in range(10)))
+    injection = Injection(raw, marked, JsonField("at"), interval=FAST)
+    with Injector(injection, kafka.config) as injector:
+        injector.run(stop=lambda: injector.counts["transactions"] > 0)
+        lane, calls = injector._tracks[0].lane, []  # noqa: SLF001
+        take = lane.take
+
+        def interrupted(*record):
+            calls.append(record)
+            if len(calls) == 5:
+                raise KeyboardInterrupt
+            return take(*record)
+
+        monkeypatch.setattr(lane, "take", interrupted)
+        injector.counts["transactions"] += 1  # the first step has looked at the records already
+        send(kafka, raw, *((NOW + n, NOW) for n in range(10, 20)))
+        with pytest.raises(KeyboardInterrupt):
+            until(lambda: injector.step(), "the interruption", 30)  # noqa: PLW0108  # it returns nothing
+        with pytest.raises(InjectorError, match="amid a batch"):
+            injector.commit()
+    run(kafka, injection)
+    assert [at for at, _ in times(look(kafka, marked)[0])] == [NOW + n for n in range(20)]
+
+
+def test_an_id_that_no_mark_can_carry_is_refused(topic):
+    with pytest.raises(UsageError, match="longer than 200 bytes"):
+        Injection("a" * 200, "b", LogTime())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_a_commit_and_a_report(kafka, topic, number):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, *((NOW + n, NOW) for n in range(100)))
+    command = [
+        *(sys.executable, "-m", "floodmark.producers.cli.main", "inject", "--from", raw, "--to", marked, "--json"),
+        *("--bootstrap-servers", kafka.bootstrap_servers, "--json-field", "at", "--interval", "0.1"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: json.loads(process.stdout.readline() or '{"records": -1}').get("records") == 100, "the rows", 60)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, told
+    assert "100 records read" in told
+    assert "Traceback" not in told
+    assert len(look(kafka, marked)[0]) == 100

@@ -1,0 +1,294 @@
+"""The injector on a real Kafka: exactly once over crashes, restarts, growth; policies, adapters, alignment, replays."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from floodmark.producers import Mark, TimePolicy
+from floodmark.producers.event_times.formats import CockroachDb, JsonField, TiCdcCanal, over_key
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.injected import decisions_of
+from floodmark.producers.injector.injector import Injector
+from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
+from support.golden import POLICIES, golden
+from support.harness import until
+from support.injection import look, send, times
+
+pytestmark = pytest.mark.kafka
+MINUTES = timedelta(minutes=5)
+FAST = timedelta(milliseconds=100)
+
+
+@pytest.mark.parametrize("variant", POLICIES)
+def test_the_golden_table(kafka, topic, variant):
+    raw, marked, dropped = topic(1), topic(1), topic(1)
+    send(kafka, raw, *((event.time, event.arrival, event.device) for event in golden(variant)))
+    policy, over = POLICIES[variant], over_key if variant == "substreams" else None
+    with Injector(
+        Injection(raw, marked, JsonField("at"), policy, over=over, dropped_to=dropped), kafka.config
+    ) as injector:
+        injector.run(until_end=True)
+        injector.end()
+    data, _, tracker = look(kafka, marked)
+    expected = [(event.time, event.expected) for event in golden(variant) if event.expected is not None]
+    assert times(data) == expected
+    assert [row.key for row in data] == [e.device.encode() for e in golden(variant) if e.expected is not None]
+    assert [row.log_time for row in data] == [e.arrival for e in golden(variant) if e.expected is not None]
+    assert tracker.ended
+    lost = [(event.time, event.time) for event in golden(variant) if event.expected is None]
+    assert times(look(kafka, dropped)[0]) == lost
+    assert injector.fates["early_dropped"] == len(lost)
+
+
+def test_no_row_stands_behind_a_mark_and_restarts_repeat_nothing(kafka, topic):
+    """Stopped and started again after every few records; two partitions."""
+    raw, marked = topic(2), topic(2)
+    injection = Injection(raw, marked, JsonField("at"), TimePolicy(late=MINUTES, out_of_order=FAST), interval=FAST)
+    sent = []
+    for round_ in range(4):
+        for partition in (0, 1):
+            rows = [(10_000 * round_ + 97 * (n * 7 % 50), 10_000 * round_ + 100 * n) for n in range(50)]
+            sent += [(partition, event_time) for event_time, _ in rows]
+            send(kafka, raw, *rows, partition=partition)
+        injector = Injector(injection, kafka.config)
+        injector.run(until_end=True)
+        if round_ % 2:  # crashed in the middle of a transaction
+            send(kafka, raw, (99_000, 10_000 * round_ + 5_000))
+            sent.append((0, 99_000))
+            until(lambda i=injector: i._take(i._consumer.consume(10, 0.5)) or i.counts["records"] > 100, "it", 20)  # noqa: SLF001
+            injector._consumer.close()  # noqa: SLF001
+            del injector
+        else:
+            injector.close()
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+    data, marks, _ = look(kafka, marked)
+    assert sorted((row.partition, json.loads(row.value)["at"]) for row in data) == sorted(sent)
+    watermarks, epochs = {}, set()
+    for record in sorted([*data, *marks], key=lambda record: (record.partition, record.offset)):
+        place = record.partition
+        if isinstance(record, Mark):
+            assert record.record.watermark is None or record.record.watermark >= watermarks.get(place, 0)
+            watermarks[place] = record.record.watermark or 0
+            epochs.add(record.record.epoch)
+        else:
+            assert times([record])[0][1] >= watermarks.get(place, 0)
+    assert len(epochs) == 5
+    assert {mark.verdict.value for mark in marks} == {"accepted"}
+
+
+def test_killed_in_the_middle_it_loses_and_doubles_nothing(kafka, topic):
+    raw, marked = topic(2), topic(2)
+    for partition in (0, 1):
+        send(kafka, raw, *((n, n) for n in range(1, 60_001)), partition=partition)
+    command = [
+        *(sys.executable, "-m", "floodmark.producers.cli.main", "inject", "--from", raw, "--to", marked),
+        *("--bootstrap-servers", kafka.bootstrap_servers, "--json-field", "at", "--interval", "0.1", "--until-end"),
+    ]
+    for _ in range(3):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time_to_die = time.monotonic() + 1.6
+        until(lambda p=process, t=time_to_die: p.poll() is not None or time.monotonic() > t, "the moment", 30)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    data, _, _ = look(kafka, marked)
+    assert sorted((row.partition, json.loads(row.value)["at"]) for row in data) == [
+        (partition, n) for partition in (0, 1) for n in range(1, 60_001)
+    ]
+
+
+def test_a_second_instance_fences_the_first(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    injection = Injection(raw, marked, JsonField("at"), interval=FAST)
+    first = Injector(injection, kafka.config)
+    first.run(until_end=True)
+    with Injector(injection, kafka.config) as second:
+        second.run(until_end=True)
+        send(kafka, raw, (1, 1))
+        with pytest.raises(FencedError, match="inject-"):
+            until(first.step, "the fence", 30)
+
+
+def test_bad_records_are_passed_on_or_counted_and_move_nothing(kafka, topic):
+    raw, marked, dropped = topic(1), topic(1), topic(1)
+    send(kafka, raw, (1_000, 1_000))
+    producer = Producer(kafka.config)
+    for value in (
+        b"garbage",
+        b"[]",
+        b'{"at": "noon"}',
+        b'{"at": null}',
+        b"{}",
+        b'{"at": 1e300}',
+        b'{"at": true}',
+        None,
+    ):
+        producer.produce(raw, value, timestamp=1_000)
+    producer.produce(raw, b'{"at": 1000}', key=b"__floodmark__/evil", timestamp=1_000)
+    producer.produce(raw, b'{"at": -86400000}', timestamp=1_000)
+    producer.produce(raw, b'{"at": 9e12}', timestamp=1_000)
+    producer.flush(30)
+    injection = Injection(raw, marked, JsonField("at"), TimePolicy(late=FAST), dropped_to=dropped)
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        assert (injector.fates["unreadable"], injector.fates["reserved"], injector.fates["early_dropped"]) == (7, 1, 1)
+    data, _, tracker = look(kafka, marked)
+    assert len(data) == 10, "what cannot be read is passed on as it was"
+    assert len(look(kafka, dropped)[0]) == 1
+    assert tracker.watermark is not None
+    assert tracker.watermark < 2_000 or tracker.watermark == injector.watermarks[0]
+
+
+def test_cockroachdb_and_ticdc_promises_become_marks(kafka, topic):
+    for fmt, rows, expected in (
+        (
+            CockroachDb(),
+            [
+                b'{"after": {"id": 1}, "key": [1], "updated": "5000000000.0000000000"}',
+                b'{"resolved": "6000000000.0000000000"}',
+                b'{"after": {"id": 1}, "key": [1], "updated": "5000000000.0000000000"}',
+                b'{"after": null, "key": [1], "updated": "7000000000.0000000001"}',
+                b'{"resolved": "6500000000.0000000000"}',
+            ],
+            6_500,
+        ),
+        (
+            TiCdcCanal(),
+            [
+                b'{"id": 0, "type": "INSERT", "es": 1, "_tidb": {"commitTs": %d}}' % (5_000 << 18),
+                b'{"id": 0, "type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": %d}}' % (6_000 << 18),
+            ],
+            6_000,
+        ),
+    ):
+        raw, marked = topic(2), topic(2)
+        producer = Producer(kafka.config)
+        for partition in (0, 1):
+            for value in rows:
+                producer.produce(raw, value, partition=partition)
+        producer.flush(30)
+        with Injector(Injection(raw, marked, fmt), kafka.config) as injector:
+            injector.run(until_end=True)
+        data, _, tracker = look(kafka, marked)
+        assert tracker.watermark == expected
+        assert not any(b"resolved" in row.value or b"TIDB_WATERMARK" in row.value for row in data)
+        assert len(data) == 2 * sum(b"resolved" not in row and b"WATERMARK" not in row for row in rows)
+
+
+def test_both_topics_grow_while_it_runs(kafka, topic):
+    raw, marked = topic(1), topic(2)
+    send(kafka, raw, (5_000, 5_000))
+    injection = Injection(
+        raw, marked, JsonField("at"), TimePolicy(late=timedelta(hours=1), out_of_order=timedelta(0)), interval=FAST
+    )
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        tracker = look(kafka, marked)[2]
+        assert tracker.watermark == 5_000, "the partition that the input lacks holds nothing up"
+        admin = AdminClient(kafka.config)
+        for future in admin.create_partitions([NewPartitions(raw, 2), NewPartitions(marked, 3)]).values():
+            future.result(30)
+        send(kafka, raw, (5_010, 5_010), partition=1)
+        injector._next_look = 0  # noqa: SLF001  # the metadata is looked at every ten seconds
+        until(lambda: injector.step() or injector.fates["on_time"] == 2, "the row of the new partition", 30)
+        injector.commit()
+    data, _, tracker = look(kafka, marked)
+    assert sorted((row.partition, json.loads(row.value)["at"]) for row in data) == [(0, 5_000), (1, 5_010)]
+    assert tracker.watermark >= 5_000
+    shrunk = topic(1)
+    with pytest.raises(InjectorError, match="as many partitions"):
+        Injector(Injection(raw, shrunk, JsonField("at")), kafka.config)
+
+
+def test_an_empty_partition_and_silence_hold_nothing_for_ever(kafka, topic):
+    """With nothing to read, time passes by the estimated arrival."""
+    raw, marked = topic(2), topic(2)
+    now = time.time_ns() // 1_000_000
+    send(kafka, raw, (now, now))
+    with Injector(
+        Injection(raw, marked, JsonField("at"), TimePolicy(late=timedelta(seconds=1)), interval=FAST), kafka.config
+    ) as injector:
+        until(
+            lambda: injector.step() or min(w or 0 for w in injector.watermarks.values()) > now + 500, "the estimate", 30
+        )
+    assert look(kafka, marked)[2].watermark > now
+
+
+def test_a_partition_that_is_ahead_is_paused_until_the_slowest_comes(kafka, topic):
+    """A backlog of two partitions, one ten hours ahead of the other: it waits, and then everything is passed on."""
+    raw, marked = topic(2), topic(2)
+    begin, hour, rows = 1_700_000_000_000, 3_600_000, 40_000
+    send(kafka, raw, *((begin + n * 100, begin + n * 100) for n in range(rows)), partition=0)
+    send(kafka, raw, *((begin + 10 * hour + n, begin + 10 * hour + n) for n in range(rows)), partition=1)
+    injection = Injection(raw, marked, JsonField("at"), TimePolicy(late=FAST), interval=FAST, align=timedelta(hours=1))
+    progress = []
+    with Injector(injection, kafka.config) as injector:
+
+        def passed():
+            injector.step()
+            progress.append([track.next for track in injector._tracks.values()])  # noqa: SLF001
+            return injector.counts["records"] == 2 * rows
+
+        until(passed, "all", 60)
+        injector.commit()
+        assert injector.fates["on_time"] == 2 * rows
+    ahead = next(second for first, second in progress if first == rows)
+    assert ahead <= 20_000, "while the first had a backlog, the second has passed on little more than a poll"
+
+
+def test_a_replay_of_the_decisions_gives_the_same_topic(kafka, topic):
+    """The first run sees silence, and moves the watermark by the clock; the second is told, not the time."""
+    raw, marked, again = topic(1), topic(1), topic(1)
+    policy = TimePolicy(late=timedelta(milliseconds=500), out_of_order=timedelta(0))
+    injection = Injection(raw, marked, JsonField("at"), policy, interval=FAST)
+    send(kafka, raw, (1_000, 1_000))
+    with Injector(injection, kafka.config) as injector:
+        until(lambda: injector.step() or injector.watermarks[0] > 1_500, "an estimate", 30)
+        reached = injector.watermarks[0]
+        send(kafka, raw, (1_200, 1_300), (9_000, 9_000))
+        until(lambda: injector.step() or injector.fates.total() >= 3, "the rows", 30)
+        injector.commit()
+    assert times(look(kafka, marked)[0])[1][1] >= reached, "the silent clock has adjusted it"
+    decisions = decisions_of(kafka.config, marked, injection.source)
+    with Injector(
+        Injection(raw, again, JsonField("at"), policy, source=injection.source), kafka.config, decisions=decisions
+    ) as replay:
+        replay.run(until_end=True)
+    assert times(look(kafka, again)[0]) == times(look(kafka, marked)[0])
+
+
+def test_retention_that_overtook_it_is_an_error(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, (1, 1))
+    injection = Injection(raw, marked, JsonField("at"))
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+    send(kafka, raw, (2, 2), (3, 3))
+    admin = AdminClient(kafka.config)
+    for future in admin.delete_records([TopicPartition(raw, 0, 2)]).values():
+        future.result(30)
+    with pytest.raises(InjectorError, match="retention"):
+        Injector(injection, kafka.config)
+
+
+def test_what_cannot_be_meant_is_an_error(kafka, topic):
+    for wrong in (
+        {"source_topic": "t", "target_topic": "t"},
+        {"interval": timedelta(0)},
+        {"align": timedelta(-1)},
+        {"fmt": CockroachDb(), "over": over_key},
+    ):
+        with pytest.raises(UsageError):
+            Injection(**{"source_topic": "a", "target_topic": "b", "fmt": JsonField("at"), **wrong})
+    with pytest.raises(UnknownTopicError):
+        Injector(Injection("no-such-topic", topic(1), JsonField("at")), kafka.config)

@@ -1,0 +1,176 @@
+"""A source that runs ahead is held until the slowest comes, is not called idle meanwhile, and nobody waits for ever."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, with_idleness
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.readers.alignment import Alignment, Peers
+from floodmark.schemas import Membership, Status
+from floodmark.schemas.errors import UsageError
+from support.harness import mark, until
+
+
+def test_only_active_peers_of_the_newest_membership_hold():
+    peers = Peers("me", bound=10)
+    assert not peers.is_ahead(10**9), "alone, nobody waits"
+    peers.take(mark("me", 0))
+    assert not peers.is_ahead(10**9), "nobody waits for itself"
+    peers.take(mark("slow", 5))
+    assert [peers.is_ahead(watermark) for watermark in (None, 15, 16)] == [False, False, True]
+    peers.take(mark("slow", 6, 1, status=Status.IDLE))
+    assert not peers.is_ahead(16)
+    peers.take(mark("slow", 7, 2))
+    peers.take(mark("slow", 1, 0))
+    assert peers.slowest() == (7, "slow"), "a replay teaches nothing"
+    peers.take(mark("new", 100, version=2))
+    assert peers.slowest() == (100, "new"), "the old membership has retired"
+
+
+def test_of_all_sources_the_slowest_never_waits():
+    watermarks = {"a": 0, "b": 50, "c": 51}
+    ahead = {}
+    for name, watermark in watermarks.items():
+        peers = Peers(name, bound=50)
+        for other, other_watermark in watermarks.items():
+            peers.take(mark(other, other_watermark))
+        ahead[name] = peers.is_ahead(watermark)
+    assert ahead == {"a": False, "b": False, "c": True}
+
+
+def test_a_negative_bound_is_an_error():
+    with pytest.raises(UsageError, match="alignment"):
+        Alignment({}, topic="t", source="a", bound=timedelta(seconds=-1))
+
+
+def test_a_peer_that_died_is_waited_for_as_long_as_its_lease_says():
+    peers = Peers("fast", bound=100)
+    peers.take(mark("slow", 50, lease=1_000), log_time=5_000, now=0)
+    peers.take(mark("third", 10_000), log_time=6_000, now=1_000)
+    assert peers.is_ahead(10_000, now=10**9), "the clock of the log alone decides"
+    peers.take(mark("fast", 10_000), log_time=6_001, now=1_001)
+    assert not peers.is_ahead(10_000, now=1_002)
+    peers.take(mark("slow", 50, 1, lease=1_000), log_time=6_500, now=1_500)
+    assert peers.is_ahead(10_000, now=1_500), "it speaks again"
+
+
+def test_a_peer_without_a_lease_is_waited_for_a_minute_after_its_last_word():
+    peers = Peers("fast", bound=100)
+    for sequence, now in enumerate((0, 50_000)):
+        peers.take(mark("slow", 50, sequence), log_time=0, now=now)
+    assert peers.is_ahead(10_000, now=110_000)
+    assert not peers.is_ahead(10_000, now=110_001)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("lease", [timedelta(seconds=1), None], ids=["lease", "no lease"])
+def test_a_dead_peer_does_not_block_produce_for_ever(kafka, topic, lease):
+    target, steady = topic(1), [0]
+    two = Membership(1, 2)
+    slow = WatermarkedProducer(
+        kafka.config, topic=target, source="slow", strategy=ascending(), membership=two, lease=lease
+    )
+    fast = WatermarkedProducer(
+        kafka.config,
+        topic=target,
+        source="fast",
+        strategy=ascending(),
+        membership=two,
+        interval=timedelta(milliseconds=100),
+        alignment=timedelta(milliseconds=100),
+        clock=Clock(steady=lambda: time.monotonic_ns() // 1_000_000 + steady[0]),
+    )
+    fast.produce(b"1", event_time=1)
+    fast.flush()
+    slow.produce(b"1", event_time=1)
+
+    def knows_slow():
+        slow.flush()  # until the other one reads its marks
+        fast.poll(0.05)
+        return fast.ahead or fast._alignment.peers.slowest() is not None  # noqa: SLF001
+
+    until(knows_slow, "the peer's marks")
+    sent = []
+
+    def run():
+        for event_time in (201, 401, 601):
+            fast.produce(b"x", event_time=event_time)
+            sent.append(event_time)
+
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    until(lambda: sent, "the first record")
+    if lease is None:  # it is gone for good; nobody says so but the time
+        runner.join(0.5)
+        assert sent == [201], "it waits for a peer that it heard a moment ago"
+        steady[0] = 61_000
+    until(lambda: len(sent) == 3, "records of the one that is alive")
+    runner.join(30)
+    fast.end()
+    assert fast._alignment is None, "the client that it read with is let go"  # noqa: SLF001
+
+
+@pytest.mark.kafka
+def test_a_fast_source_is_held_and_not_called_idle(kafka, topic):
+    target = topic(2)
+
+    def source(name, strategy):
+        return WatermarkedProducer(
+            kafka.config,
+            topic=target,
+            source=name,
+            strategy=strategy,
+            membership=Membership(1, 2),
+            interval=timedelta(milliseconds=50),
+            alignment=timedelta(seconds=1),
+        )
+
+    slow = source("slow", ascending())
+    fast = source("fast", with_idleness(ascending(), timedelta(milliseconds=300)))
+    sent = []
+
+    def run():
+        for second in range(10):
+            fast.produce(b"", event_time=second * 1000)
+            sent.append(second)
+        fast.flush()
+
+    slow.produce(b"", event_time=0)
+    slow.flush()
+    slow.produce(b"", event_time=1)
+    slow.flush()
+    # It reads marks from now on; the slow one goes on telling.
+    until(
+        lambda: slow.emit() or fast.ahead or fast._alignment.peers.slowest() is not None,  # noqa: SLF001
+        "the peers' marks",
+        20,
+    )
+    runner = threading.Thread(target=run)
+    runner.start()
+    with Observer(kafka.config, [target]) as observer:
+        statuses, held = [], 0
+        deadline = [0]
+
+        def watched():
+            nonlocal held
+            slow.emit()
+            marks = [record.record for record in observer.poll(0.05) if isinstance(record, Mark)]
+            statuses.extend(one.status for one in marks if one.source == "fast")
+            deadline[0] += 1
+            held = len(sent)
+            return deadline[0] > 20 and sent
+
+        until(watched, "some rounds", 30)
+        assert held <= 3, "the fast one waits a second ahead"
+        assert set(statuses) == {Status.ACTIVE}
+        assert len(statuses) > 10, "it goes on marking while it waits"
+    for second in range(1, 12):
+        slow.produce(b"", event_time=second * 1000)
+        slow.poll(0.05)
+        slow.emit()
+    slow.end()
+    runner.join(30)
+    assert sent == list(range(10)), "with the slow one ended, nothing holds it"
+    fast.end()

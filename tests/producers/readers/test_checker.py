@@ -1,0 +1,221 @@
+"""`floodmark check` finds each fault that is seeded, one by one, and nothing in a sound topic."""
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+from floodmark.producers import WatermarkedProducer, ascending
+from floodmark.producers.readers.check import check_topic
+from floodmark.schemas import FORMAT_VERSION, HEADER, Status, WatermarkRecord, control_key, encode_watermark
+from floodmark.schemas.checker import Checker, Fault
+from floodmark.schemas.records import TIME_HEADER
+from support.harness import EVENT, Stream, events, mark
+
+HEADERS = [(HEADER, FORMAT_VERSION)]
+
+
+def said(source="a", watermark=0, sequence=0, records=None, **more):
+    return replace(mark(source, watermark, sequence, **more), records=records)
+
+
+def check(*log, partitions=1):
+    """Check a log: ints are event times, records are marks, None is garbage, dicts give raw parts."""
+    checker, found = Checker(), []
+    for offset, entry in enumerate(log):
+        match entry:
+            case int():
+                found += checker.data(0, offset, entry)
+            case None:
+                found += checker.data(0, offset, None, readable=False)
+            case WatermarkRecord():
+                value = encode_watermark(entry)
+                found += checker.control(0, offset, control_key(entry.source), value, HEADERS)
+            case dict():
+                record = said()
+                parts = {"key": control_key("a"), "value": encode_watermark(record), "headers": HEADERS, **entry}
+                found += checker.control(0, offset, **parts)
+    return [*found, *checker.finish(partitions)]
+
+
+SOUND = [10, said("a", 10, 0, 1, size=2), 12, said("b", 11, 0, 1, size=2), 11, said("a", 20, 1, 2, size=2)]
+
+
+def test_a_sound_log_has_no_fault():
+    assert check(*SOUND) == []
+
+
+def test_replays_of_marks_are_no_fault():
+    assert check(*SOUND, SOUND[1], SOUND[5], SOUND[3]) == []
+
+
+def test_a_restart_is_no_fault():
+    assert check(said("a", 5, 0, 0), 7, 8, said("a", 5, 0, 0, epoch=2), 9, said("a", 9, 1, 1, epoch=2)) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "fault"),
+    [
+        pytest.param([*SOUND, 10], Fault.LATE_ROW, id="a row behind the watermark"),
+        pytest.param([said("a", 10), said("a", 9, 1)], Fault.REGRESSING_MARK, id="a promise taken back"),
+        pytest.param([said("a", 10, size=2)], Fault.MISSING_MEMBER, id="a source that never spoke"),
+        pytest.param([said("a", 10), said("b", 10)], Fault.SURPLUS_MEMBER, id="a source too many"),
+        pytest.param([said("a", 10), said("a", 11, 2)], Fault.SEQUENCE_GAP, id="a mark lost"),
+        pytest.param([10, said("a", 10, 0, 2)], Fault.LOST_ROWS, id="a row lost, one source"),
+        pytest.param([*SOUND, said("b", 30, 1, 3, size=2)], Fault.LOST_ROWS, id="a row lost, two sources"),
+        pytest.param([10, 10, said("a", 10, 0, 1)], Fault.SURPLUS_ROWS, id="a row doubled, one source"),
+        pytest.param(
+            [
+                *SOUND,
+                21,
+                said("a", 20, 2, 2, size=2, status=Status.ENDED),
+                said("b", 11, 1, 1, size=2, status=Status.ENDED),
+            ],
+            Fault.SURPLUS_ROWS,
+            id="a row doubled, two sources",
+        ),
+        pytest.param([*SOUND, {"value": b"garbage"}], Fault.UNREADABLE_MARK, id="a garbage mark"),
+        pytest.param([*SOUND, {"value": None}], Fault.UNREADABLE_MARK, id="a tombstone under a control key"),
+        pytest.param([*SOUND[:4], None, *SOUND[5:]], Fault.UNREADABLE_ROW, id="a garbage row"),
+        pytest.param([None, said("a", 10)], Fault.UNREADABLE_TOPIC, id="no row with a time"),
+        pytest.param([said("a", 10), said("a", 11)], Fault.CONFLICTING_REPLAY, id="two words under one number"),
+        pytest.param([said("a", 10, epoch=2), said("a", 11, 1, epoch=1)], Fault.ZOMBIE, id="a zombie"),
+        pytest.param(
+            [said("a", 10, size=2), said("b", 10), said("a", 10, 1, size=2)], Fault.MEMBERSHIP_CONFLICT, id="two sizes"
+        ),
+        pytest.param(
+            [said("a", 10, status=Status.ENDED), said("a", 11, 1)], Fault.AFTER_END, id="a mark after the end"
+        ),
+        pytest.param([said("a", 10, status=Status.ENDED), 11], Fault.AFTER_END, id="a row after the end"),
+        pytest.param([said("a", 10, partitions=2)], Fault.UNMARKED_PARTITION, id="a partition never marked"),
+        pytest.param([{"headers": None}], Fault.MISSING_HEADER, id="a mark without its header"),
+    ],
+)
+def test_a_seeded_fault_is_found_and_named_alone(log, fault):
+    rows = {Fault.UNREADABLE_ROW} if fault is Fault.UNREADABLE_TOPIC else set()
+    assert {finding.fault for finding in check(*log)} == {fault} | rows
+
+
+def test_a_new_epoch_may_begin_lower_and_its_rows_may_not():
+    restart = [said("a", None, 0), said("a", 30, 1), said("a", None, 0, epoch=2), said("a", 5, 1, epoch=2)]
+    assert check(*restart) == []
+    assert [finding.fault for finding in check(*restart, 7)] == [Fault.LATE_ROW]
+    assert [finding.fault for finding in check(*restart, said("a", 4, 2, epoch=2))] == [Fault.REGRESSING_MARK]
+
+
+def test_a_source_whose_mark_cannot_be_read_is_waited_for():
+    log = [
+        *(said("a", 10, 0, size=2, status=Status.IDLE), said("b", 30, 0, size=2)),
+        *({"value": b"of a newer format"}, 12),
+    ]
+    assert [finding.fault for finding in check(*log)] == [Fault.UNREADABLE_MARK]
+
+
+def test_what_is_deleted_on_purpose_is_not_lost():
+    late, compacted = Checker({0}), Checker(compacted=True)
+    for checker in (late, compacted):
+        found = []
+        for offset, record in enumerate([said("a", 10, 7, 100), said("a", 20, 9 if checker is compacted else 8, 100)]):
+            found += checker.control(0, offset, control_key("a"), encode_watermark(record), HEADERS)
+        assert found == []
+
+
+def test_memory_goes_by_sources_not_by_marks():
+    checker, size = Checker(), 0
+    for number in range(5_000):
+        value = encode_watermark(said("a", number, number, 0))
+        assert list(checker.control(0, number, control_key("a"), value, HEADERS)) == []
+        if number == 1_000:
+            size = len(pickle.dumps(checker))
+    assert len(pickle.dumps(checker)) < size * 1.1
+
+
+def test_every_kind_of_fault_is_seeded():
+    parameters = test_a_seeded_fault_is_found_and_named_alone.pytestmark[0].args[1]
+    assert {parameter.values[1] for parameter in parameters} == set(Fault)
+
+
+def test_a_partition_of_the_topic_that_no_source_names_is_found():
+    assert [finding.fault for finding in check(*SOUND, partitions=2)] == [Fault.UNMARKED_PARTITION]
+
+
+def command(kafka, topic, tmp_path, *options):
+    schema = tmp_path / "event.avsc"
+    schema.write_text(json.dumps(EVENT))
+    given = ["--bootstrap-servers", kafka.bootstrap_servers, "--schema", str(schema), "--event-time", "at"]
+    return run_check(topic, *given, *options)
+
+
+def run_check(topic, *options):
+    arguments = [sys.executable, "-m", "floodmark.producers.cli.main", "check", topic, *options]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.kafka
+def test_the_command_passes_a_sound_topic(kafka, topic, tmp_path):
+    target = topic(3)
+    Stream.seeded(41, sources=3).produce(kafka.config, target)
+    done = command(kafka, target, tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "0 fault(s)" in done.stderr
+
+
+@pytest.mark.kafka
+def test_the_command_names_the_place_of_a_fault_and_fails(kafka, topic, tmp_path):
+    target = topic(1)
+    ours = WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending())
+    ours.produce(events.encode({"user": "u", "at": 30}), event_time=30)
+    ours.flush()
+    plain = Producer(kafka.config)
+    plain.produce(target, value=events.encode({"user": "u", "at": 29}))
+    plain.produce(target, value=b"garbage")
+    plain.flush(30)
+    done = command(kafka, target, tmp_path, "--json")
+    assert done.returncode == 1
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(finding["fault"], finding["offset"]) for finding in found] == [("late row", 3), ("unreadable row", 4)]
+
+
+@pytest.mark.kafka
+def test_the_command_says_what_it_cannot_check(kafka, tmp_path):
+    done = command(kafka, "no-such-topic", tmp_path)
+    assert done.returncode == 2
+    assert "no-such-topic" in done.stderr
+
+
+@pytest.mark.kafka
+def test_json_is_judged_settings_come_from_a_file_and_adjusted_rows_are_not_late(kafka, topic, tmp_path):
+    target, settings = topic(1), tmp_path / "kafka.properties"
+    settings.write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n")
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
+        ours.produce(b'{"payload": {"at": 30}}', event_time=30_000)
+        ours.flush()
+        ours.produce(b'{"payload": {"at": 29}}', event_time=30_000, headers=[(TIME_HEADER, b"30000")])
+        ours.flush()
+        options = ["--config", str(settings), "--json-field", "payload.at", "--unit", "s"]
+        assert run_check(target, *options).returncode == 0
+        ours.produce(b'{"payload": {"at": 28}}', event_time=28_000)
+        ours.flush()
+    done = run_check(target, *options)
+    assert (done.returncode, "event time 28000 is behind" in done.stdout) == (1, True), done.stdout + done.stderr
+    wrong = run_check(target, "--config", str(settings), "--json-field", "att", "--json")
+    found = [json.loads(line)["fault"] for line in wrong.stdout.splitlines()]
+    assert (wrong.returncode, found) == (1, ["unreadable row"] * 2)
+
+
+@pytest.mark.kafka
+def test_partitions_that_are_added_while_it_reads_are_checked(kafka, topic, monkeypatch):
+    target, sizes = topic(2), [1, 2, 2]
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
+        ours.produce(b"x", event_time=30, partition=1)
+    monkeypatch.setattr("floodmark.producers.readers.check.require_topics", lambda _, topics: {topics[0]: sizes.pop(0)})
+    checker, found = check_topic(kafka.config, target)
+    assert (found, checker.records["data"], sizes) == ([], 1, [])
+
+
+def test_half_a_way_to_judge_lateness_is_an_error():
+    done = run_check("t", "--bootstrap-servers", "localhost:1", "--event-time", "at")
+    assert (done.returncode, "--schema with --event-time" in done.stderr) == (2, True)

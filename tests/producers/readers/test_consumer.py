@@ -1,0 +1,233 @@
+"""A consumer without Spark: every row once, in order, and only when it is complete."""
+
+import logging
+import time
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+from floodmark.producers import Observer, Position, WatermarkedConsumer, WatermarkedProducer, explicit
+from floodmark.schemas import END_OF_TIME
+from floodmark.schemas.completeness.buffer import Buffer
+from floodmark.schemas.errors import CorruptSnapshotError, UnreadableTopicError, UsageError
+from hypothesis import given
+from hypothesis import strategies as st
+from support.harness import Stream, events, until
+
+
+def event_time(record):
+    return events.decode(record.value)["at"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 60))), st.integers(1, 20))
+def test_windows_equal_a_batch_computation(steps, width):
+    """Whatever comes in whatever order: each window once, whole, in order; the rest was late."""
+    buffer, expected, late, watermark = Buffer(), {}, 0, 0
+    windows = []
+    for at, step in steps:
+        if buffer.add(at, at):
+            expected.setdefault(at // width * width, []).append(at)
+        else:
+            late += 1
+            assert at < watermark
+        watermark = max(watermark, step)
+        windows += buffer.windows(width, watermark)
+    windows += buffer.windows(width, END_OF_TIME)
+    assert {window.start: sorted(window.rows) for window in windows} == {k: sorted(v) for k, v in expected.items()}
+    assert [window.start for window in windows] == sorted(expected)
+    assert (buffer.late, len(buffer)) == (late, 0)
+
+
+def test_no_width_is_an_error_at_once():
+    with pytest.raises(UsageError, match="width"):
+        Buffer().windows(0, 5)
+
+
+def test_the_end_of_time_releases_rows_at_the_end_of_time():
+    buffer = Buffer()
+    buffer.add(END_OF_TIME, "row")
+    assert buffer.release(END_OF_TIME - 1) == []
+    assert buffer.release(END_OF_TIME) == [(END_OF_TIME, "row")]
+
+
+@pytest.mark.kafka
+def test_windows_of_completeness(kafka, topic):
+    target = topic(3)
+    stream = Stream.seeded(5, sources=2)
+    stream.produce(kafka.config, target)
+    seen = {}
+    with WatermarkedConsumer(kafka.config, [target], event_time) as consumer:
+
+        def ended():
+            for window in consumer.windows(timedelta(seconds=10)):
+                assert window.end not in seen
+                seen[window.end] = len(window.rows)
+                assert list(map(event_time, window.rows)) == sorted(map(event_time, window.rows))
+            return consumer.ended
+
+        until(ended, "the end")
+    totals = {}
+    for (_, end), count in stream.windows(10_000).items():
+        totals[end] = totals.get(end, 0) + count
+    assert seen == totals
+    assert +consumer.counts == {"data": stream.size}
+
+
+@pytest.mark.kafka
+def test_a_restart_at_any_position_repeats_nothing_and_loses_nothing(kafka, topic):
+    target = topic(2)
+    stream = Stream.seeded(6, sources=2, steps=6)
+    stream.produce(kafka.config, target)
+    config = {**kafka.config, "max.partition.fetch.bytes": 1000}
+    rows, position, ended = [], None, False
+    while not ended:  # a new consumer for every poll with new records
+        with WatermarkedConsumer(config, [target], event_time, position=position) as consumer:
+            positions = []
+
+            def progress(consumer=consumer, positions=positions):
+                handed = consumer.rows(0.1)
+                rows.extend(time for time, _ in handed)
+                positions.append(handed.position)
+                return consumer.counts["data"] or consumer.ended
+
+            until(progress, "a record")
+            position, ended = Position(positions[-1].text), consumer.ended
+    expected = sorted(time for script in stream.steps.values() for times, _ in script for time in times)
+    assert rows == expected
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("what", ["windows", "windows, position of the consumer", "rows"])
+def test_a_crash_after_each_item_loses_nothing_and_repeats_nothing(kafka, topic, what):
+    """The README's loops: a consumer for each window or row, begun from the position stored with the one before."""
+    target = topic(2)
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
+        for number in range(20):
+            ours.produce(events.encode({"user": "u", "at": number * 7}), event_time=number * 7)
+            ours.advance(number * 7)
+        ours.end()
+    stored, position, ended = [], None, False
+    while not ended:
+        with WatermarkedConsumer(kafka.config, [target], event_time, position=position) as clicks:
+
+            def one(clicks=clicks):
+                for item in clicks.rows() if what == "rows" else clicks.windows(timedelta(milliseconds=20)):
+                    rows = [item[1]] if what == "rows" else item.rows
+                    return [
+                        [event_time(row) for row in rows],
+                        item.position if what == "windows" else clicks.position(),
+                    ]
+                return clicks.ended
+
+            found = []
+            until(lambda found=found, one=one: found.append(one()) or found[-1], "an item")
+            ended = found[-1] is True
+            if not ended:
+                stored += found[-1][0]
+                position = Position(found[-1][1].text)
+    assert stored == [number * 7 for number in range(20)]
+
+
+@pytest.mark.kafka
+def test_a_consumer_follows_a_topic_that_grows(kafka, topic):
+    target, rows = topic(1), []
+    with WatermarkedConsumer(kafka.config, [target], event_time) as consumer:
+        read = lambda: rows.extend(time for time, _ in consumer.rows())  # noqa: E731
+        with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
+            ours.produce(events.encode({"user": "u", "at": 1}), event_time=1)
+            ours.advance(5)
+            ours.flush()
+            until(lambda: read() or rows == [1], "the first row")
+        grow(kafka, target, 2)
+        with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
+            ours.produce(events.encode({"user": "u", "at": 6}), event_time=6, partition=1)
+            ours.end()
+        until(lambda: read() or consumer.ended, "the end", 20)
+    assert rows == [1, 6]
+
+
+def grow(kafka, topic, partitions):
+    admin = AdminClient(kafka.config)
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+    until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == partitions, "growth")
+
+
+@pytest.mark.kafka
+def test_an_observer_asks_for_partitions_now_and_then_and_lives_without_an_answer(kafka, topic, monkeypatch):
+    target = topic(1)
+    with Observer(kafka.config, [target]) as observer:
+        asked = []
+        monkeypatch.setattr(observer, "refresh", lambda: asked.append(1))
+        for _ in range(50):
+            list(observer.poll(0))
+        assert not asked
+        monkeypatch.undo()
+        clock = time.monotonic()
+        monkeypatch.setattr("floodmark.producers.readers.observer.time.monotonic", lambda: clock + 60)
+        away = Consumer({"bootstrap.servers": "localhost:1", "group.id": "x"}, logger=logging.getLogger("away"))
+        monkeypatch.setattr(observer, "_consumer", away)
+        assert list(observer.poll(0)) == []
+
+
+@pytest.mark.kafka
+def test_the_time_in_the_header_counts_for_lateness_and_windows(kafka, topic):
+    target = topic(1)
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
+        ours.advance(10)
+        ours.flush()
+        ours.produce(events.encode({"user": "u", "at": 3}), event_time=12, headers=[("floodmark-time", b"12")])
+        ours.end()
+    with WatermarkedConsumer(kafka.config, [target], event_time) as consumer:
+        rows = []
+        until(lambda: rows.extend(consumer.rows()) or consumer.ended, "the end")
+    assert [(time, event_time(record)) for time, record in rows] == [(12, 3)]
+    assert +consumer.counts == {"data": 1}
+
+
+@pytest.mark.kafka
+def test_a_topic_read_whole_wrong_is_no_quiet_success(kafka, topic, caplog):
+    target = topic(1)
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
+        for _ in range(3):
+            ours.produce(b"not Avro", event_time=3)
+        ours.end()
+    with (
+        WatermarkedConsumer(kafka.config, [target], event_time) as consumer,
+        pytest.raises(UnreadableTopicError, match="none of its 3 data") as caught,
+    ):
+        until(lambda: list(consumer.rows()) or consumer.ended, "the end")
+    assert (caught.value.topic, caught.value.count, caught.value.offset) == (target, 3, 1)
+    assert caplog.text.count("no event time") == 1
+
+
+@pytest.mark.kafka
+def test_late_and_timeless_rows_and_garbage_marks_are_counted(kafka, topic):
+    target = topic(1)
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
+        ours.produce(events.encode({"user": "u", "at": 7}), event_time=7)
+        ours.advance(10)
+    plain = Producer(kafka.config)
+    plain.produce(target, value=events.encode({"user": "u", "at": 3}))
+    plain.produce(target, value=events.encode({"user": "u", "at": None}))
+    plain.produce(target, value=b"garbage")
+    plain.produce(target, key=b"__floodmark__/a", value=b"garbage")
+    plain.flush(30)
+    with WatermarkedConsumer(kafka.config, [target], lambda record: events.decode(record.value)["at"]) as consumer:
+        given = []
+        until(lambda: given.extend(consumer.rows()) or consumer.counts["unreadable"], "the garbage mark")
+        # Late it is; but read together with the mark that it is behind, it still comes in order.
+        assert [time for time, _ in given] == [3, 7][consumer.counts["missed"] :]
+        assert (consumer.counts["late"], consumer.counts["timeless"], consumer.counts["data"]) == (1, 2, 4)
+        assert consumer.watermark == 10
+        assert f"unreadable mark of a at {target}/0@" in str(consumer.holds()[0])
+
+
+@pytest.mark.kafka
+def test_a_position_of_something_else_is_an_error(kafka, topic):
+    one, other = topic(1), topic(1)
+    with WatermarkedConsumer(kafka.config, [one], event_time) as consumer:
+        position = consumer.position()
+    for wrong, topics in ((position, [other]), (Position("{}"), [one]), (Position("garbage"), [one])):
+        with pytest.raises(CorruptSnapshotError, match="consumer"):
+            WatermarkedConsumer(kafka.config, topics, event_time, position=wrong)

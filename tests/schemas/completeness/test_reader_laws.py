@@ -1,0 +1,425 @@
+"""Whoever stops reading anywhere and begins again from what was stored loses nothing and sees nothing twice."""
+
+import json
+import pickle
+import random
+
+import pytest
+from floodmark.producers import Handout, Position
+from floodmark.schemas import Status, control_key, encode_watermark
+from floodmark.schemas.classify import Sorter
+from floodmark.schemas.completeness.reader import Reader
+from floodmark.schemas.errors import CorruptSnapshotError, UnreadableTopicError, UsageError
+from floodmark.schemas.timestamps import END_OF_TIME
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.harness import mark
+
+WIDTH = 20
+ADJUSTED = "floodmark-time"
+
+
+class Log:
+    """A topic in memory: per partition a list of (key, value, headers)."""
+
+    def __init__(self, partitions=1):
+        self.partitions = [[] for _ in range(partitions)]
+
+    def row(self, value, partition=0, headers=None):
+        self.partitions[partition].append((None, b"%d" % value if isinstance(value, int) else value, headers))
+
+    def mark(self, source, watermark, sequence, partition=0, **more):
+        record = mark(source, watermark, sequence, partitions=len(self.partitions), **more)
+        self.partitions[partition].append((control_key(source), encode_watermark(record), None))
+
+    @classmethod
+    def seeded(cls, seed):
+        """Make up a sound topic: sources with perfect watermarks, rows out of order and many at the same time."""
+        chance = random.Random(seed)  # noqa: S311  # a repeatable log
+        log, size = cls(chance.randint(1, 3)), chance.randint(1, 2)
+        watermark = dict.fromkeys(range(size))
+        for source in range(size):
+            for partition in range(len(log.partitions)):
+                log.mark(f"s{source}", None, 0, partition, size=size)
+        last = chance.randint(2, 8)
+        for sequence in range(1, last):
+            for source in range(size):
+                low = watermark[source] or 0
+                for _ in range(chance.randint(0, 5)):
+                    log.row(low + chance.choice([0, 1, chance.randrange(100)]), chance.randrange(len(log.partitions)))
+                watermark[source] = low + chance.randrange(40)
+                for partition in range(len(log.partitions)):
+                    log.mark(f"s{source}", watermark[source], sequence, partition, size=size)
+        if chance.random() < 0.5:
+            log.row(END_OF_TIME, 0)
+        for source in range(size):
+            for partition in range(len(log.partitions)):
+                log.mark(f"s{source}", watermark[source], last, partition, size=size, status=Status.ENDED)
+        return log
+
+    def rows(self):
+        return sorted(
+            (int(value), partition, offset)
+            for partition, entries in enumerate(self.partitions)
+            for offset, (key, value, _) in enumerate(entries)
+            if key is None
+        )
+
+
+class MemoryConsumer:
+    """A `Reader` fed from a `Log` as `WatermarkedConsumer` feeds it from Kafka, each poll as much as chance will."""
+
+    def __init__(self, log, chance, position=None, event_time=lambda record: int(record.value)):
+        self.reader = Reader(["t"], event_time, position)
+        self.log, self.chance = log, chance
+        self.sorter = Sorter({"t": self.reader.tracker}, self.reader.applied)
+        self.at = [self.reader.begin.get(("t", n), 0) for n in range(len(log.partitions))]
+
+    def poll(self, most=6):
+        for partition in self.chance.sample(range(len(self.at)), len(self.at)):
+            entries = self.log.partitions[partition]
+            for _ in range(self.chance.randint(0, most)):
+                if self.at[partition] == len(entries):
+                    self.reader.take_ends([(("t", partition), len(entries))])
+                    break
+                offset = self.at[partition]
+                key, value, headers = entries[offset]
+                self.at[partition] += 1
+                self.reader.take(
+                    self.sorter.take("t", partition, offset, log_time=0, key=key, value=value, headers=headers)
+                )
+
+    def rows(self):
+        self.reader.use_for("rows")
+        self.poll()
+        return self.reader.rows()
+
+    def windows(self):
+        self.reader.use_for("windows")
+        self.poll()
+        return self.reader.windows(WIDTH)
+
+    def records(self):
+        self.reader.use_for("records")
+        self.poll()
+        return self.reader.arrived()
+
+
+def place(record):
+    return record.partition, record.offset
+
+
+def times(what, item):
+    """Give what an item holds, as (event time, partition, offset)."""
+    if what == "rows":
+        return [(item[0], *place(item[1]))]
+    rows = [(int(row.value), *place(row)) for row in item.rows]
+    assert rows == sorted(rows)
+    assert all(item.start <= time < item.end for time, _, _ in rows)
+    return rows
+
+
+def run(log, chance, what, stop):
+    """Read to the end, and begin again wherever ``stop`` gives a position; return what was stored, in order."""
+    stored, position, ended = [], None, False
+    while not ended:
+        consumer, crashed = MemoryConsumer(log, chance, position), False
+        while not consumer.reader.ended and not crashed:
+            handed = getattr(consumer, what)()
+            assert isinstance(handed, Handout)
+            position, crashed = stop(consumer.reader, handed, lambda item: stored.extend(times(what, item)))
+        ended = not crashed
+        position = position and Position(position.text)
+    return stored
+
+
+def store_with_the_item(chance):
+    """Store ``window.position`` with each window."""
+    kept = [None]
+
+    def stop(_, handed, store):
+        for item in handed:
+            store(item)
+            kept[0] = item.position
+            if chance.random() < 0.15:
+                return kept[0], True
+        return kept[0], chance.random() < 0.02
+
+    return stop
+
+
+def store_in_the_loop(chance):
+    """Store `position` with each item: the loop that the README had."""
+    kept = [None]
+
+    def stop(reader, handed, store):
+        for item in handed:
+            store(item)
+            kept[0] = reader.position()
+            if chance.random() < 0.15:
+                return kept[0], True
+            if chance.random() < 0.15:
+                break  # and go on with the next call
+        return kept[0], chance.random() < 0.02
+
+    return stop
+
+
+def store_whole_calls(chance):
+    """Store all that a call gave at once."""
+
+    def stop(_, handed, store):
+        items = list(handed)
+        for item in items:
+            store(item)
+        return handed.position, chance.random() < (0.4 if items else 0.02)
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("what", "way"),
+    [
+        ("windows", store_with_the_item),
+        ("windows", store_in_the_loop),
+        ("windows", store_whole_calls),
+        ("rows", store_in_the_loop),
+        ("rows", store_whole_calls),
+    ],
+)
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_is_stored_with_its_position_is_all_there_is_and_once(what, way, seed):
+    log, chance = Log.seeded(seed), random.Random(seed)  # noqa: S311  # a repeatable log
+    assert run(log, chance, what, way(chance)) == log.rows()
+
+
+@pytest.mark.parametrize("what", ["windows", "rows"])
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_position_taken_over_a_list_loses_nothing(what, seed):
+    """At least once: what stands in a list is not taken for stored."""
+    log, chance = Log.seeded(seed), random.Random(seed)  # noqa: S311  # a repeatable log
+    kept = [None]
+
+    def stop(reader, handed, store):
+        for item in list(handed):
+            kept[0] = reader.position()
+            if chance.random() < 0.02:
+                return kept[0], True
+            store(item)
+        kept[0] = reader.position()
+        return kept[0], chance.random() < 0.02
+
+    stored = run(log, chance, what, stop)
+    assert sorted(set(stored)) == log.rows()
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_position_beside_poll_loses_nothing(seed):
+    log, chance = Log.seeded(seed), random.Random(seed)  # noqa: S311  # a repeatable log
+    stored, position, ended = [], None, False
+    while not ended:
+        consumer, crashed = MemoryConsumer(log, chance, position), False
+        while not consumer.reader.ended and not crashed:
+            for record in consumer.records():
+                position = consumer.reader.position()
+                crashed = chance.random() < 0.05
+                if crashed:
+                    break
+                stored.append((int(record.value), *place(record)))
+        ended = not crashed
+        position = position and Position(position.text)
+    assert sorted(set(stored)) == log.rows()
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_nothing_is_counted_twice_over_restarts(seed):
+    """Each record counts once, and no honest row is late because it is read again."""
+    log, chance = Log.seeded(seed), random.Random(seed)  # noqa: S311  # a repeatable log
+    position, total, ended = None, 0, False
+    while not ended:
+        consumer = MemoryConsumer(log, chance, position)
+        for _ in range(chance.randint(3, 15)):
+            handed = consumer.rows()
+            list(handed)
+            position = handed.position
+        total += consumer.reader.counts["data"]
+        assert set(+consumer.reader.counts) <= {"data"}
+        ended = consumer.reader.ended
+    assert total == len(log.rows())
+
+
+def simple():
+    log = Log()
+    for number, time in enumerate((5, 25, 45, 65)):
+        log.row(time)
+        log.mark("a", time, number)
+    log.mark("a", 65, 4, status=Status.ENDED)
+    return log
+
+
+def read_all(log, **options):
+    consumer = MemoryConsumer(log, random.Random(1), **options)  # noqa: S311  # a repeatable log
+    found = []
+    while not consumer.reader.ended:
+        found += [time for time, _ in consumer.rows()]
+    return found, consumer.reader
+
+
+def test_a_loop_that_is_left_early_goes_on_with_the_next_call():
+    consumer = MemoryConsumer(simple(), random.Random(1))  # noqa: S311  # a repeatable log
+    while not len(handed := consumer.windows()) > 1:
+        list(handed)
+    first = next(handed)
+    assert next(consumer.windows()).start == first.start + WIDTH
+
+
+def test_an_error_in_event_time_loses_nothing():
+    failures = [RuntimeError("no connection"), KeyboardInterrupt()]
+
+    def event_time(record):
+        if record.value == b"25" and failures:
+            raise failures.pop()
+        return int(record.value)
+
+    log, reader = simple(), Reader(["t"], event_time)
+    sorter = Sorter({"t": reader.tracker})
+    for offset, (key, value, _) in enumerate(log.partitions[0]):
+        record = sorter.take("t", 0, offset, log_time=0, key=key, value=value)
+        while True:
+            try:
+                reader.take(record)
+                break
+            except (RuntimeError, KeyboardInterrupt):
+                pass
+    assert [time for time, _ in reader.rows()] == [5, 25, 45, 65]
+    assert reader.counts["data"] == 4
+
+
+def test_the_header_says_which_time_counts():
+    log = Log()
+    log.row(1)
+    log.mark("a", 10, 0)
+    log.row(2, headers=[(ADJUSTED, b"10")])
+    log.row(3, headers=[(ADJUSTED, b"99"), ("trace", b"x"), (ADJUSTED, b"11")])
+    log.row(b"garbage", headers=[(ADJUSTED, b"12")])
+    log.row(50, headers=[(ADJUSTED, b"13"), (ADJUSTED, b"yesterday"), (ADJUSTED, b"9" * 15), (ADJUSTED, None)])
+    log.row(14, headers=[(ADJUSTED, b" 50"), (ADJUSTED, b"+50"), (ADJUSTED, b"\xd9\xa5")])
+    log.row(b"garbage", headers=[(ADJUSTED, b"")])
+    log.mark("a", 20, 1, status=Status.ENDED)
+    found, reader = read_all(log)
+    assert found == [1, 10, 11, 12, 13, 14]
+    assert +reader.counts == {"data": 7, "timeless": 1}
+
+
+def test_rows_at_the_end_of_time_come_when_all_have_ended():
+    log = Log()
+    log.row(END_OF_TIME)
+    log.row(3)
+    log.mark("a", END_OF_TIME, 0)
+    log.row(END_OF_TIME)
+    log.mark("a", 10, 1, status=Status.ENDED)
+    assert read_all(log)[0] == [3, END_OF_TIME, END_OF_TIME]
+
+
+def test_a_topic_read_whole_wrong_is_an_error_once():
+    log = Log()
+    log.mark("a", None, 0)
+    for _ in range(3):
+        log.row(b"garbage")
+    log.mark("a", 10, 1, status=Status.ENDED)
+    consumer = MemoryConsumer(log, random.Random(1))  # noqa: S311  # a repeatable log
+
+    def read():
+        while not consumer.reader.ended:
+            list(consumer.rows())
+        list(consumer.rows())
+
+    with pytest.raises(UnreadableTopicError, match="garbage") as caught:
+        read()
+    error = caught.value
+    assert (error.topic, error.count, error.partition, error.offset) == ("t", 3, 0, 1)
+    assert list(consumer.rows()) == []
+
+
+def test_one_readable_record_is_not_wholly_wrong_also_after_a_restart():
+    log = Log()
+    log.mark("a", None, 0)
+    log.row(3)
+    log.mark("a", 10, 1)
+    consumer = MemoryConsumer(log, random.Random(1))  # noqa: S311  # a repeatable log
+    while not len(handed := consumer.rows()):
+        pass
+    log.row(b"garbage")
+    log.mark("a", 10, 2, status=Status.ENDED)
+    assert read_all(log, position=handed.position)[0] == []
+
+
+def test_one_consumer_is_for_one_thing():
+    reader = Reader(["t"], lambda _: None)
+    reader.use_for("rows")
+    with pytest.raises(UsageError, match="gives rows, it cannot give records"):
+        reader.use_for("records")
+
+
+def test_a_topic_that_was_made_anew_is_an_error():
+    handed = None
+    consumer = MemoryConsumer(simple(), random.Random(1))  # noqa: S311  # a repeatable log
+    while not consumer.reader.ended:
+        handed = consumer.rows()
+        list(handed)
+    short = Log()
+    short.row(5)
+    reader = Reader(["t"], lambda record: int(record.value), handed.position)
+    with pytest.raises(CorruptSnapshotError, match="made anew"):
+        reader.take_ends([(("t", 0), 1)])
+    with pytest.raises(CorruptSnapshotError, match="made anew"):
+        Reader(["t"], lambda _: 0, handed.position).take(
+            Sorter({"t": reader.tracker}).take("t", 0, 0, log_time=0, key=None, value=b"5")
+        )
+
+
+def test_positions_of_the_first_format_are_taken_up():
+    """As they were written: rows below ``done`` handed out, the others waiting from the first offset on."""
+    log, sound = Log.seeded(7), Log.seeded(7).rows()
+    consumer = MemoryConsumer(log, random.Random(1))  # noqa: S311  # a repeatable log
+    before = []
+    while not before:
+        before = list(consumer.rows())
+    consumer.rows()  # what came before is claimed now
+    state = json.loads(consumer.reader.position().text)
+    old = {name: state[name] for name in ("done", "tracker", "places")} | {"format": 1}
+    after, _ = read_all(log, position=Position(json.dumps(old)))
+    assert [time for time, _ in before] + after == [time for time, _, _ in sound]
+
+
+def test_positions_are_values_and_cheap():
+    writes = []
+    position = Position(lambda: writes.append(1) or "text")
+    assert not writes
+    assert position == Position("text") == pickle.loads(pickle.dumps(position))  # noqa: S301  # our own
+    assert (len(writes), repr(position), {position: 1}[Position("text")]) == (1, "Position('text')", 1)
+
+
+def test_sizes_stay_bounded_over_many_events():
+    """What waits is bounded by the disorder of the events, not by their number; one row may wait all the time."""
+    reader = Reader(["t"], lambda record: int(record.value))
+    sorter, most, rows = Sorter({"t": reader.tracker}), 0, 0
+    first = sorter.take("t", 0, 0, log_time=0, key=None, value=b"99999999")
+    reader.take(first)
+    for number in range(1, 30_001):
+        if number % 100 == 0:
+            value = encode_watermark(mark("a", number, number // 100))
+            reader.take(sorter.take("t", 0, number, log_time=0, key=control_key("a"), value=value))
+            rows += sum(1 for _ in reader.rows())
+            sizes = len(reader._buffer), len(reader._queue), len(reader._waiting["t", 0])  # noqa: SLF001  # its memory
+            most = max(most, *sizes)
+        else:
+            value = b"%d" % (number + number % 7)
+            reader.take(sorter.take("t", 0, number, log_time=0, key=None, value=value))
+    assert rows + len(reader._buffer) == 29_701  # noqa: SLF001  # the same
+    assert most < 20
+    assert len(reader.position().text) < 2_000

@@ -1,0 +1,177 @@
+"""Late rows: every row is kept or counted, and with ``late=`` neither batches nor replays change which."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from floodmark.producers.clients.admin import end_offsets
+from floodmark.schemas import Status, control_key, encode_watermark
+from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs import write
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.counting import WIDTH, counted, read_events, windowed
+from support.harness import drain, events, mark, until, window_counts
+
+pytestmark = pytest.mark.spark
+
+_LIMIT = 150
+
+
+def history(seed, partitions=2, steps=15):
+    """Make up, for each partition, a log of rows (event times, each once) and marks; rows fall behind at times."""
+    chance, logs, taken = random.Random(seed), [], {0}  # noqa: S311  # a repeatable stream
+    for _ in range(partitions):
+        watermark, sent = 10_000, 0
+        log = [replace(mark("a", None, 0, partitions=partitions), records=0)]
+        for sequence in range(1, steps + 1):
+            for _ in range(chance.randrange(4)):
+                least = -15_000 if chance.random() < 0.3 else 0
+                time = chance.choice(sorted(set(range(max(1, watermark + least), watermark + 20_000)) - taken))
+                taken.add(time)
+                log.append(time)
+                sent += 1
+            watermark += chance.randrange(4_000)
+            log.append(replace(mark("a", watermark, sequence, partitions=partitions), records=sent))
+        log.append(replace(log[-1], sequence=steps + 1, status=Status.ENDED))
+        logs.append(log)
+    return logs
+
+
+def judged(logs):
+    """Give (event time, the partition's watermark before it) of each row."""
+    for log in logs:
+        watermark = 0
+        for entry in log:
+            if isinstance(entry, int):
+                yield entry, watermark
+            else:
+                watermark = max(watermark, entry.watermark or 0)
+
+
+def kept(logs):
+    return [time for time, watermark in judged(logs) if time >= watermark]
+
+
+def late(logs):
+    return [(time, watermark) for time, watermark in judged(logs) if time < watermark]
+
+
+def windows(times, width=WIDTH):
+    return Counter((f"u{time % 5}", time // width * width + width) for time in times)
+
+
+@pytest.fixture
+def sent(kafka, topic):
+    """Write a history to a topic of its own."""
+
+    def send(logs):
+        target = topic(len(logs))
+        producer = Producer(kafka.config)
+        for partition, log in enumerate(logs):
+            for entry in log:
+                if isinstance(entry, int):
+                    value = events.encode({"user": f"u{entry % 5}", "at": entry})
+                    producer.produce(target, value=value, partition=partition)
+                else:
+                    value = encode_watermark(entry)
+                    producer.produce(target, key=control_key(entry.source), value=value, partition=partition)
+        assert producer.flush(30) == 0
+        return target
+
+    return send
+
+
+def run(rows, checkpoint):
+    """Run to the end; return the job and what it wrote."""
+    found = []
+    job = write(
+        rows,
+        writer=lambda frame, _: found.extend(frame.collect()),
+        job="late",
+        checkpoint_location=checkpoint,
+    )
+    job.await_end(_LIMIT)
+    return job, found
+
+
+@pytest.mark.parametrize("batch", [1000, 9])
+def test_what_is_dropped_does_not_depend_on_the_batches(spark, kafka, sent, checkpoint, batch):
+    logs = history(seed=batch)
+    rows = read_events(spark, kafka.bootstrap_servers, sent(logs), max_offsets_per_trigger=batch, late="drop")
+    job, found = run(windowed(rows), checkpoint)
+    assert len(late(logs)) >= 3
+    assert Counter({(row["user"], round(row["ended"].timestamp() * 1000)): row["n"] for row in found}) == windows(
+        kept(logs)
+    )
+    assert job.counts["late"] == len(late(logs))
+    assert [job.counts[name] for name in ("lost", "surplus")] == [0, 0]
+
+
+def test_adjusted_rows_count_at_the_watermark_they_were_behind(spark, kafka, sent, checkpoint):
+    logs = history(seed=3)
+    rows = read_events(spark, kafka.bootstrap_servers, sent(logs), max_offsets_per_trigger=20, late="adjust")
+    job, found = run(rows.select("user", F.unix_millis("at").alias("at")), checkpoint)
+    assert Counter(row["at"] for row in found) == Counter(max(entry) for entry in judged(logs))
+    assert job.counts["late"] == len(late(logs))
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_late_rows_go_to_their_topic_with_the_reason(spark, kafka, topic, sent, checkpoint, delivery):
+    logs, out, aside = history(seed=4), topic(1), topic(2)
+    given = sent(logs)
+    rows = read_events(spark, kafka.bootstrap_servers, given, max_offsets_per_trigger=20, late=aside)
+    job = counted(windowed(rows), out, checkpoint, delivery=delivery)
+    job.await_end(_LIMIT)
+    assert window_counts(drain(kafka.config, out)[0]) == windows(kept(logs))
+    assert job.counts["late"] == len(late(logs))
+    routed = records(kafka.config, aside)
+    assert Counter(
+        (events.decode(value)["at"], int(headers["floodmark-late-watermark"])) for value, headers in routed
+    ) == Counter(late(logs))
+    for value, headers in routed:
+        behind = int(headers["floodmark-late-watermark"]) - int(headers["floodmark-late-by"])
+        assert behind == events.decode(value)["at"]
+        assert headers["floodmark-late-reason"] == b"partition"
+        assert headers["floodmark-late-from"].decode().startswith(f"{given}/")
+
+
+def records(config, target):
+    """Read all records of a topic; returns values and headers."""
+    ends, found = end_offsets(config, target), []
+    consumer = Consumer({**config, "group.id": "late", "auto.offset.reset": "earliest"})
+    consumer.subscribe([target])
+
+    def read_all():
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append((message.value(), dict(message.headers())))
+        places = consumer.position(consumer.assignment())
+        return len(places) == len(ends) and all(
+            ends[place.partition] == 0 or place.offset >= ends[place.partition] for place in places
+        )
+
+    until(read_all, f"the end of {target}")
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("batch", [1000, 9])
+def test_without_a_policy_every_row_is_kept_or_counted(spark, kafka, sent, checkpoint, batch):
+    """What operators on raw times drop is what is counted; where that begins depends on the batches."""
+    logs = history(seed=5)
+    rows = read_events(spark, kafka.bootstrap_servers, sent(logs), max_offsets_per_trigger=batch)
+    job, found = run(rows.dropDuplicates(["user", "at"]), checkpoint)
+    assert len(found) + job.counts["late"] == len(list(judged(logs)))
+    assert (job.counts["late"] > 0) == (batch < 1000)
+
+
+def test_a_topic_for_late_rows_must_be_usable(spark, kafka, topic, checkpoint):
+    given = topic(1)
+    with pytest.raises(UsageError, match="needs topic="):
+        run(read_events(spark, kafka.bootstrap_servers, given, late="aside"), checkpoint)
+    with pytest.raises(UsageError, match="their own topic"):
+        counted(windowed(read_events(spark, kafka.bootstrap_servers, given, late=given)), topic(1), checkpoint)
+    with pytest.raises(UsageError, match="minPartitions"):
+        read_events(spark, kafka.bootstrap_servers, given, late="drop", options={"minPartitions": "4"})

@@ -1,0 +1,136 @@
+"""Whatever a user's writer does with its batch, marks and counts are taken once and whole."""
+
+from collections import Counter
+
+import pytest
+from floodmark.schemas.errors import JobFailedError
+from floodmark.spark_jobs import write
+from floodmark.spark_jobs.batch.sinks import FunctionSink
+from support.counting import WIDTH, read_events, windowed
+from support.harness import Stream, until
+
+pytestmark = pytest.mark.spark
+
+_LIMIT = 120
+_STREAM = Stream.seeded(31, sources=2, steps=6, per_step=20)
+
+
+def noop(frame):
+    frame.write.format("noop").mode("append").save()
+
+
+def unless_empty(frame):
+    if not frame.isEmpty():
+        noop(frame)
+
+
+def counted_first(frame):
+    frame.count()
+    noop(frame)
+
+
+def twice(frame):
+    noop(frame)
+    noop(frame)
+
+
+def let_go(frame):
+    """The advice of most tutorials."""
+    frame.persist()
+    noop(frame)
+    frame.unpersist()
+    noop(frame)
+
+
+def in_part(frame):
+    frame.limit(1).collect()
+    frame.take(1)
+    frame.where("user = 'u1'").collect()
+
+
+def not_at_all(frame):
+    pass
+
+
+WRITERS = (noop, unless_empty, counted_first, twice, let_go, in_part, not_at_all)
+
+
+@pytest.fixture
+def stream(kafka, topic):
+    """Give a topic of three partitions with `_STREAM`."""
+    given = topic(3)
+    _STREAM.produce(kafka.config, given)
+    return given
+
+
+def mapped(rows):
+    return rows
+
+
+@pytest.mark.parametrize("query", [mapped, windowed])
+def test_counts_are_the_same_whatever_the_writer_does(spark, kafka, stream, checkpoint, query):
+    """Each batch is written in another of the `WRITERS`' ways."""
+    batches = []
+    job = write(
+        query(read_events(spark, kafka.bootstrap_servers, stream, max_offsets_per_trigger=40)),
+        writer=lambda frame, batch_id: WRITERS[batch_id % len(WRITERS)](frame),
+        job="counts",
+        checkpoint_location=checkpoint,
+        on_batch=batches.append,
+    )
+    job.await_end(_LIMIT)
+    counts = job.counts
+    assert counts["records"] - counts["marks"] == _STREAM.size
+    assert [counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
+    assert "replayed" not in counts, "no mark was taken in twice"
+    assert len(batches) >= len(WRITERS)
+    expected = _STREAM.size if query is mapped else len(_STREAM.windows(WIDTH))
+    assert sum(batch.rows for batch in batches) == expected
+    until(spark.sparkContext._jsc.getPersistentRDDs().isEmpty, "the release of the last batch")  # noqa: SLF001
+
+
+@pytest.mark.every_spark
+def test_a_writer_that_fails_is_given_the_batch_again(spark, kafka, stream, checkpoint):
+    found, failures = Counter(), iter([0, 0, 1, 0, 1])
+
+    def writer(frame, _batch_id):
+        rows = frame.collect()
+        if next(failures, 0):
+            raise OSError("the disk is full")
+        for row in rows:
+            found[row["user"], int(row["ended"].timestamp() * 1000)] += row["n"]
+
+    def start():
+        rows = read_events(spark, kafka.bootstrap_servers, stream, max_offsets_per_trigger=60)
+        return write(windowed(rows), writer=writer, job="failing", checkpoint_location=checkpoint)
+
+    for _ in range(2):
+        with pytest.raises(JobFailedError, match="the disk is full"):
+            start().await_end(_LIMIT)
+        until(spark.sparkContext._jsc.getPersistentRDDs().isEmpty, "the release of the batch")  # noqa: SLF001
+    job = start()
+    job.await_end(_LIMIT)
+    assert found == _STREAM.windows(WIDTH)
+    assert [job.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
+    assert job.counts["records"] - job.counts["marks"] == _STREAM.size
+
+
+@pytest.mark.every_spark
+def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint, monkeypatch):
+    """Spark adds a second run of a task to the counts of the first: that is seen, and the batch is measured again."""
+
+    def consume(sink, frame, _batch_id):
+        noop(frame)
+        noop(frame)
+
+    monkeypatch.setattr(FunctionSink, "consume", consume)
+    job = write(
+        read_events(spark, kafka.bootstrap_servers, stream, max_offsets_per_trigger=150),
+        writer=lambda _frame, _batch_id: None,
+        job="twice",
+        checkpoint_location=checkpoint,
+    )
+    job.await_end(_LIMIT)
+    assert job.counts["records"] - job.counts["marks"] == _STREAM.size
+    assert [job.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
+    assert "replayed" not in job.counts, "no mark was taken in twice"

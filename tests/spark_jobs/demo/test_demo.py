@@ -1,0 +1,40 @@
+"""The main job as a user runs it, with both Spark jobs killed in the middle."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def demo(tmp_path, *options):
+    command = [sys.executable, "-m", "floodmark.producers.cli.main", "demo", "--directory", str(tmp_path), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+
+
+def test_the_demo_equals_its_batch_computation_although_both_jobs_are_killed(tmp_path):
+    done = demo(tmp_path, "--days", "10", "--seconds", "20", "--crash", "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["equal"] is True
+    assert outcome["crashes"] == 2
+    assert (outcome["differing_sessions"], outcome["differing_windows"], outcome["late"]) == (0, 0, 0)
+    assert sum(row["flights"] for row in outcome["results"]) == outcome["flights"] == 8_614
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_the_demo_refuses_what_it_cannot_do(tmp_path):
+    assert demo(tmp_path, "--days", "0").returncode == 2
+    done = demo(tmp_path, "--days", "1", "--bootstrap-servers", "127.0.0.1:1")
+    assert done.returncode == 2
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_teaches():
+    command = [sys.executable, "-m", "floodmark.producers.cli.main", "demo", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "batch computation" in said
+    assert "--crash" in said

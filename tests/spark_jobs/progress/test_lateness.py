@@ -1,0 +1,97 @@
+"""The law of late rows: a row is late by what stands before it in its partition, wherever batches and chunks cut it."""
+
+import base64
+import itertools
+import json
+from dataclasses import replace
+
+import pandas as pd
+from floodmark.schemas import Status, control_key, encode_watermark
+from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving
+from floodmark.spark_jobs.progress.reconcile import seen_marks
+from floodmark.spark_jobs.reading.judge import judge
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.harness import mark
+
+PLACE = ("t", 0)
+
+
+def written(record, offset):
+    """Write a mark as the scan brings it."""
+    key, value = (base64.b64encode(part).decode() for part in (control_key(record.source), encode_watermark(record)))
+    place = {"topic": "t", "partition": 0, "offset": offset, "log_time": offset}
+    return json.dumps([{**place, "key": key, "value": value}])
+
+
+@st.composite
+def logs(draw):
+    """A log of one partition: ``None`` for a row, else a mark of one of two sources, restarts and naps among them."""
+    size, sequences, log = draw(st.integers(1, 2)), {"a": -1, "b": -1}, []
+    epochs = {"a": 1, "b": 1}
+    for _ in range(draw(st.integers(0, 25))):
+        if draw(st.booleans()):
+            log.append(None)
+            continue
+        source = draw(st.sampled_from("ab"[:size]))
+        if draw(st.integers(0, 9)) == 0:
+            epochs[source], sequences[source] = epochs[source] + 1, -1
+        sequences[source] += 1
+        watermark = draw(st.one_of(st.none(), st.integers(0, 100)))
+        status = draw(st.sampled_from([Status.ACTIVE, Status.ACTIVE, Status.ACTIVE, Status.IDLE]))
+        which = {"epoch": epochs[source], "status": status, "size": size, "partitions": 3}
+        log.append(mark(source, watermark, sequences[source], **which))
+    return log
+
+
+def plainly(log):
+    """What stands before each record: the highest watermark that a tracker of this partition alone ever had."""
+    tracker, highest, found = Tracker(["t"]), NOTHING, []
+    for offset, entry in enumerate(log):
+        found.append(highest)
+        if entry is not None:
+            tracker.apply(entry, topic="t", partition=0, log_time=offset)
+            now = tracker.partition_watermark(*PLACE)
+            highest = highest if now is None else max(highest, now)
+    return found
+
+
+@settings(deadline=None)
+@given(logs(), st.lists(st.integers(0, 25)), st.lists(st.integers(0, 25)))
+def test_neither_batches_nor_chunks_change_what_is_late(log, batches, chunks):
+    found, promises = [], Promises()
+    bounds = sorted({0, len(log), *(cut for cut in batches if cut < len(log))})
+    for start, end in itertools.pairwise(bounds):
+        brief = Brief.of(Brief(Promises.restore(promises.snapshot()), NOTHING, None).to_text(["t"]))
+        inner = sorted({start, end, *(cut for cut in chunks if start < cut < end)})
+        for begin, stop in itertools.pairwise(inner):
+            texts = [None if log[at] is None else written(log[at], at) for at in range(begin, stop)]
+            size = stop - begin
+            columns = pd.Series(["t"] * size), pd.Series([0] * size), pd.Series(texts, dtype=object)
+            found += list(judge(brief, *columns)["watermark"])
+        for at in range(start, end):  # as the drive does behind the batch
+            if log[at] is not None:
+                (seen,) = seen_marks(written(log[at], at))
+                promises.take(seen)
+    assert found == plainly(log)
+
+
+def test_the_watermark_of_the_batch_judges_where_the_partition_knows_less():
+    found = judge(Brief(Promises(), 50, None), pd.Series(["t"]), pd.Series([0]), pd.Series([None], dtype=object))
+    assert found.to_dict("list") == {"watermark": [50], "own": [False]}
+
+
+def test_what_a_tracker_knows_is_taken_up():
+    tracker = Tracker(["t"])
+    tracker.apply(mark("a", 30, partitions=2), topic="t", partition=1, log_time=0)
+    promises = Promises.of(tracker)
+    assert [promises.promised(("t", number)) for number in range(2)] == [NOTHING, 30]
+    (seen,) = seen_marks(written(mark("a", 40, 1, partitions=2), 5))
+    promises.take(replace(seen, partition=1))
+    assert promises.promised(("t", 1)) == 40
+
+
+def test_a_percentile_judges_where_it_drives():
+    record = replace(mark("a", 10), percentiles={33: 40, 66: 30, 100: 10})
+    assert [driving(record, percent).watermark for percent in (None, 20, 33, 50, 100)] == [10, 40, 40, 30, 10]

@@ -1,0 +1,261 @@
+"""What no watermark can drive is refused where it starts, by name and with a way out; and an edited query is, too."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from floodmark.producers import WatermarkedProducer, ascending
+from floodmark.schemas.errors import (
+    ChangedQueryError,
+    DeadlineError,
+    JobFailedError,
+    PlainQueryError,
+    UnreadInputError,
+    UnsupportedQueryError,
+)
+from floodmark.spark_jobs import write
+from floodmark.spark_jobs.queries.plan import meaning
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.counting import counted, read_events, windowed
+from support.harness import Stream, drain, events
+
+pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
+
+_LIMIT = 300
+
+
+@pytest.fixture
+def rows(spark, kafka, topic):
+    return read_events(spark, kafka.bootstrap_servers, topic(1))
+
+
+@pytest.fixture
+def others(spark, kafka, topic):
+    """Give the rows of another topic, under other names."""
+    return read_events(spark, kafka.bootstrap_servers, topic(1)).selectExpr("user AS name", "at AS then")
+
+
+def keep(rows):
+    return lambda frame, _: rows.extend(frame.collect())
+
+
+def counted_by(column):
+    return lambda rows, _: rows.groupBy(column).count()
+
+
+def by_the_clock(rows, _):
+    def nothing(_key, _frames, _state):
+        yield from ()
+
+    return rows.groupBy("user").applyInPandasWithState(nothing, "n LONG", "n LONG", "append", "ProcessingTimeTimeout")
+
+
+BETWEEN = "user = name AND then BETWEEN at AND at + INTERVAL 10 SECONDS"
+REFUSED = {
+    "a second event time": (lambda rows, _: windowed(rows.withWatermark("at", "1 hour")), {}, "withWatermark is not"),
+    "a join without a time bound": (lambda a, b: a.join(b, F.expr("user = name")), {}, "a join of streams.*BETWEEN"),
+    "a join with half a bound": (lambda a, b: a.join(b, F.expr("user = name AND then >= at")), {}, "a join of streams"),
+    "complete": (lambda rows, _: windowed(rows), {"output_mode": "complete"}, "output_mode='complete'.*'append'"),
+    "once": (lambda rows, _: windowed(rows), {"trigger": {"once": True}}, "trigger 'once'.*availableNow"),
+    "continuous": (lambda rows, _: rows, {"trigger": {"continuous": "1 second"}}, "trigger 'continuous'"),
+    "real time": (lambda rows, _: rows, {"trigger": {"realTime": "1 second"}}, "trigger 'realTime'"),
+    "no event time in append": (counted_by("user"), {}, "aggregations.*watermark.*window of the event time"),
+    "an outer join in update": (
+        lambda a, b: a.join(b, F.expr(BETWEEN), "leftOuter"),
+        {"output_mode": "update"},
+        "the query is not supported: .*Update output mode",
+    ),
+    "timers by the clock": (by_the_clock, {}, "WithState is not supported: it follows the clock"),
+    "a plain stream beside": (
+        lambda rows, _: rows.select("at").union(
+            rows.sparkSession.readStream.format("rate")
+            .load()
+            .selectExpr("timestamp AS at")
+            .withWatermark("at", "1 second")
+        ),
+        {},
+        "the stream .*not from read.*floodmark inject",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_watermark_can_drive_is_refused_at_the_start(rows, others, checkpoint, name):
+    query, options, said = REFUSED[name]
+    with pytest.raises(UnsupportedQueryError, match=f"(?s){said}"):
+        write(query(rows, others), writer=keep([]), job="j", checkpoint_location=checkpoint, **options)
+    assert not Path(checkpoint).exists()
+
+
+@pytest.mark.parametrize("setting", ["statefulOperator.allowMultiple", "noDataMicroBatches.enabled"])
+def test_settings_that_would_stop_the_watermark_are_refused(spark, rows, checkpoint, setting):
+    name = f"spark.sql.streaming.{setting}"
+    spark.conf.set(name, "false")
+    try:
+        with pytest.raises(UnsupportedQueryError, match=f"{name}=false.*leave it on"):
+            write(windowed(rows), writer=keep([]), job="j", checkpoint_location=checkpoint)
+    finally:
+        spark.conf.unset(name)
+
+
+def test_a_plain_query_over_read_is_refused_and_others_are_not(spark, rows, tmp_path):
+    with pytest.raises(PlainQueryError, match=r"write\(\)"):
+        windowed(rows).writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(PlainQueryError):
+        rows.writeStream.option("checkpointLocation", str(tmp_path)).toTable("t")
+    rate = spark.readStream.format("rate").load()
+    rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "rate")).start().stop()
+
+
+def test_joins_that_bound_both_sides_and_tables_are_taken(spark, kafka, topic, checkpoint):
+    """And a writer may run as many actions as it likes after the job has asked the operators how far they are."""
+    given, taken = [topic(1), topic(1)], []
+    for name in given:
+        Stream({"a": [([5, 7], 10), ([12], 20)]}).produce(kafka.config, name)
+    left, right = (read_events(spark, kafka.bootstrap_servers, name) for name in given)
+    table = spark.createDataFrame([("u0",), ("u2",)], "user STRING")
+    equal = left.join(right.selectExpr("user AS name", "at AS then"), F.expr("user = name AND then = at"))
+
+    def writer(frame, _):
+        taken.extend(frame.collect())
+        frame.count()
+
+    write(equal.join(table, "user"), writer=writer, job="j", checkpoint_location=checkpoint).await_end(_LIMIT)
+    assert sorted(row.user for row in taken) == ["u0", "u2", "u2"]
+
+
+def lines(frame):
+    from floodmark.spark_jobs.internals.engine import operators  # noqa: PLC0415
+
+    return meaning(operators(frame, lambda name: name.startswith("floodmark-read")))
+
+
+def test_the_meaning_of_a_query_is_the_same_for_equal_plans_and_for_no_others(spark, kafka, topic):
+    given = topic(1)
+
+    def fresh():
+        return read_events(spark, kafka.bootstrap_servers, given)
+
+    def hinted():
+        return windowed(fresh().alias("e").hint("broadcast").observe("mine", F.count(F.lit(1))))
+
+    base = lines(windowed(fresh()))
+    assert base == lines(windowed(fresh())) == lines(hinted())
+    assert base == lines(windowed(fresh()).select("user", "n").where("n > 3"))  # behind the state: free
+    assert lines(fresh().select("user")) == []
+    others = [
+        windowed(fresh(), width=5_000),
+        windowed(fresh().where("user > 'u1'")),
+        fresh().groupBy(F.window("at", "10 seconds")).count(),
+        fresh().groupBy("user", F.session_window("at", "10 seconds")).count(),
+        fresh().dropDuplicates(["user", "at"]),
+        fresh().dropDuplicates(["at"]),
+        fresh().limit(3),
+        windowed(fresh()).limit(3),
+    ]
+    meanings = [base, *map(lines, others)]
+    assert len({json.dumps(found) for found in meanings}) == len(meanings)
+
+
+def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, checkpoint):
+    given, out = topic(1), topic(1)
+    Stream.seeded(21, sources=1, steps=2).produce(kafka.config, given, end=False)
+
+    def start(width=10_000, **options):
+        return counted(windowed(read_events(spark, kafka.bootstrap_servers, given), width), out, checkpoint, **options)
+
+    job = start()
+    job.process_available(_LIMIT)
+    job.stop()
+    with pytest.raises(ChangedQueryError, match="new checkpoint_location") as caught:
+        start(5_000)
+    assert "10000000" in caught.value.stored
+    assert "5000000" in caught.value.found
+    with pytest.raises(ChangedQueryError, match=r"windows_close='after'.*windows_close='at'"):
+        start(windows_close="at")
+    start().stop()
+    noted = Path(checkpoint, "floodmark", "query.json")
+    written = noted.read_text()
+    noted.unlink()  # as a Floodmark has left it that did not note the query
+    Path(noted.parent, f".{noted.name}.crc").unlink(missing_ok=True)
+    start().stop()
+    assert noted.read_text() == written
+    spark.conf.set("spark.floodmark.same-query", "true")
+    try:
+        start(windows_close="at").stop()
+    finally:
+        spark.conf.unset("spark.floodmark.same-query")
+    start(windows_close="at").stop()
+
+
+def test_an_ended_job_refuses_to_pass_over_what_came_since(spark, kafka, topic, checkpoint):
+    given, out = topic(2), topic(1)
+    Stream.seeded(22, sources=1, steps=1).produce(kafka.config, given)
+
+    def start():
+        return counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint)
+
+    start().await_end(_LIMIT)
+    again = WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=ascending())
+    again.end()
+    start().await_end(_LIMIT)  # marks alone: nothing is lost
+    more = WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=ascending())
+    for number in range(3):
+        value = events.encode({"user": "u", "at": 1_000 + number})
+        more.produce(value, event_time=1_000 + number, partition=1)
+    more.end()
+    with pytest.raises(UnreadInputError, match=f"3 record.*{given}/1 from offset .*new checkpoint_location"):
+        start()
+
+
+def test_available_now_ends_by_itself_and_says_what_holds(spark, kafka, topic, checkpoint, caplog):
+    given, out = topic(1), topic(1)
+    stream = Stream.seeded(23, sources=1, steps=2)
+    stream.produce(kafka.config, given, end=False)
+
+    def start():
+        rows = read_events(spark, kafka.bootstrap_servers, given)
+        return counted(windowed(rows), out, checkpoint, trigger={"availableNow": True})
+
+    job = start()
+    job.await_end(_LIMIT)
+    assert not job.ended
+    assert "its input has not ended" in caplog.text
+    WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=ascending()).end()
+    last = start()
+    last.await_end(_LIMIT)
+    assert last.ended
+    assert len(drain(kafka.config, out)[0]) == len(stream.windows(10_000))
+
+
+def test_the_cause_of_a_failure_in_python_is_named(spark, kafka, topic, checkpoint):
+    given = topic(1)
+    Stream.seeded(24, sources=1, steps=1).produce(kafka.config, given)
+
+    def failing(_user: str) -> str:
+        message = "no such user"
+        raise LookupError(message)
+
+    rows = read_events(spark, kafka.bootstrap_servers, given)
+    broken = rows.withColumn("user", F.udf(failing, "string", useArrow=False)("user"))
+    job = write(windowed(broken), writer=keep([]), job="j", checkpoint_location=checkpoint)
+    with pytest.raises(JobFailedError, match=r"LookupError: no such user$"):
+        job.process_available(_LIMIT)
+
+
+def test_the_work_has_a_deadline(spark, kafka, topic, checkpoint):
+    given = topic(1)
+    Stream.seeded(25, sources=1, steps=1).produce(kafka.config, given)
+    open_ = threading.Event()
+
+    def slow(frame, _):
+        open_.wait(_LIMIT)
+        frame.collect()
+
+    rows = read_events(spark, kafka.bootstrap_servers, given)
+    job = write(windowed(rows), writer=slow, job="j", checkpoint_location=checkpoint)
+    with pytest.raises(DeadlineError, match="no batch yet"):
+        job.process_available(0.5)
+    open_.set()
+    job.await_end(_LIMIT)

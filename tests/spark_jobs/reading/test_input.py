@@ -1,0 +1,163 @@
+"""What a job does with records that cannot be rows, with where its input begins, and with times that are derived."""
+
+import json
+import logging
+from datetime import UTC, datetime
+
+import pytest
+from floodmark.producers import Observer
+from floodmark.schemas.errors import UnreadableTopicError, UsageError
+from floodmark.spark_jobs import json_lines, read, write
+from floodmark.spark_jobs.read import _load
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.harness import until
+from support.json_source import BASE, LIMIT, SCHEMA, Source, keep, windows
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def source(kafka, topic):
+    return Source(kafka, topic(1))
+
+
+@pytest.fixture
+def rows(spark, kafka, source):
+    def reader(**options):
+        given = {"value": json_lines(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
+        return read(spark, topics=source.topic, **{**given, **options})
+
+    return reader
+
+
+def unusable(job):
+    return {name: job.counts[name] for name in ("unreadable", "timeless", "out_of_range", "late") if job.counts[name]}
+
+
+OPERATORS = {
+    "map": lambda rows: rows.select("k"),
+    "window": windows,
+    "dedup": lambda rows: rows.dropDuplicates(["k", "at"]).select("k"),
+    "session": lambda rows: rows.groupBy("k", F.session_window("at", "1 seconds")).count().select("count"),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_times_that_no_watermark_can_judge_are_counted(source, rows, checkpoint, operator, caplog):
+    for time in (-5, 0, BASE):
+        source.send(time)
+    source.raw({"k": "k", "at": 1_700_000_000_000})  # milliseconds, read as seconds
+    source.raw({"k": "k", "at": "9999-12-31T00:00:00Z"})
+    source.end()
+    with caplog.at_level(logging.WARNING):
+        job, kept = keep(OPERATORS[operator](rows()), checkpoint)
+        job.await_end(LIMIT)
+    assert len(kept) == 1
+    assert unusable(job) == {"out_of_range": 4}
+    assert any(f"{source.topic}/0@" in line for line in caplog.messages)
+
+
+def test_garbage_is_unreadable_and_a_row_without_a_time_is_timeless(source, rows, checkpoint):
+    for value in (b"{", b"[]", b"null", b"\xff", b'{"at": "2024-13-01"}', b'{"k": 1, "at": true}'):
+        source.raw(value)
+    for value in ({"k": "k"}, {"k": "k", "at": None}):
+        source.raw(value)
+    source.send(BASE)
+    source.end()
+    job, kept = keep(windows(rows()), checkpoint)
+    job.await_end(LIMIT)
+    assert unusable(job) == {"unreadable": 6, "timeless": 2}
+    assert kept == [(BASE + 10_000, 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        ({"k": "k", "at": 1_700_000_000_000}, "milliseconds"),
+        ({"k": "k", "time": 5}, "event_time="),
+        (b"\x00garbage", "value="),
+    ],
+)
+def test_an_input_without_one_usable_row_is_an_error_with_its_cause(source, rows, checkpoint, value, cause):
+    source.raw(value)
+    source.raw(value)
+    job, _ = keep(windows(rows()), checkpoint)
+    job.process_available(LIMIT)
+    job.stop()
+    source.end()
+    job, _ = keep(windows(rows()), checkpoint)
+    with pytest.raises(UnreadableTopicError, match=cause):
+        job.await_end(LIMIT)
+    job.stop()
+
+
+def test_an_input_without_any_row_is_a_success(source, rows, checkpoint):
+    source.end()
+    job, kept = keep(windows(rows()), checkpoint)
+    job.await_end(LIMIT)
+    assert kept == []
+
+
+def test_milliseconds_are_read_in_their_unit(source, rows, checkpoint):
+    source.raw({"k": "k", "at": 1_700_000_000_000}, 1_700_000_000_000)
+    source.end()
+    job, kept = keep(windows(rows(value=json_lines(SCHEMA, unit="ms"))), checkpoint)
+    job.await_end(LIMIT)
+    assert (kept, unusable(job)) == ([(1_700_000_010_000, 1)], {})
+
+
+@pytest.mark.parametrize("how", ["startingTimestamp", "STARTINGOFFSETSBYTIMESTAMP", "startingoffsets", "latest"])
+def test_what_stands_before_the_start_is_not_lost(kafka, source, rows, checkpoint, how):
+    source.send(*range(BASE, BASE + 20))
+    source.mark(BASE + 20)
+    cut = max(record.log_time for record in _records(kafka, source.topic)) + 1
+    until(lambda: datetime.now(UTC).timestamp() * 1000 > cut, "the next millisecond")
+    position = {"0": 22}  # two marks and twenty rows before it
+    options = {
+        "startingTimestamp": {"startingTimestamp": str(cut)},
+        "STARTINGOFFSETSBYTIMESTAMP": {"STARTINGOFFSETSBYTIMESTAMP": json.dumps({source.topic: {"0": cut}})},
+        "startingoffsets": {"startingoffsets": json.dumps({source.topic: position})},
+        "latest": {"startingOffsets": "latest"},
+    }
+    job, kept = keep(rows(options=options[how]), checkpoint)
+    if how == "latest":
+        job.process_available(LIMIT)
+    source.send(BASE + 30, BASE + 31)
+    source.mark(BASE + 40)
+    source.send(BASE + 10)  # late, so that its batch is read again to count it
+    source.end()
+    job.await_end(LIMIT)
+    assert len(kept) == 3
+    assert (job.counts["lost"], job.counts["surplus"]) == (0, 0)
+
+
+def _records(kafka, topic):
+    found = []
+    with Observer(kafka.config, [topic]) as observer:
+        until(lambda: found.extend(observer.poll()) or len(found) >= 22, "all records")
+    return found
+
+
+def test_columns_that_a_format_needs_are_asked_for_at_the_start(rows, topic, checkpoint):
+    with pytest.raises(UsageError, match="'n'"):
+        write(
+            rows(),
+            topic=topic(1),
+            value=json_lines("k STRING, n BIGINT"),
+            event_time="at",
+            checkpoint_location=checkpoint,
+        )
+
+
+def test_a_session_without_the_kafka_connector_is_told_what_it_lacks():
+    class Reader:
+        def format(self, name):
+            # As Spark says it of Kafka, while the jars of this session are there.
+            raise AnalysisException(f"Failed to find data source: {name}. Please deploy the application as ...")
+
+    class Session:
+        readStream = Reader()  # noqa: N815  # Spark's name
+
+    with pytest.raises(UsageError, match=r"packages\(\)"):
+        _load(Session(), {})

@@ -1,0 +1,28 @@
+"""The job that most tests of Spark run: the events of each user counted in tumbling windows."""
+
+from typing import Any
+
+from floodmark.spark_jobs import Job, avro, read, write
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.harness import COUNT, EVENT
+
+WIDTH = 10_000
+
+
+def read_events(spark: SparkSession, bootstrap_servers: str, *topics: str, **options: Any) -> DataFrame:
+    """Read topics of `harness.EVENT`."""
+    given = {"value": avro(EVENT), "event_time": "at", "bootstrap_servers": bootstrap_servers, **options}
+    return read(spark, topics=topics, **given)
+
+
+def windowed(rows: DataFrame, width: int = WIDTH) -> DataFrame:
+    """Count per user and tumbling window, stamped with the window's end."""
+    grouped = rows.groupBy("user", F.window("at", f"{width} milliseconds")).count()
+    return grouped.select("user", F.col("window.end").alias("ended"), F.col("count").alias("n"))
+
+
+def counted(result: DataFrame, topic: str, checkpoint: str, **options: Any) -> Job:
+    """Start the job that writes rows of `harness.COUNT`."""
+    given = {"value": avro(COUNT), "event_time": "ended", "key": "user", **options}
+    return write(result, topic=topic, checkpoint_location=checkpoint, **given)

@@ -1,0 +1,200 @@
+"""Queries and streams made up from a seed, for the generator of queries.
+
+One seed, one case: the same query, the same records and marks at the same offsets, the same size of batches and the
+same restarts.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from support.operators import (
+    Query,
+    Source,
+    Step,
+    again,
+    deduplicated,
+    deduplicated_within,
+    exploded,
+    filtered,
+    first_and_last,
+    floored,
+    joined,
+    joined_windows,
+    mapped_in_pandas,
+    one,
+    pandas_state,
+    pandas_udf,
+    renumbered,
+    seen_once,
+    session,
+    sliding,
+    static_join,
+    timers,
+    together,
+    tumbling,
+    udf,
+    union,
+    viewed,
+)
+from support.streams import Log, Put, Say
+from support.trial import Trial
+
+_BEGIN = 1_000_000
+_PLAIN = (renumbered, filtered, exploded)
+_PYTHON = (udf, pandas_udf)
+
+
+def case(seed: int) -> Trial:
+    """Make a query and its input up."""
+    chance = random.Random(seed)  # noqa: S311  # a repeatable case
+    query = _query(chance)
+    logs = [_log(chance, alone=query.source.inputs == 1) for _ in range(query.source.inputs)]
+    size = max(len(log.entries) for log in logs)
+    write: dict[str, Any] = {}
+    if chance.random() < 0.3 and _whole_windows(query):
+        write["windows_close"] = "at"
+    if chance.random() < 0.15:
+        write["delivery"] = "at-least-once"
+    restarts = [chance.randrange(1, 5) for _ in range(chance.choice([0, 0, 0, 1, 2]))]
+    return Trial(query, logs, max(6, size // chance.randrange(2, 9)), restarts, write, outputs=chance.randrange(1, 3))
+
+
+def _whole_windows(query: Query) -> bool:
+    """Tell whether no operator compares raw event times, so that windows may close at their end."""
+    stateful = [step.name.split()[0] for step in query.steps if step.stateful]
+    return not query.source.stateful and stateful != [] and set(stateful) <= {"tumbling", "sliding", "min_by,", "SQL"}
+
+
+def _query(chance: random.Random) -> Query:
+    source = _source(chance)
+    steps: list[Step] = []
+    _maybe(chance, steps, 0.35, [*_PLAIN, *_PYTHON, lambda: static_join("inner"), lambda: static_join("left")])
+    if source.event_time and chance.random() < 0.12:
+        # Spark loses its event time in Python, and gets it back; a time that lies back needs a watermark that does so.
+        steps += [mapped_in_pandas(), again()] if source.stateful or chance.random() < 0.5 else [floored(1_000)]
+    for left in reversed(range(chance.choice([0, 1, 1, 1, 2, 2]) if source.event_time else 0)):
+        after_windows = source.ends or any(step.ends for step in steps)
+        steps.append(_stateful(chance, last=not left, after_windows=after_windows))
+        _maybe(chance, steps, 0.2, _PLAIN)
+    _maybe(chance, steps, 0.25, [*_PLAIN, *_PYTHON, mapped_in_pandas])
+    return Query(source, tuple(steps))
+
+
+def _maybe(chance: random.Random, steps: list[Step], probability: float, kinds: Sequence[Any]) -> None:
+    if chance.random() < probability:
+        steps.append(chance.choice(kinds)())
+
+
+def _width(chance: random.Random) -> int:
+    return chance.choice([1_000, 3_000, 5_000, 10_000, 7_777, 20_000])
+
+
+def _source(chance: random.Random) -> Source:
+    pick = chance.random()
+    if pick < 0.45:
+        return one()
+    if pick < 0.6:
+        return chance.choice([union, together])()
+    if pick < 0.9:
+        return joined(
+            chance.choice(["inner", "left", "right", "full", "semi"]), chance.choice([0, 1, 500, 4_000, 9_999])
+        )
+    return joined_windows(_width(chance))
+
+
+def _stateful(chance: random.Random, *, last: bool, after_windows: bool) -> Step:
+    """Choose an operator that keeps state."""
+    width, slide = _width(chance), chance.choice([500, 2_592, 3_333])
+    stamp = chance.choice(["end", "end", "start", "earliest", "latest"]) if last else "end"
+    kinds = {
+        tumbling(width, stamp): 25,
+        sliding(slide * 2, slide): 15,
+        sliding(slide * 3, slide): 5,
+        session(chance.choice([500, 2_000, 4_321]), "end" if stamp in {"end", "start"} else "latest"): 20,
+        deduplicated(): 8,
+        deduplicated_within(chance.choice([1, 1_000, 20_000])): 4,
+        first_and_last(width): 7,
+        viewed(width): 5,
+    }
+    if last:  # Spark's event time ends with them
+        kinds |= {timers(width): 3, seen_once(): 3}
+        if not after_windows:  # Spark takes it after no aggregation
+            kinds |= {pandas_state(width): 6}
+    return chance.choices(list(kinds), list(kinds.values()))[0]
+
+
+@dataclass(slots=True)
+class _Writer:
+    """A source while its stream is made up."""
+
+    name: str
+    promised: int
+    idle: bool = False
+    ended: bool = False
+    spoke: bool = False
+
+
+def _log(chance: random.Random, *, alone: bool) -> Log:
+    """Make the log of a topic up: sources out of order, each with a perfect watermark, some of them idle at times.
+
+    Args:
+        chance: decides.
+        alone: whether it is the only topic.  Else one source stays: an idle topic is not waited for, and what it
+            brings afterwards may be behind the others.
+    """
+    partitions = chance.choice([1, 1, 2, 3])
+    used = chance.randrange(1, partitions + 1)  # the others stay empty
+    writers = [_Writer(f"s{number}", _BEGIN) for number in range(chance.choice([1, 1, 2, 3]))]
+    spread = chance.choice([2_000, 10_000, 30_000])
+    log = Log(partitions)
+    highest = _BEGIN
+    for _ in range(chance.randrange(3, 9)):
+        for writer in writers:
+            may_rest = alone or writer is not writers[0]
+            _step(chance, log, writer, highest, spread, used, may_rest=may_rest)
+            highest = max(highest, writer.promised)
+    for writer in chance.sample(writers, len(writers)):
+        if not writer.ended:
+            log.entries.append(Say(writer.name, "end"))
+    return log
+
+
+def _step(
+    chance: random.Random, log: Log, writer: _Writer, highest: int, spread: int, used: int, *, may_rest: bool
+) -> None:
+    """Let a source write some rows and a mark, or fall idle, or end."""
+    if writer.ended:
+        return
+    pick = chance.random()
+    if may_rest and writer.spoke and not writer.idle and pick < 0.08:
+        writer.idle = True
+        log.entries.append(Say(writer.name, "idle"))
+        return
+    if may_rest and writer.spoke and pick > 0.97:
+        writer.ended = True
+        log.entries.append(Say(writer.name, "end"))
+        return
+    if pick < 0.2:
+        return  # silent for once
+    if writer.idle:
+        # The others went on without it: what it brings now must not be behind what they let readers believe.
+        writer.promised = max(writer.promised, highest)
+    rows = [_row(chance, writer.promised, spread) for _ in range(chance.randrange(0, 9))]
+    if rows and chance.random() < 0.3:
+        rows.append(chance.choice(rows))
+    if rows and writer.idle:
+        writer.idle = False
+    log.entries += [Put(writer.name, row, chance.randrange(used)) for row in rows]
+    writer.spoke = writer.spoke or bool(rows)
+    if writer.idle:
+        return
+    writer.promised += chance.choice([0, 1, 999, 1_000, chance.randrange(spread), spread])
+    log.entries.append(Say(writer.name, writer.promised))
+    writer.spoke = True
+
+
+def _row(chance: random.Random, promised: int, spread: int) -> tuple[str, int, int]:
+    time = promised + chance.choice([0, 1, chance.randrange(spread), chance.randrange(spread) // 1_000 * 1_000])
+    return chance.choice("abc"), time, chance.randrange(100)

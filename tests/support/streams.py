@@ -1,0 +1,177 @@
+"""Topics written record by record from a script, and an output topic read back batch by batch.
+
+A script places every record and every mark, so a test knows which batch reads what.  Times are epoch milliseconds.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from confluent_kafka import Producer
+from floodmark.producers import Data, Mark, Observer
+from floodmark.producers.strategies.basic import Explicit
+from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, control_key, encode_watermark
+from floodmark.schemas.codec import without_logical_types
+from floodmark.schemas.records import FORMAT_VERSION, HEADER
+from support.harness import until
+
+ROW = {
+    "type": "record",
+    "name": "Row",
+    "fields": [
+        {"name": "k", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "n", "type": "long"},
+    ],
+}
+"""What stands in all topics, in and out."""
+
+_codec = AvroCodec(without_logical_types(ROW))
+
+Values = tuple[str, int, int]
+"""A row as a value: key, event time, number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A source writes a row into a partition."""
+
+    source: str
+    values: Values
+    partition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A source marks every partition: a new watermark, the old one again, idle or ended."""
+
+    source: str
+    what: int | Literal["again", "idle", "end"]
+
+
+@dataclass(slots=True)
+class Log:
+    """What is written to one topic, in this order."""
+
+    partitions: int = 1
+    entries: list[Put | Say] = field(default_factory=list)
+
+    @property
+    def sources(self) -> list[str]:
+        """Return who writes."""
+        return sorted({entry.source for entry in self.entries})
+
+    @property
+    def rows(self) -> list[Values]:
+        """Return the data."""
+        return [entry.values for entry in self.entries if isinstance(entry, Put)]
+
+    def write(self, config: Mapping[str, Any], topic: str, epoch: int = 1) -> None:
+        """Write all of it with one producer, every mark with its counts."""
+        membership = Membership(version=1, size=len(self.sources))
+        emitters = {
+            name: Emitter(Identity(name, epoch=epoch, membership=membership), Explicit(name), self.partitions)
+            for name in self.sources
+        }
+        producer = Producer({**config, "enable.idempotence": True})
+
+        def say(name: str) -> None:
+            for partition, record in emitters[name].marks(now=0):
+                headers: list[tuple[str, str | bytes | None]] = [(HEADER, FORMAT_VERSION)]
+                producer.produce(
+                    topic, key=control_key(name), value=encode_watermark(record), partition=partition, headers=headers
+                )
+
+        for entry in self.entries:
+            emitter = emitters[entry.source]
+            match entry:
+                case Put(name, values, partition):
+                    if not emitter.announced:
+                        emitter.mark_active()
+                        say(name)
+                    emitter.send(partition, values[1]).land()  # one idempotent client keeps the order
+                    producer.produce(topic, value=encode(values), partition=partition)
+                case Say(name, "idle"):
+                    emitter.mark_idle()
+                    say(name)
+                case Say(name, "end"):
+                    emitter.end()
+                    say(name)
+                case Say(name, "again"):
+                    say(name)
+                case Say(name, int(watermark)):
+                    emitter.generator.advance(watermark)  # type: ignore[attr-defined]  # Explicit
+                    say(name)
+        assert producer.flush(30) == 0
+
+
+def encode(values: Values) -> bytes:
+    """Write a row as the topics hold it."""
+    return _codec.encode(dict(zip(("k", "at", "n"), values, strict=True)))
+
+
+def decode(value: bytes) -> Values:
+    """Read it."""
+    row = _codec.decode(value)
+    return row["k"], row["at"], row["n"]
+
+
+@dataclass(slots=True)
+class Written:
+    """What one batch wrote: its rows, and the watermark of its marks."""
+
+    rows: Counter[Values] = field(default_factory=Counter)
+    marks: list[WatermarkRecord] = field(default_factory=list)
+
+
+def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> list[Written]:
+    """Read an output topic of one job: the rows of each batch stand between its marks and those before.
+
+    Raises:
+        AssertionError: where a row is behind a mark that stands before it in its partition.
+    """
+    found: list[Written] = []
+    seen: Counter[int] = Counter()  # marks of each partition, so the number of its batch
+    promised: dict[int, int] = {}
+
+    def batch(partition: int) -> Written:
+        while len(found) <= seen[partition]:
+            found.append(Written())
+        return found[seen[partition]]
+
+    for record in _until_ended(config, topic, seconds):
+        if isinstance(record, Mark):
+            batch(record.partition).marks.append(record.record)
+            seen[record.partition] += 1
+            if record.record.watermark is not None:
+                promised[record.partition] = max(record.record.watermark, promised.get(record.partition, 0))
+        elif isinstance(record, Data) and record.value is not None:
+            values = decode(record.value)
+            before = promised.get(record.partition)
+            assert before is None or values[1] >= before, f"{values} is behind the mark {before} before it"
+            batch(record.partition).rows[values] += 1
+    return found
+
+
+def _until_ended(config: Mapping[str, Any], topic: str, seconds: float) -> Iterator[Data | Mark]:
+    with Observer(dict(config), [topic]) as observer:
+        records: list[Any] = []
+        tracker = observer.trackers[topic]
+
+        def ended() -> bool:
+            records.extend(observer.poll())
+            tracker.advance()
+            return tracker.ended
+
+        until(ended, f"the end of {topic}", seconds)
+        yield from records
+
+
+def total(batches: Iterable[Written]) -> Counter[Values]:
+    """Add up the rows of all batches."""
+    rows: Counter[Values] = Counter()
+    for batch in batches:
+        rows.update(batch.rows)
+    return rows

@@ -1,0 +1,203 @@
+"""Run a query as a job over written topics, and hold every batch of it against the plain computation."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from floodmark.schemas import END_OF_TIME, Status
+from floodmark.spark_jobs import Batch, Job, avro, read, write
+from pyspark.sql import DataFrame, SparkSession
+from support.harness import until
+from support.operators import Clock, Query, Rows
+from support.streams import ROW, Log, Values, Written, batches_of
+
+_LIMIT = 240
+_QUICK = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+
+
+def quick(spark: SparkSession) -> SparkSession:
+    """Return a session of the same Spark in which a small batch costs less.
+
+    Its checkpoint files are written without a process for each: right on a local disk, where no two runs share a
+    checkpoint.
+    """
+    session = spark.newSession()
+    for name, value in _QUICK.items():
+        session.conf.set(name, value)
+    return session
+
+
+@dataclass(slots=True)
+class Trial:
+    """A query, its input, and how it is run."""
+
+    query: Query
+    logs: Sequence[Log]
+    per_batch: int = 1000
+    restarts: Sequence[int] = ()
+    """After how many batches of a start the job is stopped and started again."""
+    write: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    """Partitions of the output topic."""
+
+    @property
+    def closes(self) -> int:
+        """Return 1 where windows close after their end."""
+        return int(self.write.get("windows_close", "after") == "after")
+
+
+@dataclass(slots=True)
+class Ran:
+    """What a trial did."""
+
+    batches: dict[int, Batch]
+    written: list[Written]
+    counts: Mapping[str, int]
+
+    def ran_with(self, batch_id: int) -> int | None:
+        """Return the watermark of a batch's operators."""
+        before = self.batches.get(batch_id - 1)
+        return None if before is None else before.watermark
+
+
+def frames(
+    spark: SparkSession, servers: str, topics: Sequence[str | Sequence[str]], per_batch: int = 1000
+) -> list[DataFrame]:
+    """Read topics of `streams.ROW`."""
+    return [
+        read(
+            spark,
+            topics=topic,
+            value=avro(ROW),
+            event_time="at",
+            bootstrap_servers=servers,
+            max_offsets_per_trigger=per_batch,
+        )
+        for topic in topics
+    ]
+
+
+def start(result: DataFrame, topic: str, checkpoint: str, **options: Any) -> Job:
+    """Write rows of `streams.ROW`."""
+    return write(result, topic=topic, value=avro(ROW), event_time="at", checkpoint_location=checkpoint, **options)
+
+
+def run(
+    spark: SparkSession, config: Mapping[str, str], trial: Trial, new_topic: Callable[[int], str], place: str
+) -> Ran:
+    """Write the input, run the job to its end, and read the output."""
+    rocksdb = any(step.name.startswith("transformWithState") for step in trial.query.steps)  # it asks for it
+    spark.conf.set(_PROVIDER, f"{_STATE}.{'RocksDB' if rocksdb else 'HDFSBacked'}StateStoreProvider")
+    topics = [new_topic(log.partitions) for log in trial.logs]
+    for log, topic in zip(trial.logs, topics, strict=True):
+        log.write(config, topic)
+    out = new_topic(trial.outputs)
+    batches: dict[int, Batch] = {}
+    stops = list(trial.restarts)
+    while True:
+        given = frames(
+            spark,
+            config["bootstrap.servers"],
+            [topics] if trial.query.source.together else topics,
+            trial.per_batch,
+        )
+        enough = len(batches) + stops.pop(0) if stops else None
+        job = start(
+            trial.query.spark(given),
+            out,
+            place,
+            hold=timedelta(milliseconds=trial.query.hold),
+            on_batch=lambda batch: batches.update({batch.batch_id: batch}),
+            **trial.write,
+        )
+        try:
+            until(partial(_reached, job, batches, enough), "the end" if enough is None else f"{enough} batches", _LIMIT)
+        finally:
+            job.stop()
+        if enough is None:
+            return Ran(batches, batches_of(config, out), job.counts)
+
+
+def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool:
+    job.raise_failure()
+    return job.ended or (enough is not None and len(batches) >= enough)
+
+
+def differences(trial: Trial, ran: Ran) -> list[str]:
+    """Say where a run differs from the plain computation: no line where it is right."""
+    rows, clock = trial.query.plain([log.rows for log in trial.logs], trial.closes)
+    return [*_of_rows(rows, ran), *_of_marks(clock, ran), *_of_counts(trial, ran)]
+
+
+def _of_rows(rows: Rows, ran: Ran) -> list[str]:
+    found, done = [], Counter[Values]()
+    whole = Counter((row.k, row.stamp, row.n) for row in rows)
+    timed = [row for row in rows if row.out is not None]
+    for number, batch in enumerate(ran.written):
+        done.update(batch.rows)
+        with_ = ran.ran_with(number)
+        due = Counter((row.k, row.stamp, row.n) for row in timed if with_ is not None and row.out <= with_)
+        early = Counter((row.k, row.stamp, row.n) for row in timed if with_ is None or row.out > with_)
+        if missing := due - done:
+            found.append(f"batch {number} ran with {with_} and lacks {_few(missing)}")
+        if hasty := (done - (whole - early)):
+            found.append(f"batch {number} ran with {with_} and is too early with, or wrong in, {_few(hasty)}")
+        if found:
+            break
+    if lost := whole - done:
+        found.append(f"in all {lost.total()} rows are missing: {_few(lost)}")
+    if extra := done - whole:
+        found.append(f"in all {extra.total()} rows are too many: {_few(extra)}")
+    return found
+
+
+def _of_marks(clock: Clock, ran: Ran) -> list[str]:
+    """Marks keep up with what a batch ran with, and are never ahead of what it has read."""
+    least = most = None
+    for number, batch in enumerate(ran.written):
+        with_, read_ = ran.ran_with(number), ran.batches[number].watermark
+        least = _highest(least, with_ if clock.stateful else read_, clock.behind)
+        most = _highest(most, read_, clock.behind)
+        for mark in batch.marks:
+            ended = mark.status is Status.ENDED
+            if read_ != END_OF_TIME if ended else not _fits(mark.watermark, least, most):
+                return [f"batch {number} is marked {mark.status} {mark.watermark}, expected {least} to {most}"]
+    return []
+
+
+def _fits(watermark: int | None, least: int | None, most: int | None) -> bool:
+    if watermark is None:
+        return least is None
+    return most is not None and (least is None or least <= watermark) and watermark <= most
+
+
+def _highest(before: int | None, watermark: int | None, behind: int) -> int | None:
+    if watermark is None or watermark == END_OF_TIME:
+        return before
+    return max(watermark - behind, watermark - behind if before is None else before)
+
+
+def _of_counts(trial: Trial, ran: Ran) -> list[str]:
+    counts = {**ran.counts, "data": ran.counts["records"] - ran.counts["marks"]}
+    size = sum(len(log.rows) for log in trial.logs)
+    expected = {"data": size, "late": 0, "lost": 0, "surplus": 0, "unreadable": 0, "timeless": 0, "sequence_gaps": 0}
+    return [
+        f"{name} is {counts.get(name, 0)}, expected {n}" for name, n in expected.items() if counts.get(name, 0) != n
+    ]
+
+
+def _few(rows: Counter[Values]) -> str:
+    shown = ", ".join(map(str, sorted(rows)[:4]))
+    return f"{shown} and {len(rows) - 4} more" if len(rows) > 4 else shown

@@ -1,0 +1,542 @@
+"""A small world in which everything goes wrong, on the real cores: `Emitter`, `Tracker`, `Progress`, `Checker`.
+
+Only the surroundings are made up: an in-memory log instead of Kafka, a dictionary instead of Spark's state.  One
+seed is one history: sources that crash, lose acknowledgements, send again, fall idle, join, leave and die; clocks that
+disagree, leases, brokers that go away, epochs that begin lower, marks in a format of the future, records without a
+readable time, zombies, replayed marks, topics that grow before and after a source has ended; two stages that are
+killed between any two steps of a batch, and a consumer that stops at any window.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from floodmark.producers.strategies.basic import Explicit
+from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, control_key, encode_watermark, is_late
+from floodmark.schemas.classify import Sorter
+from floodmark.schemas.completeness.position import Position
+from floodmark.schemas.completeness.reader import Reader
+from floodmark.spark_jobs.progress.progress import Progress, spark_watermark
+
+WIDTH = 10
+STEP = 1_000
+"""How long a step of the world takes, milliseconds."""
+LEASE = 30 * STEP
+"""Far longer than a source that lives is ever silent."""
+STEPS = ("before", "ran", "stored", "committed", "set")
+
+
+class Killed(Exception):  # noqa: N818  # not an error of anybody
+    """A stage was killed between two steps."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A data record: an event, or a window of the first stage with its count."""
+
+    event_time: int
+    count: int = 1
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A mark whose value no reader of this version understands; its key names the source."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A data record whose event time cannot be read."""
+
+
+Entry = Row | WatermarkRecord | Unreadable | Poison
+
+
+@dataclass(slots=True)
+class Topic:
+    """The log of one topic: a list per partition; what is appended stays."""
+
+    name: str
+    partitions: list[list[Entry]]
+    times: dict[int, list[int]] = field(default_factory=dict)
+    """The log time of each entry, per partition."""
+
+    def append(self, partition: int, entry: Entry, log_time: int = 0) -> None:
+        """Write an entry."""
+        self.partitions[partition].append(entry)
+        self.times.setdefault(partition, []).append(log_time)
+
+    def grow(self) -> None:
+        """Add a partition."""
+        self.partitions.append([])
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time of the world, milliseconds."""
+
+    now: int = 0
+
+
+class Source:
+    """A writer with an explicit, perfect watermark, whose acknowledgements may be lost."""
+
+    def __init__(  # a writer and its surroundings
+        self, name: str, topic: Topic, chance: Random, floor: int, membership: Membership, clock: Clock
+    ) -> None:
+        """Begin in epoch 1."""
+        self.name, self.topic, self.chance, self.floor, self.clock = name, topic, chance, floor, clock
+        self.membership = membership
+        self.skew = chance.choice([0, 0, 90_000, -90_000])
+        self.lease = chance.choice([None, LEASE])
+        self.epoch = 0
+        self.unacknowledged: list[tuple[int, object]] = []
+        self.queued: list[tuple[int, Entry]] | None = None
+        """What waits in the client while the broker is away; else ``None``."""
+        self.away_since = 0
+        self.ended = self.idling = self.dead = self.upgraded = False
+        self.start()
+
+    def start(self, *, upgraded: bool = False) -> None:
+        """Begin a new epoch: what was not acknowledged is sent again, and may then stand twice in the log."""
+        self.epoch += 1
+        self.queued, self.dead, self.upgraded = None, False, upgraded
+        self.generator = Explicit()
+        identity = Identity(self.name, self.epoch, self.membership, self.lease)
+        self.emitter = Emitter(identity, self.generator, len(self.topic.partitions))
+        again, self.unacknowledged = [time for time, _ in self.unacknowledged], []
+        self.mark()  # before the first record
+        for event_time in again:
+            self.send(event_time, lost=False)
+
+    def _write(self, partition: int, entry: Entry) -> None:
+        if self.queued is None:
+            self.topic.append(partition, entry, self.clock.now + self.skew)
+        else:
+            self.queued.append((partition, entry))
+
+    def send(self, event_time: int, *, lost: bool) -> None:
+        """Write a record; its acknowledgement is still to come.  ``lost``: Kafka never got it."""
+        partition = self.chance.randrange(self.emitter.partitions)
+        shipment = self.emitter.send(partition, event_time)
+        if lost:
+            self.emitter.unsend(partition)
+            return
+        self._write(partition, Row(event_time))
+        self.unacknowledged.append((event_time, shipment))
+
+    def work(self) -> None:
+        """Send some events, not below the floor; move on; perhaps mark."""
+        chance = self.chance
+        for _ in range(chance.randrange(4)):
+            self.send(self.floor + chance.randrange(25), lost=chance.random() < 0.05)
+        while self.queued is None and self.unacknowledged and chance.random() < 0.8:
+            self.unacknowledged.pop(0)[1].land()  # type: ignore[attr-defined]
+        if chance.random() < 0.6:
+            self.floor += chance.randrange(8)
+            self.generator.advance(self.floor)
+        if chance.random() < 0.7:
+            self.mark()
+
+    def mark(self) -> None:
+        """Write marks to every partition it knows."""
+        for partition, mark in self.emitter.marks(now=0):
+            self._write(partition, Unreadable(self.name) if self.upgraded else mark)
+
+    def reconnect(self) -> None:
+        """The broker is back: what was queued is written, in its order."""
+        queued, self.queued = self.queued or [], None
+        for partition, entry in queued:
+            self._write(partition, entry)
+
+    def end(self) -> None:
+        """Get everything acknowledged, and say it is over."""
+        if self.dead or self.upgraded:
+            self.start()
+        self.reconnect()
+        while self.unacknowledged:
+            self.unacknowledged.pop(0)[1].land()  # type: ignore[attr-defined]
+        self.emitter.grow(len(self.topic.partitions))
+        self.emitter.end()
+        self.mark()
+        self.ended = True
+
+
+@dataclass(slots=True)
+class Committed:
+    """What survives a kill: Spark's checkpoint and Floodmark's snapshots."""
+
+    batch_id: int = 0
+    offsets: dict[int, int] = field(default_factory=dict)
+    windows: Counter[int] = field(default_factory=Counter)
+    watermark: int = 0
+    planned: dict[int, int] | None = None
+    snapshots: dict[int, str] = field(default_factory=dict)
+
+
+class Stage:
+    """One job: counts per tumbling window, driven as `spark_jobs.drive` drives Spark."""
+
+    def __init__(self, name: str, given: Topic, out: Topic, chance: Random) -> None:
+        """Begin with an empty checkpoint."""
+        self.name, self.given, self.out, self.chance = name, given, out, chance
+        self.disk = Committed()
+        self.in_kafka = -1  # the number of the last batch in the output topic, committed with its rows
+        self.late = self.kills = self.epoch = 0
+        self.results: Counter[int] = Counter()
+        self.progress: Progress | None = None
+
+    def start(self) -> None:
+        """Take up what the disk has, under a new epoch."""
+        disk = self.disk
+        if disk.batch_id == 0:
+            self.progress = Progress(Tracker({self.given.name}))
+        else:
+            self.progress = Progress.restore(json.loads(disk.snapshots[disk.batch_id - 1]), "here")
+        self.epoch += 1
+        self.generator = Explicit()
+        self.emitter = Emitter(Identity(self.name, self.epoch), self.generator, len(self.out.partitions))
+
+    def run(self, kill_at: str | None) -> None:
+        """Run one batch, or be killed in the middle of it."""
+        if self.progress is None:
+            self.start()
+        try:
+            self._batch(kill_at)
+        except Killed:
+            self.kills += 1
+            self.progress = None
+
+    def _step(self, step: str, kill_at: str | None) -> None:
+        if step == kill_at:
+            raise Killed
+
+    def _batch(self, kill_at: str | None) -> None:
+        progress, disk = self.progress, self.disk
+        assert progress is not None
+        if disk.planned is None:  # Spark's offset log: the same offsets when the batch is run again
+            disk.planned = {
+                number: self.chance.randint(disk.offsets.get(number, 0), len(log))
+                for number, log in enumerate(self.given.partitions)
+            }
+        self._step("before", kill_at)
+        ran_with = progress.applied
+        windows, late = Counter(disk.windows), 0
+        for number, end in disk.planned.items():
+            for offset in range(disk.offsets.get(number, 0), end):
+                entry = self.given.partitions[number][offset]
+                if not isinstance(entry, Row):
+                    self._take(progress.tracker, entry, number, offset)
+                    continue
+                late += is_late(entry.event_time, ran_with)
+                end_of_window = entry.window or entry.event_time // WIDTH * WIDTH + WIDTH
+                if end_of_window > disk.watermark:
+                    windows[end_of_window] += entry.count
+        closed = {end: windows.pop(end) for end in sorted(windows) if end <= disk.watermark}
+        self._step("ran", kill_at)
+        progress.advance()
+        output = progress.hand_on(ran_with, 0)
+        disk.snapshots[disk.batch_id] = json.dumps(progress.snapshot())
+        self._step("stored", kill_at)
+        self._transaction(disk.batch_id, closed, output)
+        self._step("committed", kill_at)
+        watermark = disk.watermark
+        if progress.applied is not None:
+            watermark = max(watermark, spark_watermark(progress.applied, "after"))
+        self._step("set", kill_at)
+        self.late += late
+        self.disk = Committed(disk.batch_id + 1, disk.planned, windows, watermark, None, disk.snapshots)
+        disk.snapshots.pop(disk.batch_id - 3, None)
+
+    def _take(self, tracker: Tracker, entry: Entry, partition: int, offset: int) -> None:
+        place: Any = {"partition": partition, "log_time": self.given.times[partition][offset]}
+        if isinstance(entry, WatermarkRecord):
+            tracker.apply(entry, topic=self.given.name, **place)
+        elif isinstance(entry, Unreadable):
+            tracker.apply_unreadable(entry.source, topic=self.given.name, offset=offset, **place)
+
+    def _transaction(self, batch_id: int, closed: dict[int, int], output: int | None) -> None:
+        if batch_id <= self.in_kafka:  # there already: no mark takes a number of the sequence
+            return
+        self.emitter.grow(len(self.out.partitions))
+        rows = [(hash(end) % self.emitter.partitions, end, n) for end, n in closed.items()]
+        for partition, _, _ in rows:
+            self.emitter.count(partition, 1)
+        progress = self.progress
+        assert progress is not None
+        if output is not None and not progress.ended:
+            self.generator.advance(output)
+        said_all = self.emitter.ended
+        if progress.ended and not said_all:
+            self.emitter.end()
+        marks = [] if said_all else self.emitter.marks(now=0)
+        for partition, end, n in rows:
+            # Stamped one before the end of the window, as a second stage of the same width would window it.
+            self.out.append(partition, Row(end, n, window=end))
+            self.results[end] += n
+        for partition, mark in marks:
+            self.out.append(partition, mark)
+        self.in_kafka = batch_id
+
+    @property
+    def ended(self) -> bool:
+        """Whether all input has ended and is worked off."""
+        return self.progress is not None and self.progress.ended
+
+
+def on_the_wire(entry: Entry) -> tuple[bytes | None, bytes]:
+    """Return an entry as key and value."""
+    if isinstance(entry, Row):
+        return None, b"%d" % entry.event_time
+    if isinstance(entry, WatermarkRecord):
+        return control_key(entry.source), encode_watermark(entry)
+    return (control_key(entry.source), b"a later format") if isinstance(entry, Unreadable) else (None, b"poison")
+
+
+class Follower:
+    """A consumer without Spark: windows counted from what it is handed; it stops anywhere and goes on from there."""
+
+    def __init__(self, topic: Topic, chance: Random) -> None:
+        """Begin at the beginning."""
+        self.topic, self.chance = topic, chance
+        self.results: Counter[int] = Counter()
+        self.position: Position | None = None
+        self.stops = 0
+        self.start()
+
+    def start(self) -> None:
+        """Go on from what was stored."""
+        self.reader = Reader([self.topic.name], lambda record: int(record.value or b""), self.position)
+        self.reader.use_for("windows")
+        self.sorter = Sorter({self.topic.name: self.reader.tracker}, self.reader.applied)
+        self.at: dict[int, int] = {}
+
+    def run(self, *, stops: bool) -> None:
+        """Read some of each partition, and take windows; ``stops``: perhaps stop before or after one is stored."""
+        chance, reader, name = self.chance, self.reader, self.topic.name
+        for number, log in enumerate(self.topic.partitions):
+            begin = self.at.setdefault(number, reader.begin.get((name, number), 0))
+            end = chance.randint(begin, len(log))
+            for offset in range(begin, end):
+                key, value = on_the_wire(log[offset])
+                log_time = self.topic.times[number][offset]
+                reader.take(self.sorter.take(name, number, offset, log_time=log_time, key=key, value=value))
+            self.at[number] = end
+            if end == len(log):
+                reader.take_ends([((name, number), end)])
+        for window in reader.windows(WIDTH):
+            if stops and chance.random() < 0.2:
+                self.stops += 1
+                self.start()
+                return
+            self.results[window.end] += len(window.rows)
+            self.position = window.position
+
+
+HAPPENINGS = (
+    *("crash", "zombie", "replay", "grow", "join", "leave", "idle", "outage", "poison", "die", "upgrade", "come_back"),
+)
+
+
+class World:
+    """One history."""
+
+    def __init__(self, seed: int) -> None:
+        """Set it up: two or three sources, one to three partitions, two stages."""
+        self.chance = Random(seed)  # noqa: S311  # a repeatable history
+        chance = self.chance
+        self.topics = [
+            Topic("events", [[] for _ in range(chance.randint(1, 3))]),
+            Topic("windows", [[] for _ in range(chance.randint(1, 2))]),
+            Topic("totals", [[]]),
+        ]
+        self.clock = Clock()
+        self.membership = Membership(version=1, size=chance.randint(1, 3))
+        self.sources = [
+            Source(f"source-{number}", self.topics[0], chance, 0, self.membership, self.clock)
+            for number in range(self.membership.size)
+        ]
+        self.stages = [
+            Stage("first", self.topics[0], self.topics[1], chance),
+            Stage("second", self.topics[1], self.topics[2], chance),
+        ]
+        self.follower = Follower(self.topics[0], chance)
+        self.faults = Counter[str]()
+
+    def run(self, steps: int = 60) -> None:
+        """Let things happen, then let all sources end and both stages finish."""
+        for _ in range(steps):
+            self.step()
+        for source in self.sources:
+            if not source.ended:
+                source.end()
+        for _ in range(400):
+            if all(stage.ended for stage in self.stages) and self.follower.reader.ended:
+                return
+            for stage in self.stages:
+                stage.run(None)
+            self.follower.run(stops=False)
+        raise AssertionError([stage.progress and stage.progress.tracker.holds() for stage in self.stages])
+
+    def step(self) -> None:
+        """One thing happens."""
+        chance = self.chance
+        self.clock.now += STEP
+        alive = [source for source in self.sources if not source.ended and not source.dead]
+        for source in alive:
+            if chance.random() < 0.7:  # else it pauses
+                if source.idling:  # back, but no earlier than where the others are by now
+                    source.idling = False
+                    source.floor = self.front()
+                    source.emitter.mark_active()
+                    source.generator.advance(source.floor)
+                    source.mark()
+                source.work()
+            if source.queued is not None and (chance.random() < 0.3 or self.clock.now > source.away_since + LEASE // 3):
+                source.reconnect()
+        for stage in self.stages:
+            if chance.random() < 0.6:
+                stage.run(chance.choice(STEPS) if chance.random() < 0.25 else None)
+        if chance.random() < 0.4:
+            self.follower.run(stops=True)
+        if chance.random() < 0.6 and alive:
+            getattr(self, chance.choice(HAPPENINGS))(chance.choice(alive), alive)
+
+    def front(self) -> int:
+        """Return where the farthest source is: nobody who was away may begin below it."""
+        return max(source.floor for source in self.sources)
+
+    def crash(self, source: Source, _alive: list[Source]) -> None:
+        """A source dies and starts again."""
+        self.faults["crash"] += 1
+        self.restart(source)
+        if self.chance.random() < 0.5:
+            source.generator.advance(source.floor)
+        else:
+            self.faults["lower"] += 1  # the new epoch promises less than the old one did, and keeps that
+
+    def restart(self, source: Source, *, upgraded: bool = False) -> None:
+        """Begin a new epoch; who was idle comes back no earlier than where the others are by now."""
+        if source.idling:
+            source.idling = False
+            source.floor = self.front()
+        source.start(upgraded=upgraded)
+
+    def upgrade(self, source: Source, _alive: list[Source]) -> None:
+        """A source restarts with a version whose marks nobody here can read; a crash brings the old version back."""
+        self.faults["upgrade"] += 1
+        self.restart(source, upgraded=True)
+
+    def outage(self, source: Source, _alive: list[Source]) -> None:
+        """The broker is away for one source: what it writes waits in the client, and is lost with a crash."""
+        if source.queued is None:
+            self.faults["outage"] += 1
+            source.queued, source.away_since = [], self.clock.now
+
+    def poison(self, source: Source, _alive: list[Source]) -> None:
+        """Somebody writes a record whose time nobody can read."""
+        self.faults["poison"] += 1
+        topic = source.topic
+        topic.append(self.chance.randrange(len(topic.partitions)), Poison(), self.chance.choice([0, 10**15]))
+
+    def die(self, source: Source, alive: list[Source]) -> None:
+        """A source with a lease dies, perhaps in the middle of its marks; it comes back, or is ended, much later."""
+        if source.lease is not None and len(alive) > 1 and source.queued is None and not source.unacknowledged:
+            self.faults["die"] += 1
+            for partition, mark in source.emitter.marks(now=0)[: self.chance.randrange(3)]:
+                source.topic.append(partition, mark, self.clock.now + source.skew)
+            source.dead = True
+
+    def come_back(self, _source: Source, alive: list[Source]) -> None:
+        """A source that died starts again, no earlier than where the others are by now."""
+        dead = [source for source in self.sources if source.dead and not source.ended]
+        if dead:
+            self.faults["come_back"] += 1
+            source = self.chance.choice(dead)
+            source.idling, source.floor = False, self.front()
+            if source.membership != self.membership:  # the others have gone on without it
+                self.membership = Membership(self.membership.version + 1, len(alive) + 1)
+                source.membership = self.membership
+                self.announce(alive)
+            source.start()
+            source.generator.advance(source.floor)
+
+    def zombie(self, source: Source, _alive: list[Source]) -> None:
+        """An instance of an older epoch still marks, and promises far too much."""
+        if source.epoch > 1:
+            self.faults["zombie"] += 1
+            identity = Identity(source.name, source.epoch - 1, source.membership)
+            generator = Explicit()
+            generator.advance(source.floor + 1000)
+            for partition, mark in Emitter(identity, generator, source.emitter.partitions).marks(now=0):
+                # Only behind the new epoch's own word is it known for a zombie.
+                if any(
+                    isinstance(entry, WatermarkRecord) and entry.source == source.name and entry.epoch == source.epoch
+                    for entry in source.topic.partitions[partition]
+                ):
+                    source.topic.append(partition, mark, self.clock.now)
+
+    def replay(self, source: Source, _alive: list[Source]) -> None:
+        """An old mark is delivered once more."""
+        number = self.chance.randrange(len(source.topic.partitions))
+        marks = [entry for entry in source.topic.partitions[number] if isinstance(entry, WatermarkRecord)]
+        if marks:
+            self.faults["replay"] += 1
+            source.topic.append(number, self.chance.choice(marks), self.clock.now)
+
+    def grow(self, source: Source, _alive: list[Source]) -> None:
+        """The topics grow; each source learns of it in its own time."""
+        if len(self.topics[0].partitions) < 4:
+            self.faults["grow"] += 1
+            self.topics[0].grow()
+            self.topics[1].grow()
+        source.emitter.grow(len(source.topic.partitions))
+
+    def join(self, _source: Source, alive: list[Source]) -> None:
+        """A source joins: everybody speaks under a new membership."""
+        if len(self.sources) < 5:
+            self.faults["join"] += 1
+            self.membership = Membership(self.membership.version + 1, len(alive) + 1)
+            name = f"source-{len(self.sources)}"
+            new = Source(name, self.topics[0], self.chance, self.front(), self.membership, self.clock)
+            self.sources.append(new)
+            self.announce(alive)
+            new.mark()
+
+    def leave(self, source: Source, alive: list[Source]) -> None:
+        """A source ends for good; the others go on without it, and may or may not speak of it."""
+        if len(alive) > 1:
+            self.faults["leave"] += 1
+            source.end()
+            if self.chance.random() < 0.5:
+                return
+            self.membership = Membership(self.membership.version + 1, len(alive) - 1)
+            self.announce([other for other in alive if other is not source])
+
+    def announce(self, sources: list[Source]) -> None:
+        """Tell sources the new membership."""
+        for source in sources:
+            source.membership = self.membership
+            source.emitter.change_membership(self.membership)
+
+    def idle(self, source: Source, _alive: list[Source]) -> None:
+        """A source falls silent."""
+        if not source.unacknowledged and source.queued is None and source.emitter.status is Status.ACTIVE:
+            self.faults["idle"] += 1
+            source.emitter.mark_idle()
+            source.mark()
+            source.idling = True
+
+    def truth(self) -> Counter[int]:
+        """Count the windows of all that stands in the input log: the batch computation."""
+        return Counter(
+            entry.event_time // WIDTH * WIDTH + WIDTH
+            for log in self.topics[0].partitions
+            for entry in log
+            if isinstance(entry, Row)
+        )
