@@ -35,7 +35,7 @@ def strategy(case, name):
 
 
 @cases
-def test_pure(case):
+def test_the_pure_core_does_what_the_stream_expects(case):
     membership = Membership(1, len(case["sources"]))
     emitters = {
         name: Emitter(Identity(name, 1, membership), strategy(case, name).build(), partitions=1)

@@ -235,7 +235,7 @@ class FullClient:
     def poll(self, _timeout):
         return 0
 
-    def __len__(self):  # noqa: D105  # as the client's
+    def __len__(self):  # as the client's
         return len(self.queued)
 
 

@@ -88,7 +88,7 @@ def audit(log, ledger=None, **bounds):
         ),
     ],
 )
-def test_what_is_told(log, expected):
+def test_each_mismatch_is_reported_where_it_is(log, expected):
     assert audit(log) == expected
 
 

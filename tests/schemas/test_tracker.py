@@ -137,7 +137,7 @@ def play(*steps, topics=("t",)):
         ),
     ],
 )
-def test_rule(steps, expected):
+def test_each_statement_moves_the_watermark_as_the_contract_says(steps, expected):
     assert play(*steps)[1] == expected
 
 

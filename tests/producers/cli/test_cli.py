@@ -25,7 +25,7 @@ def floodmark(*arguments, **environment):
 
 
 @pytest.mark.parametrize("command", [[], ["demo"], ["check"], ["inject"], ["tail"]])
-def test_help_teaches(command):
+def test_help_states_usage_and_exit_status(command):
     done = floodmark(*command, "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout

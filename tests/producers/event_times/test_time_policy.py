@@ -61,7 +61,7 @@ def test_drop_instead_of_adjust():
         {"max_keys": 0},
     ],
 )
-def test_what_cannot_be_meant_is_an_error(wrong):
+def test_a_policy_that_no_event_can_obey_is_refused(wrong):
     with pytest.raises(UsageError, match="time policy"):
         TimePolicy(**wrong)
 
@@ -84,7 +84,7 @@ policies = st.builds(
     substreams=True,
 )
 @given(policy=policies, steps=events, substreams=st.booleans())
-def test_laws(policy, steps, substreams):
+def test_times_stay_at_or_above_the_watermark_and_a_replay_decides_the_same(policy, steps, substreams):
     """The watermark never goes back, no event gets a time below it, and a replay of the log decides the same."""
     keeper, resumed, arrival, decided, log = policy.build(), policy.build(), 1_000_000, [], []
     given = []

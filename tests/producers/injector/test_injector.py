@@ -281,7 +281,7 @@ def test_retention_that_overtook_it_is_an_error(kafka, topic):
         Injector(injection, kafka.config)
 
 
-def test_what_cannot_be_meant_is_an_error(kafka, topic):
+def test_an_injection_that_contradicts_itself_is_refused(kafka, topic):
     for wrong in (
         {"source_topic": "t", "target_topic": "t"},
         {"interval": timedelta(0)},

@@ -160,7 +160,7 @@ def test_the_adaptive_bound_follows_the_delays():
         lambda: bounded_out_of_orderness(-MS),
     ],
 )
-def test_what_cannot_be_meant_is_an_error(wrong):
+def test_a_strategy_or_identity_out_of_range_is_refused(wrong):
     with pytest.raises(UsageError, match="expected"):
         wrong()
 
