@@ -2,7 +2,8 @@
 
 events = read(spark, topics="flights", value=avro(schema), event_time="departed", bootstrap_servers=servers)
 counts = events.groupBy(window("departed", "1 hour")).count().selectExpr("window.end AS ended", "count")
-write(counts, topic="per-hour", value=avro(counts_schema), event_time="ended", checkpoint_location=place).await_end()
+job = write(counts, topic="per-hour", value=avro(counts_schema), event_time="ended", checkpoint_location=place)
+job.awaitTermination()
 """
 
 from importlib.util import find_spec

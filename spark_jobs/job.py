@@ -40,7 +40,7 @@ def cause(text: str) -> str:
 
 
 class Job:
-    """A running job.  `await_end` is what most programs end with."""
+    """A running job.  `awaitTermination` is what most programs end with."""
 
     def __init__(self, query: StreamingQuery, drive: Drive, *, available_now: bool = False) -> None:
         """Wrap a started query; with ``available_now`` it stops by itself when it has worked off what was there."""
@@ -83,11 +83,11 @@ class Job:
             watermark_delay_seconds=delay(time.time_ns() // 1_000_000, self.watermark),
         )
 
-    def holds(self) -> list[Hold]:
+    def holders(self) -> list[Hold]:
         """Say why the watermark is where it is: who holds it, and since when."""
         return self._drive.holds()
 
-    def await_end(self, timeout: float | None = None) -> None:
+    def awaitTermination(self, timeout: float | None = None) -> None:
         """Wait until all sources have ended and every result is out, then stop.
 
         With the trigger ``availableNow``: until all that was there is worked off; `ended` tells whether that was all.
@@ -104,7 +104,7 @@ class Job:
             _log.warning("job %s has worked off what was there; its input has not ended: %s", self.name, self._held())
         self.stop()
 
-    def process_available(self, timeout: float | None = None) -> None:
+    def processAllAvailable(self, timeout: float | None = None) -> None:
         """Wait until all that is in the topics now has been worked off.
 
         Args:
@@ -148,7 +148,7 @@ class Job:
     def _held(self) -> str:
         if self._drive.last is None:
             return "no batch yet"
-        return "; ".join(map(str, self.holds()[:3])) or f"watermark {self.watermark}, held by no source"
+        return "; ".join(map(str, self.holders()[:3])) or f"watermark {self.watermark}, held by no source"
 
     def raise_failure(self) -> None:
         """Raise what failed the job, if anything did: Floodmark's own errors as they were."""

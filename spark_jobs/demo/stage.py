@@ -16,7 +16,7 @@ def run_stage(start: Callable[[Callable[[Batch], None]], Job]) -> None:
     """
     job = start(lambda batch: _say(batch.to_json()))
     _say(json.dumps({"job": job.name, "started": True}))
-    job.await_end()
+    job.awaitTermination()
     read = sum(progress["numInputRows"] for progress in job.query.recentProgress)
     _say(json.dumps({"job": job.name, "numInputRows": read, "batches": len(job.query.recentProgress), **job.counts}))
 

@@ -52,7 +52,7 @@ def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, s
         on_batch=lambda batch: say(batch=batch.batch_id, late=batch.late),
     )
     say(started=stage)
-    job.await_end()
+    job.awaitTermination()
     say(ended=stage, **{name: job.counts[name] for name in ("late", "lost", "surplus")})
 
 

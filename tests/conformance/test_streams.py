@@ -153,7 +153,7 @@ def test_in_a_spark_job(spark, kafka, topic, sources, checkpoint, case):
             windows_close="at",
             on_batch=batches.append,
         )
-        job.process_available(60)
+        job.processAllAvailable(60)
         return job
 
     job = start()
@@ -172,7 +172,7 @@ def test_in_a_spark_job(spark, kafka, topic, sources, checkpoint, case):
                 f"watermark {watermark} and windows {due}",
                 20,
             )
-            job.process_available(60)
+            job.processAllAvailable(60)
             assert (job.watermark, sorted(out), job.counts["late"]) == expected(step)
     finally:
         job.stop()

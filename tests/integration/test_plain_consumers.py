@@ -142,7 +142,7 @@ def test_confluent_framed_avro_next_to_marks(spark, kafka, topic, checkpoint):
         job="framed",
         checkpoint_location=checkpoint,
     )
-    job.await_end(90)
+    job.awaitTermination(90)
     assert counted == [10, 10, 10, 10]
     assert job.counts["unreadable"] == 0
 

@@ -89,14 +89,14 @@ def test_sessions_of_two_platforms_and_their_mean_length(spark, kafka, topic, tm
     play(phones, "mobile", _MOBILE, skew=180, until=240)
     play(consoles, "console", _CONSOLE, skew=5, until=600)
     for job in (first(), second()):  # in the middle: phones are far behind
-        job.process_available(_LIMIT)
+        job.processAllAvailable(_LIMIT)
         job.stop()
     play(phones, "mobile", _MOBILE, skew=180, since=240, until=900)
     phones.end()
     consoles.end()
     jobs = [first(), second()]
     for job in jobs:
-        job.await_end(_LIMIT)
+        job.awaitTermination(_LIMIT)
     rows = [json.loads(value) for value in drain(kafka.config, ended)[0]]
     told = Counter((row["platform"], row["user"], seconds(row["ended"]), row["length"] // 1000) for row in rows)
     assert told == Counter(_SESSIONS)

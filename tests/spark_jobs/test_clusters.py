@@ -73,16 +73,16 @@ def test_from_a_guarded_cluster_to_an_open_one_and_back(spark, kafka, guarded, t
         target = {"bootstrap_servers": kafka.bootstrap_servers, "delivery": delivery, "rebuild": True}
         return counted(windowed(rows), name, str(tmp_path / "there"), job="count", **target)
 
-    start().await_end(_LIMIT)
+    start().awaitTermination(_LIMIT)
     for snapshot in Path(tmp_path, "there", "floodmark").glob("[0-9]*.json"):
         snapshot.unlink()
-    start().await_end(_LIMIT)
+    start().awaitTermination(_LIMIT)
     values, _ = drain(kafka.config, name)
     assert window_counts(values) == stream.windows(WIDTH)
 
     rows = read(spark, topics=name, value=avro(COUNT), event_time="ended", bootstrap_servers=kafka.bootstrap_servers)
     target = {"bootstrap_servers": guarded.bootstrap_servers, "client": PASSWORD, "delivery": delivery}
-    counted(rows, back, str(tmp_path / "back"), **target).await_end(_LIMIT)
+    counted(rows, back, str(tmp_path / "back"), **target).awaitTermination(_LIMIT)
     assert window_counts(drain(guarded.config, back)[0]) == stream.windows(WIDTH)
 
 
@@ -93,7 +93,7 @@ def test_within_a_guarded_cluster_the_settings_of_read_do_for_write(spark, guard
     rows = read_events(spark, guarded.bootstrap_servers, "in", client=PASSWORD)
     with pytest.raises(UsageError, match="both input and output"):
         counted(windowed(rows), "in", checkpoint)
-    counted(windowed(rows), "out", checkpoint).await_end(_LIMIT)
+    counted(windowed(rows), "out", checkpoint).awaitTermination(_LIMIT)
     assert window_counts(drain(guarded.config, "out")[0]) == stream.windows(WIDTH)
     monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailableError):
@@ -114,7 +114,7 @@ def test_settings_are_given_once_and_no_plan_shows_a_secret(spark, guarded, tmp_
     plan = capsys.readouterr().out
     assert f'password="${{directory:{tmp_path}:password}}"' in plan
     assert '"open"' not in plan
-    counted(rows, out, str(tmp_path / "checkpoint"), delivery=delivery).await_end(_LIMIT)
+    counted(rows, out, str(tmp_path / "checkpoint"), delivery=delivery).awaitTermination(_LIMIT)
     assert window_counts(drain(guarded.config, out)[0]) == stream.windows(WIDTH)
 
 

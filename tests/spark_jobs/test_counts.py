@@ -57,7 +57,7 @@ def told(batches):
 
 def finish(job):
     try:
-        job.process_available(90)
+        job.processAllAvailable(90)
     finally:
         job.stop()
 
@@ -119,7 +119,7 @@ def test_a_chain_has_every_row(kafka, topic, counting):
     target = topic(3)
     Stream.seeded(3, sources=3).produce(kafka.config, target)
     job = counting(target, max_offsets_per_trigger=100)
-    job.await_end(90)
+    job.awaitTermination(90)
     assert told(counting.batches) == []
     assert len(counting.batches) > 3
 
@@ -143,8 +143,8 @@ def test_a_topic_whose_beginning_is_gone_is_judged_from_there(kafka, topic, coun
         for future in admin.delete_records([TopicPartition(target, 0, 9)]).values():
             future.result(30)
         job = counting(target)
-        job.process_available(90)
+        job.processAllAvailable(90)
         ours.produce(events.encode({"user": "u", "at": 30}), event_time=30)
         ours.end()
-        job.await_end(90)
+        job.awaitTermination(90)
     assert told(counting.batches) == []

@@ -59,7 +59,7 @@ def test_windows_equal_a_batch_computation_and_each_record_is_read_once(kafka, t
     stream.produce(kafka.config, given)
     batches = []
     job = counted(windowed(source(given, max_offsets_per_trigger=150)), out, checkpoint, on_batch=batches.append)
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     values, _ = drain(kafka.config, out)
     _, observer = drain(kafka.config, given)
     assert window_counts(values) == stream.windows(WIDTH)
@@ -82,7 +82,7 @@ def test_a_frame_used_twice_is_one_reading(kafka, topic, source, checkpoint):
     other = rows.select(F.col("user").alias("name"), F.col("at").alias("then"))
     paired = rows.join(other, F.expr("user = name and at = then")).select("user", "at")
     job = counted(windowed(rows.union(rows).union(paired)), out, checkpoint)
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     times = Counter(time_ for script in stream.steps.values() for times, _ in script for time_ in times)
     expected = Counter[tuple[str, int]]()
     for time_, count in times.items():
@@ -96,7 +96,7 @@ def test_a_frame_used_twice_is_one_reading(kafka, topic, source, checkpoint):
 def test_no_window_comes_behind_the_mark_that_completes_it(kafka, topic, source, checkpoint):
     given, out = topic(2), topic(2)
     Stream.seeded(2).produce(kafka.config, given)
-    counted(windowed(source(given, max_offsets_per_trigger=100)), out, checkpoint).await_end(_LIMIT)
+    counted(windowed(source(given, max_offsets_per_trigger=100)), out, checkpoint).awaitTermination(_LIMIT)
     from floodmark.producers import Data, Mark, Observer  # noqa: PLC0415
 
     with Observer(kafka.config, [out]) as observer:
@@ -138,9 +138,9 @@ def test_when_a_window_closes(kafka, topic, source, checkpoint, windows_close, w
     job = counted(
         windowed(source(given)), out, checkpoint, windows_close=windows_close, on_batch=lambda b: rows.append(b.rows)
     )
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     until(lambda: job.watermark == watermark, "the watermark")
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     job.stop()
     assert sum(rows) == int(closed)
 
@@ -158,11 +158,11 @@ def test_a_row_at_exactly_the_watermark_is_no_late_row_by_default(
         source(given).dropDuplicates(["user", "at"]).select("user", F.col("at").alias("ended"), F.lit(1).alias("n"))
     )
     job = counted(unique.withColumn("n", F.col("n").cast("long")), out, checkpoint, windows_close=windows_close)
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     until(lambda: job.watermark == 1_000, "the watermark")
     ours.produce(events.encode({"user": "u", "at": 1_000}), event_time=1_000)
     ours.end()
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     assert len(drain(kafka.config, out)[0]) == kept
     assert job.counts["late"] == 0
 
@@ -175,13 +175,13 @@ def test_two_topics_wait_for_the_slower_one(kafka, topic, source, checkpoint):
     union = source(left).unionByName(source(right))
     job = counted(windowed(union), out, checkpoint)
     with pytest.raises(DeadlineError, match=right):
-        job.await_end(15)
-    assert {hold.holder.topic for hold in job.holds()} == {right}
+        job.awaitTermination(15)
+    assert {hold.holder.topic for hold in job.holders()} == {right}
     assert job.watermark == min(script[-1][1] for script in two.steps.values())
     membership = Membership(version=1, size=2)
     for name in two.steps:
         WatermarkedProducer(kafka.config, topic=right, source=name, strategy=explicit(), membership=membership).end()
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     total = Counter(one.windows(WIDTH))
     total.update(two.windows(WIDTH))
     assert window_counts(drain(kafka.config, out)[0]) == total
@@ -196,11 +196,11 @@ def test_late_rows_are_counted_exactly(kafka, topic, source, checkpoint):
         ours.flush()
     job = counted(windowed(source(given)), out, checkpoint)
     until(lambda: job.watermark == 25_000, "the watermark")
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     for event_time in (24_999, 6_000, 25_000, 7_000):
         ours.produce(events.encode({"user": "u", "at": event_time}), event_time=event_time)
     ours.end()
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     assert job.counts["late"] == 3
     found = window_counts(drain(kafka.config, out)[0])
     assert found == {("u", 10_000): 1, ("u", 30_000): 3}  # 24,999 was late, but its window was open
@@ -220,7 +220,7 @@ def test_what_cannot_be_read_is_skipped_and_counted(kafka, topic, source, checkp
     plain.flush(30)
     ours.end()
     job = counted(windowed(source(given)), out, checkpoint)
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     seen = {name: job.counts[name] for name in ("unreadable", "timeless", "tombstones", "unreadable_marks", "late")}
     assert seen == {"unreadable": 2, "timeless": 1, "tombstones": 1, "unreadable_marks": 2, "late": 0}
     assert window_counts(drain(kafka.config, out)[0]) == {("u", WIDTH): 1}
@@ -233,7 +233,7 @@ def test_a_job_without_state_hands_the_watermark_on_at_once(kafka, topic, source
     stream.produce(kafka.config, given)
     mapped = source(given).select("user", F.col("at").alias("ended"), F.lit(1).cast("long").alias("n"))
     job = counted(mapped, out, checkpoint)
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     assert len(drain(kafka.config, out)[0]) == stream.size
 
 
@@ -256,7 +256,7 @@ def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, c
         value = events.encode({"user": f"u{number}", "at": event_time})
         ours.produce(value, event_time=event_time, partition=number % 3)
     ours.end()
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     values, observer = drain(kafka.config, out)
     assert sum(window_counts(values).values()) == 31
     assert job.counts["late"] == 0
@@ -273,10 +273,10 @@ def test_a_function_takes_batches_and_at_least_once_writes_them(kafka, topic, so
         taken.extend(frame.collect())
 
     first = write(windowed(source(given)), writer=keep, job="keeper", checkpoint_location=str(tmp_path / "function"))
-    first.await_end(_LIMIT)
+    first.awaitTermination(_LIMIT)
     assert sum(row.n for row in taken) == stream.size
     second = counted(windowed(source(given)), out, str(tmp_path / "fast"), delivery="at-least-once")
-    second.await_end(_LIMIT)
+    second.awaitTermination(_LIMIT)
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
 
 
@@ -289,7 +289,7 @@ def test_json_values_work_the_same(kafka, topic, source, checkpoint):
     ours.end()
     rows = source(given, value=json_lines("user STRING, at TIMESTAMP"))
     job = counted(windowed(rows), out, checkpoint, value=json_lines("user STRING, ended TIMESTAMP, n LONG"))
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     found = sorted(drain(kafka.config, out)[0])
     assert [json.loads(value)["user"] for value in found] == ["u", "v"]
 
@@ -302,7 +302,7 @@ def test_results_stamped_too_early_fail_before_anything_is_written(kafka, topic,
     started = grouped.select("user", F.col("window.start").alias("ended"), F.col("count").alias("n"))
     job = counted(started, out, checkpoint)
     with pytest.raises(PromiseBrokenError, match="hold="):
-        job.await_end(_LIMIT)
+        job.awaitTermination(_LIMIT)
 
 
 @pytest.mark.parametrize("stamp", ["window.start", "earliest", "latest"])
@@ -314,7 +314,7 @@ def test_a_hold_makes_early_stamps_safe(kafka, topic, source, checkpoint, stamp)
     rows = source(given, max_offsets_per_trigger=60).groupBy("user", F.window("at", f"{WIDTH} milliseconds"))
     grouped = rows.agg(F.count("*").alias("n"), F.min("at").alias("earliest"), F.max("at").alias("latest"))
     started = grouped.select("user", F.col(stamp).alias("ended"), "n")
-    counted(started, out, checkpoint, hold=timedelta(milliseconds=WIDTH)).await_end(_LIMIT)
+    counted(started, out, checkpoint, hold=timedelta(milliseconds=WIDTH)).awaitTermination(_LIMIT)
     assert sum(window_counts(drain(kafka.config, out)[0]).values()) == stream.size
 
 
@@ -324,7 +324,7 @@ def test_a_result_without_event_time_is_refused(kafka, topic, source, checkpoint
     rows = source(given).select("user", F.lit(None).cast("timestamp").alias("ended"), F.lit(1).cast("long").alias("n"))
     job = counted(rows, out, checkpoint, value=json_lines("user STRING"))
     with pytest.raises(InvalidOutputError, match="no event time"):
-        job.await_end(_LIMIT)
+        job.awaitTermination(_LIMIT)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
@@ -333,15 +333,15 @@ def test_a_job_stopped_and_started_goes_on(kafka, topic, source, checkpoint, del
     stream = Stream.seeded(10)
     stream.produce(kafka.config, given, end=False)
     first = counted(windowed(source(given, max_offsets_per_trigger=200)), out, checkpoint, delivery=delivery)
-    first.process_available(_LIMIT)
+    first.processAllAvailable(_LIMIT)
     reached = first.watermark
     first.stop()
     with pytest.raises(JobFailedError, match="stopped"):
-        first.await_end(5)
+        first.awaitTermination(5)
     for producer in stream.producers(kafka.config, given, timedelta(hours=1)).values():
         producer.end()
     second = counted(windowed(source(given)), out, checkpoint, delivery=delivery)
-    second.await_end(_LIMIT)
+    second.awaitTermination(_LIMIT)
     assert reached is not None
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
     assert second.counts["records"] > stream.size  # the totals go on, too
@@ -351,7 +351,7 @@ def test_a_lost_or_damaged_snapshot_names_the_way_out(kafka, topic, source, chec
     given, out = topic(1), topic(1)
     Stream.seeded(11, sources=1, steps=2).produce(kafka.config, given, end=False)
     job = counted(windowed(source(given)), out, checkpoint)
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     job.stop()
     snapshots = sorted(Path(checkpoint, "floodmark").glob("[0-9]*.json"))
     for snapshot in snapshots:
@@ -359,7 +359,7 @@ def test_a_lost_or_damaged_snapshot_names_the_way_out(kafka, topic, source, chec
         Path(snapshot.parent, f".{snapshot.name}.crc").unlink(missing_ok=True)
     _more(kafka, given)
     with pytest.raises(CorruptSnapshotError, match="new checkpoint_location"):
-        counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
+        counted(windowed(source(given)), out, checkpoint).awaitTermination(_LIMIT)
 
 
 def _more(kafka, given):
@@ -371,13 +371,13 @@ def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source
     given, out = topic(1), topic(1)
     Stream.seeded(11, sources=1, steps=2).produce(kafka.config, given, end=False)
     job = counted(windowed(source(given)), out, checkpoint)
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     job.stop()
     for snapshot in Path(checkpoint, "floodmark").glob("[0-9]*.json"):
         snapshot.unlink()
     _more(kafka, given)
     with pytest.raises(MissingSnapshotError, match="is missing"):
-        counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
+        counted(windowed(source(given)), out, checkpoint).awaitTermination(_LIMIT)
 
 
 @pytest.mark.every_spark
@@ -413,15 +413,15 @@ def test_a_job_that_has_ended_knows_it_when_it_starts_again(kafka, topic, source
         single = rows.select("user", F.col("at").alias("ended"), F.lit(1).cast("long").alias("n"))
         return counted(windowed(rows) if stateful else single, out, checkpoint, rebuild=True)
 
-    start().await_end(_LIMIT)
+    start().awaitTermination(_LIMIT)
     for snapshot in Path(checkpoint, "floodmark").glob(lost or "nothing"):
         snapshot.unlink()
     before = end_offsets(kafka.config, out)
     again = start()
     assert again.ended
     assert again.watermark == END_OF_TIME
-    assert again.holds() == []
-    again.await_end(_LIMIT)
+    assert again.holders() == []
+    again.awaitTermination(_LIMIT)
     assert end_offsets(kafka.config, out) == before
 
 
@@ -431,7 +431,7 @@ def test_a_lost_snapshot_is_rebuilt_from_the_topic_when_asked(spark, kafka, topi
     stream = Stream.seeded(13, sources=2)
     stream.produce(kafka.config, given, end=False)
     job = counted(windowed(source(given, max_offsets_per_trigger=300)), out, checkpoint)
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     reached = job.watermark
     job.stop()
     for snapshot in Path(checkpoint, "floodmark").glob(lost):
@@ -444,7 +444,7 @@ def test_a_lost_snapshot_is_rebuilt_from_the_topic_when_asked(spark, kafka, topi
         again = counted(windowed(source(given)), out, checkpoint, on_batch=batches.append)
     finally:
         spark.conf.unset("spark.floodmark.rebuild")
-    again.await_end(_LIMIT)
+    again.awaitTermination(_LIMIT)
     assert batches[0].output == reached == min(script[-1][1] for script in stream.steps.values())
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
     assert again.counts["late"] == 0
@@ -470,8 +470,8 @@ def test_a_python_worker_that_is_killed_costs_no_row(kafka, topic, source, check
         return counted(windowed(rows), out, checkpoint)
 
     with pytest.raises(JobFailedError):
-        start().await_end(_LIMIT)
-    start().await_end(_LIMIT)
+        start().awaitTermination(_LIMIT)
+    start().awaitTermination(_LIMIT)
     assert Path(flag).exists()
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
 
@@ -479,7 +479,7 @@ def test_a_python_worker_that_is_killed_costs_no_row(kafka, topic, source, check
 def test_a_checkpoint_of_another_job_is_refused(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
     Stream.seeded(12, sources=1, steps=1).produce(kafka.config, given)
-    counted(windowed(source(given)), out, checkpoint).await_end(_LIMIT)
+    counted(windowed(source(given)), out, checkpoint).awaitTermination(_LIMIT)
     with pytest.raises(ForeignCheckpointError, match="belongs to job"):
         counted(windowed(source(given)), topic(1), checkpoint)
 

@@ -30,10 +30,10 @@ def test_a_broker_that_crashes_and_comes_back_loses_nothing(spark, tmp_path, che
                 broker.config, topic="in", source=name, strategy=explicit(), membership=Membership(1, len(stream.steps))
             ).end()
         try:
-            job.await_end(120)
+            job.awaitTermination(120)
         except FloodmarkError:  # Spark may have given up meanwhile; started again, it goes on
             job.stop()
-            start(spark, broker, checkpoint, batches).await_end(120)
+            start(spark, broker, checkpoint, batches).awaitTermination(120)
         assert window_counts(drain(broker.config, "out")[0]) == stream.windows(WIDTH)
 
 
@@ -46,5 +46,5 @@ def test_a_broker_that_is_gone_fails_the_job_with_a_clear_error(spark, tmp_path,
         until(lambda: len(batches) > 1, "some batches")
         broker.kill()
         with pytest.raises(FloodmarkError, match=r"broker|failed|Timed out|timed out"):
-            job.await_end(200)
+            job.awaitTermination(200)
         job.stop()

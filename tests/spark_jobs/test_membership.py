@@ -49,9 +49,9 @@ def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # one story, 
         five = [*two, *(source(name, 2, 5) for name in "cde")]
         five[0].change_membership(Membership(2, 5))
         work([five[0], *five[2:]], 5_000, 9_000)
-        job.process_available(90)
+        job.processAllAvailable(90)
         assert job.watermark == 5_000  # b has not reported in the new membership
-        assert "4 of 5" in job.holds()[0].reason
+        assert "4 of 5" in job.holders()[0].reason
         five[1].change_membership(Membership(2, 5))
         work([five[1]], 5_000, 9_000)
         reaches(9_000)
@@ -63,17 +63,17 @@ def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # one story, 
         reaches(11_000)
         two[0].advance(50_000)
         two[0].flush()
-        job.process_available(90)  # else its marks may be read behind the next membership, in some partitions
+        job.processAllAvailable(90)  # else its marks may be read behind the next membership, in some partitions
 
         one = source("z", 3, 1)  # all five are replaced by one of a new name
         work([one], 11_000, 15_000)
         reaches(15_000)
         five[3].advance(60_000)
         five[3].flush()
-        job.process_available(90)
+        job.processAllAvailable(90)
         assert job.watermark == 15_000
         one.end()
-        job.await_end(90)
+        job.awaitTermination(90)
     finally:
         job.stop()
     assert (job.counts["fenced"], job.counts["retired"], job.counts["late"]) == (3, 3, 0)

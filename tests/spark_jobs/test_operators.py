@@ -198,7 +198,7 @@ def test_several_jobs_use_one_read(session, kafka, topic, tmp_path):
     rows = frames(session, kafka.bootstrap_servers, [given], size)
     jobs = [start(case.spark(rows), out, str(tmp_path / out)) for case, out in zip(cases, outs, strict=True)]
     for job, case, out in zip(jobs, cases, outs, strict=True):
-        job.await_end(_LIMIT)
+        job.awaitTermination(_LIMIT)
         expected = Counter((row.k, row.stamp, row.n) for row in case.plain([log.rows])[0])
         assert total(batches_of(kafka.config, out)) == expected
         assert (job.counts["late"], job.counts["records"] - job.counts["marks"]) == (0, len(log.rows))
@@ -215,8 +215,8 @@ def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka,
         start(case.spark([rows]), out, str(tmp_path / name), job=name, membership=membership)
         for rows, name in zip(read, given, strict=True)
     )
-    first.process_available(_LIMIT)
-    second.process_available(_LIMIT)
+    first.processAllAvailable(_LIMIT)
+    second.processAllAvailable(_LIMIT)
     with Observer(kafka.config, [out]) as observer:
         tracker, found = observer.trackers[out], Counter()
 
@@ -229,11 +229,11 @@ def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka,
 
         until(lambda: take_in() == 120_000, "the watermark of both")
         Log(1, [Say("s", "end")]).write(kafka.config, given[0], epoch=2)
-        first.await_end(_LIMIT)
+        first.awaitTermination(_LIMIT)
         take_in()
         assert tracker.watermark == 120_000, "the second job has not ended"
         Log(1, [Say("s", "end")]).write(kafka.config, given[1], epoch=2)
-        second.await_end(_LIMIT)
+        second.awaitTermination(_LIMIT)
         until(lambda: take_in() == END_OF_TIME, "the end of both")
     expected = Counter((row.k, row.stamp, row.n) for log in logs for row in case.plain([log.rows])[0])
     assert found == expected
@@ -247,7 +247,7 @@ def test_a_session_over_windows_needs_a_hold_of_a_millisecond(session, kafka, to
     logs[0].write(kafka.config, given)
     rows = frames(session, kafka.bootstrap_servers, [given], size)
     with pytest.raises(PromiseBrokenError, match="hold="):
-        start(case.spark(rows), topic(1), checkpoint).await_end(_LIMIT)
+        start(case.spark(rows), topic(1), checkpoint).awaitTermination(_LIMIT)
 
 
 def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, topic, tmp_path):

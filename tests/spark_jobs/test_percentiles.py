@@ -50,9 +50,9 @@ def run(spark, kafka, topic, checkpoint, percent):
             producer.produce(b'{"score": %d, "at": %d}' % (score, time), event_time=time * 1000)
             producer.flush()
             sent[0] += 1
-            job.process_available(60)
+            job.processAllAvailable(60)
         producer.end()
-        job.await_end(60)
+        job.awaitTermination(60)
     finally:
         job.stop()
     return sums, batches, job

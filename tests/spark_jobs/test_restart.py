@@ -82,5 +82,5 @@ def test_a_job_stopped_before_its_last_empty_batch_still_ends(kafka, topic, spar
     until(lambda: batches or first.raise_failure(), "the first batch")
     first.stop()
     assert len(batches) == 1
-    counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint).await_end(60)
+    counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint).awaitTermination(60)
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)

@@ -73,7 +73,7 @@ def test_the_golden_table_in_a_window_job(kafka, topic, source, checkpoint, vari
         job="golden",
         checkpoint_location=checkpoint,
     )
-    job.await_end(120)
+    job.awaitTermination(120)
     passed = [event for event in events if event.expected is not None]
     expected = Counter(event.expected // WIDTH * WIDTH + WIDTH for event in passed)
     own = Counter()
@@ -111,7 +111,7 @@ def test_the_golden_table_with_substreams(kafka, topic, source, checkpoint, rock
         job="golden-substreams",
         checkpoint_location=checkpoint,
     )
-    job.await_end(120)
+    job.awaitTermination(120)
     expected = Counter(
         (event.device, event.expected // WIDTH * WIDTH + WIDTH) for event in events if event.expected is not None
     )
@@ -144,7 +144,7 @@ def test_a_key_that_is_on_time_does_not_wait_for_a_slow_one(kafka, topic, source
         checkpoint_location=checkpoint,
     )
     try:
-        job.process_available(90)
+        job.processAllAvailable(90)
         assert job.watermark < minutes(-50), "the promise for all keys is an hour behind"
         assert out == [("fast", minutes(5), 2)]
     finally:

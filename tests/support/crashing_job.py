@@ -62,7 +62,7 @@ def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches
     spark = local_session("crashing")
     rows = read_events(spark, servers, given, max_offsets_per_trigger=120)
     job = counted(windowed(rows), out, checkpoint, delivery=delivery)
-    job.await_end(150)
+    job.awaitTermination(150)
     sys.stdout.write(f"late={job.counts['late']}\n")
 
 

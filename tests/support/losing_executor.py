@@ -44,7 +44,7 @@ def main(servers: str, given: str, checkpoint: str, marker: str) -> None:
         job="losing",
         checkpoint_location=checkpoint,
     )
-    job.await_end(300)
+    job.awaitTermination(300)
     sys.stdout.write(json.dumps({"counts": job.counts, "found": found}) + "\n")
 
 

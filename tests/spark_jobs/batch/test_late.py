@@ -92,7 +92,7 @@ def run(rows, checkpoint):
         job="late",
         checkpoint_location=checkpoint,
     )
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     return job, found
 
 
@@ -123,7 +123,7 @@ def test_late_rows_go_to_their_topic_with_the_reason(spark, kafka, topic, sent, 
     given = sent(logs)
     rows = read_events(spark, kafka.bootstrap_servers, given, max_offsets_per_trigger=20, late=aside)
     job = counted(windowed(rows), out, checkpoint, delivery=delivery)
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     assert window_counts(drain(kafka.config, out)[0]) == windows(kept(logs))
     assert job.counts["late"] == len(late(logs))
     routed = records(kafka.config, aside)

@@ -120,7 +120,7 @@ def test_no_row_comes_behind_a_mark(kafka, topic, feeds, checkpoint, name, windo
     out, batches = topic(1), []
     query = QUERIES[name](*feeds, max_offsets_per_trigger=10)
     options = {"windows_close": windows_close, "on_batch": batches.append, **_OUTPUT}
-    write(query, topic=out, checkpoint_location=checkpoint, **options).await_end(_LIMIT)
+    write(query, topic=out, checkpoint_location=checkpoint, **options).awaitTermination(_LIMIT)
     marks, rows = kept_promises(kafka.config, out)
     assert rows > 0
     assert len(marks) > 3
@@ -173,7 +173,7 @@ def test_a_window_behind_a_join_is_handed_on_when_the_join_is_complete(
     for feed in feeds:
         feed.mark(watermark)
     until(lambda: job.watermark == _BASE + watermark, "the watermark")
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     job.stop()
     assert batches[-1].output == _BASE + output
     assert sum(batch.rows for batch in batches) == rows
@@ -187,8 +187,8 @@ def test_a_late_row_does_not_switch_the_check_off(topic, feeds, checkpoint):
     left.send(1)
     left.mark(5_000)
     until(lambda: job.watermark == _BASE + 5_000, "the watermark")
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     left.send(2)
     left.mark(10_001)
     with pytest.raises(PromiseBrokenError, match="hold="):
-        job.await_end(_LIMIT)
+        job.awaitTermination(_LIMIT)

@@ -78,7 +78,7 @@ def test_counts_are_the_same_whatever_the_writer_does(spark, kafka, stream, chec
         checkpoint_location=checkpoint,
         on_batch=batches.append,
     )
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     counts = job.counts
     assert counts["records"] - counts["marks"] == _STREAM.size
     assert [counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
@@ -106,10 +106,10 @@ def test_a_writer_that_fails_is_given_the_batch_again(spark, kafka, stream, chec
 
     for _ in range(2):
         with pytest.raises(JobFailedError, match="the disk is full"):
-            start().await_end(_LIMIT)
+            start().awaitTermination(_LIMIT)
         until(spark.sparkContext._jsc.getPersistentRDDs().isEmpty, "the release of the batch")  # noqa: SLF001
     job = start()
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     assert found == _STREAM.windows(WIDTH)
     assert [job.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
     assert job.counts["records"] - job.counts["marks"] == _STREAM.size
@@ -130,7 +130,7 @@ def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint,
         job="twice",
         checkpoint_location=checkpoint,
     )
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     assert job.counts["records"] - job.counts["marks"] == _STREAM.size
     assert [job.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
     assert "replayed" not in job.counts, "no mark was taken in twice"

@@ -121,7 +121,7 @@ def test_joins_that_bound_both_sides_and_tables_are_taken(spark, kafka, topic, c
         taken.extend(frame.collect())
         frame.count()
 
-    write(equal.join(table, "user"), writer=writer, job="j", checkpoint_location=checkpoint).await_end(_LIMIT)
+    write(equal.join(table, "user"), writer=writer, job="j", checkpoint_location=checkpoint).awaitTermination(_LIMIT)
     assert sorted(row.user for row in taken) == ["u0", "u2", "u2"]
 
 
@@ -166,7 +166,7 @@ def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, ch
         return counted(windowed(read_events(spark, kafka.bootstrap_servers, given), width), out, checkpoint, **options)
 
     job = start()
-    job.process_available(_LIMIT)
+    job.processAllAvailable(_LIMIT)
     job.stop()
     with pytest.raises(ChangedQueryError, match="new checkpoint_location") as caught:
         start(5_000)
@@ -196,10 +196,10 @@ def test_an_ended_job_refuses_to_pass_over_what_came_since(spark, kafka, topic, 
     def start():
         return counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint)
 
-    start().await_end(_LIMIT)
+    start().awaitTermination(_LIMIT)
     again = WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=ascending())
     again.end()
-    start().await_end(_LIMIT)  # marks alone: nothing is lost
+    start().awaitTermination(_LIMIT)  # marks alone: nothing is lost
     more = WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=ascending())
     for number in range(3):
         value = events.encode({"user": "u", "at": 1_000 + number})
@@ -219,12 +219,12 @@ def test_available_now_ends_by_itself_and_says_what_holds(spark, kafka, topic, c
         return counted(windowed(rows), out, checkpoint, trigger={"availableNow": True})
 
     job = start()
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)
     assert not job.ended
     assert "its input has not ended" in caplog.text
     WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=ascending()).end()
     last = start()
-    last.await_end(_LIMIT)
+    last.awaitTermination(_LIMIT)
     assert last.ended
     assert len(drain(kafka.config, out)[0]) == len(stream.windows(10_000))
 
@@ -241,7 +241,7 @@ def test_the_cause_of_a_failure_in_python_is_named(spark, kafka, topic, checkpoi
     broken = rows.withColumn("user", F.udf(failing, "string", useArrow=False)("user"))
     job = write(windowed(broken), writer=keep([]), job="j", checkpoint_location=checkpoint)
     with pytest.raises(JobFailedError, match=r"LookupError: no such user$"):
-        job.process_available(_LIMIT)
+        job.processAllAvailable(_LIMIT)
 
 
 def test_the_work_has_a_deadline(spark, kafka, topic, checkpoint):
@@ -256,6 +256,6 @@ def test_the_work_has_a_deadline(spark, kafka, topic, checkpoint):
     rows = read_events(spark, kafka.bootstrap_servers, given)
     job = write(windowed(rows), writer=slow, job="j", checkpoint_location=checkpoint)
     with pytest.raises(DeadlineError, match="no batch yet"):
-        job.process_available(0.5)
+        job.processAllAvailable(0.5)
     open_.set()
-    job.await_end(_LIMIT)
+    job.awaitTermination(_LIMIT)

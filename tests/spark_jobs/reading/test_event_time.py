@@ -44,12 +44,12 @@ def test_a_key_is_forgotten_once_the_watermark_is_past_its_time(source, rows, ch
     job, found = keep(unique.select("k"), checkpoint)
     source.send(BASE)
     source.mark(BASE + watermark)
-    job.process_available(LIMIT)
+    job.processAllAvailable(LIMIT)
     source.send(BASE + 12_000)
     source.mark(BASE + 12_000)
-    job.process_available(LIMIT)
+    job.processAllAvailable(LIMIT)
     source.end()
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     assert len(found) == kept
     assert job.counts["late"] == 0
     assert job.query.lastProgress["stateOperators"][0]["numRowsTotal"] == 0
@@ -62,7 +62,7 @@ def test_windows_behind_a_deduplication_are_whole(source, rows, checkpoint):
         source.send(time, time)
         source.mark(time)
     source.end()
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     expected = Counter(time // 10_000 * 10_000 + 10_000 for time in times)
     assert Counter(dict(found)) == expected
 
@@ -97,10 +97,10 @@ def two_in_a_minute(source, job):
     """Send a row of a minute, promise all before it, and send a second row of the same time."""
     source.send(MINUTE + 59_999, key="a")
     source.mark(MINUTE + 59_999)
-    job.process_available(LIMIT)
+    job.processAllAvailable(LIMIT)
     source.send(MINUTE + 59_999, key="b")
     source.end()
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
 
 
 @pytest.mark.parametrize("how", DERIVED)
@@ -121,7 +121,7 @@ def test_a_shift_too_small_is_never_silent(source, rows, tmp_path):
     derived = event_time(through_python(rows(max_offsets_per_trigger=1)), "minute", shift=timedelta(seconds=59))
     job, found = keep(derived.dropDuplicates(["k", "minute"]).select("k"), str(tmp_path / "python"))
     with pytest.raises(EventTimeShiftError, match="larger shift="):
-        job.await_end(LIMIT)
+        job.awaitTermination(LIMIT)
     job.stop()
 
 
@@ -138,7 +138,7 @@ def test_results_of_python_behind_a_window_are_windowed_again(source, rows, chec
         source.send(time)
         source.mark(time)
     source.end()
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     ends = Counter(time // 10_000 * 10_000 + 10_000 for time in times)
     expected = Counter()
     for end, count in ends.items():
@@ -178,7 +178,7 @@ def test_a_nested_time_drives_windows(source, rows, checkpoint):
     source.end()
     nested = rows(value=json_lines("k STRING, payload STRUCT<at: TIMESTAMP>"), event_time="payload.at")
     job, found = keep(windows(nested), checkpoint)
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     assert (found, job.counts["unreadable"], job.counts["timeless"]) == ([(10_000, 1)], 1, 1)
 
 
@@ -217,7 +217,7 @@ def test_what_an_injector_has_adjusted_counts_in_a_job_with_defaults(spark, kafk
         max_offsets_per_trigger=300,
     )
     job, found = keep(windows(events), checkpoint)
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     assert job.counts["late"] == 0
     assert dict(found) == dict(Counter(time // 10_000 * 10_000 + 10_000 for time in times))
 
@@ -232,6 +232,6 @@ def test_the_last_header_that_holds_a_time_counts(kafka, source, rows, checkpoin
     assert producer.flush(30) == 0
     source.end()
     job, found = keep(rows().select(F.unix_millis("at")), checkpoint)
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     assert sorted(found) == [(5_000,), (7_000,), (15_000,), (15_000,), (15_000,)]
     assert job.counts["timeless"] == 0

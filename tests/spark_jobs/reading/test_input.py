@@ -52,7 +52,7 @@ def test_times_that_no_watermark_can_judge_are_counted(source, rows, checkpoint,
     source.end()
     with caplog.at_level(logging.WARNING):
         job, kept = keep(OPERATORS[operator](rows()), checkpoint)
-        job.await_end(LIMIT)
+        job.awaitTermination(LIMIT)
     assert len(kept) == 1
     assert unusable(job) == {"out_of_range": 4}
     assert any(f"{source.topic}/0@" in line for line in caplog.messages)
@@ -66,7 +66,7 @@ def test_garbage_is_unreadable_and_a_row_without_a_time_is_timeless(source, rows
     source.send(BASE)
     source.end()
     job, kept = keep(windows(rows()), checkpoint)
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     assert unusable(job) == {"unreadable": 6, "timeless": 2}
     assert kept == [(BASE + 10_000, 1)]
 
@@ -83,19 +83,19 @@ def test_an_input_without_one_usable_row_is_an_error_with_its_cause(source, rows
     source.raw(value)
     source.raw(value)
     job, _ = keep(windows(rows()), checkpoint)
-    job.process_available(LIMIT)
+    job.processAllAvailable(LIMIT)
     job.stop()
     source.end()
     job, _ = keep(windows(rows()), checkpoint)
     with pytest.raises(UnreadableTopicError, match=cause):
-        job.await_end(LIMIT)
+        job.awaitTermination(LIMIT)
     job.stop()
 
 
 def test_an_input_without_any_row_is_a_success(source, rows, checkpoint):
     source.end()
     job, kept = keep(windows(rows()), checkpoint)
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     assert kept == []
 
 
@@ -103,7 +103,7 @@ def test_milliseconds_are_read_in_their_unit(source, rows, checkpoint):
     source.raw({"k": "k", "at": 1_700_000_000_000}, 1_700_000_000_000)
     source.end()
     job, kept = keep(windows(rows(value=json_lines(SCHEMA, unit="ms"))), checkpoint)
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     assert (kept, unusable(job)) == ([(1_700_000_010_000, 1)], {})
 
 
@@ -122,12 +122,12 @@ def test_what_stands_before_the_start_is_not_lost(kafka, source, rows, checkpoin
     }
     job, kept = keep(rows(options=options[how]), checkpoint)
     if how == "latest":
-        job.process_available(LIMIT)
+        job.processAllAvailable(LIMIT)
     source.send(BASE + 30, BASE + 31)
     source.mark(BASE + 40)
     source.send(BASE + 10)  # late, so that its batch is read again to count it
     source.end()
-    job.await_end(LIMIT)
+    job.awaitTermination(LIMIT)
     assert len(kept) == 3
     assert (job.counts["lost"], job.counts["surplus"]) == (0, 0)
 
