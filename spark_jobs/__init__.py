@@ -11,8 +11,7 @@ from importlib.util import find_spec
 # The commands that need no Spark run without it; a name that needs it says what to install.
 if find_spec("pyspark") is not None:
     from floodmark.spark_jobs.batch.handler import Batch
-    from floodmark.spark_jobs.formats.json_values import json_lines
-    from floodmark.spark_jobs.formats.values import Format, avro
+    from floodmark.spark_jobs.formats import Format, avro, json
     from floodmark.spark_jobs.job import Job
     from floodmark.spark_jobs.read import read
     from floodmark.spark_jobs.reading.event_time import drop_duplicates_within, event_time
@@ -36,7 +35,7 @@ __all__ = [
     "avro",
     "drop_duplicates_within",
     "event_time",
-    "json_lines",
+    "json",
     "local_session",
     "packages",
     "read",

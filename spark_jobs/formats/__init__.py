@@ -1,1 +1,6 @@
 """What a topic's bytes mean, and how rows become bytes again."""
+
+from floodmark.spark_jobs.formats.json_values import json
+from floodmark.spark_jobs.formats.values import Format, avro
+
+__all__ = ["Format", "avro", "json"]

@@ -22,7 +22,7 @@ _NUMBER: Final = "decimal(25,6)"  # times a million, it still fits Spark's 38 di
 class _Json(Format):
     def __init__(self, schema: str, unit: Unit | None) -> None:
         if unit is not None and unit not in _MICROSECONDS:
-            raise UsageError(reason=f"json_lines(): unit is {unit!r}, expected one of {', '.join(_MICROSECONDS)}")
+            raise UsageError(reason=f"json(): unit is {unit!r}, expected one of {', '.join(_MICROSECONDS)}")
         self._text = schema
         self._unit = unit
         self._factor = _MICROSECONDS[unit or "s"]
@@ -32,9 +32,9 @@ class _Json(Format):
         """The fields; parsed by Spark, so not before there is a session."""
         schema = StructType.fromDDL(self._text)
         if not isinstance(schema, StructType):
-            raise UsageError(reason=f"json_lines(): schema {self._text!r} names no fields")
+            raise UsageError(reason=f"json(): schema {self._text!r} names no fields")
         if self._unit is not None and any(_holds_times(field.dataType) for field in schema):
-            reason = f"json_lines(): unit={self._unit!r} cannot be applied within an ARRAY or MAP: read those as BIGINT"
+            reason = f"json(): unit={self._unit!r} cannot be applied within an ARRAY or MAP: read those as BIGINT"
             raise UsageError(reason=reason)
         return schema
 
@@ -125,7 +125,7 @@ def _holds_times(kind: DataType, *, within: bool = False) -> bool:
     return within and isinstance(kind, TimestampType)
 
 
-def json_lines(schema: str, *, unit: Unit | None = None) -> Format:
+def json(schema: str, *, unit: Unit | None = None) -> Format:
     """Read and write JSON objects, one a record.
 
     A value that is no whole object in UTF-8, or that has a field of another type than the schema says, is unreadable:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedProducer, explicit
-from floodmark.spark_jobs import json_lines, read, write
+from floodmark.spark_jobs import formats, read, write
 from support.harness import drain
 from support.trial import quick
 
@@ -58,7 +58,7 @@ def test_sessions_of_two_platforms_and_their_mean_length(spark, kafka, topic, tm
         return read(
             session,
             topics=topics,
-            value=json_lines(fields),
+            value=formats.json(fields),
             event_time=event_time,
             bootstrap_servers=kafka.bootstrap_servers,
             max_offsets_per_trigger=9,
@@ -69,7 +69,7 @@ def test_sessions_of_two_platforms_and_their_mean_length(spark, kafka, topic, tm
         return write(
             sessions(scores),
             topic=ended,
-            value=json_lines(_SESSION),
+            value=formats.json(_SESSION),
             event_time="ended",
             checkpoint_location=str(tmp_path / "first"),
         )
@@ -78,7 +78,7 @@ def test_sessions_of_two_platforms_and_their_mean_length(spark, kafka, topic, tm
         return write(
             means(given(ended, _SESSION, "ended")),
             topic=results,
-            value=json_lines(_MEAN),
+            value=formats.json(_MEAN),
             event_time="ended",
             checkpoint_location=str(tmp_path / "second"),
         )

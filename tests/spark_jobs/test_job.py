@@ -27,7 +27,7 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from floodmark.spark_jobs import json_lines, write
+from floodmark.spark_jobs import formats, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, read_events, windowed
 from support.harness import Stream, counts, drain, events, mark, until, window_counts
@@ -287,8 +287,8 @@ def test_json_values_work_the_same(kafka, topic, source, checkpoint):
         ours.produce(json.dumps({"user": user, "at": "1970-01-01T00:00:05Z"}).encode(), event_time=5_000)
     ours.produce(b"{", event_time=5_000)
     ours.end()
-    rows = source(given, value=json_lines("user STRING, at TIMESTAMP"))
-    job = counted(windowed(rows), out, checkpoint, value=json_lines("user STRING, ended TIMESTAMP, n LONG"))
+    rows = source(given, value=formats.json("user STRING, at TIMESTAMP"))
+    job = counted(windowed(rows), out, checkpoint, value=formats.json("user STRING, ended TIMESTAMP, n LONG"))
     job.awaitTermination(_LIMIT)
     found = sorted(drain(kafka.config, out)[0])
     assert [json.loads(value)["user"] for value in found] == ["u", "v"]
@@ -322,7 +322,7 @@ def test_a_result_without_event_time_is_refused(kafka, topic, source, checkpoint
     given, out = topic(1), topic(1)
     Stream.seeded(9, sources=1, steps=1).produce(kafka.config, given)
     rows = source(given).select("user", F.lit(None).cast("timestamp").alias("ended"), F.lit(1).cast("long").alias("n"))
-    job = counted(rows, out, checkpoint, value=json_lines("user STRING"))
+    job = counted(rows, out, checkpoint, value=formats.json("user STRING"))
     with pytest.raises(InvalidOutputError, match="no event time"):
         job.awaitTermination(_LIMIT)
 

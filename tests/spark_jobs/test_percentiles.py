@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from floodmark.producers import WatermarkedProducer, percentile
 from floodmark.schemas.errors import UsageError
-from floodmark.spark_jobs import json_lines, read, write
+from floodmark.spark_jobs import json, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -36,7 +36,7 @@ def run(spark, kafka, topic, checkpoint, percent):
     rows = read(
         spark,
         topics=target,
-        value=json_lines("score INT, at TIMESTAMP"),
+        value=json("score INT, at TIMESTAMP"),
         event_time="at",
         bootstrap_servers=kafka.bootstrap_servers,
         percentile=percent,
@@ -80,7 +80,7 @@ def test_a_percentile_that_is_none_is_an_error(spark, kafka, topic):
         read(
             spark,
             topics=topic(1),
-            value=json_lines("at TIMESTAMP"),
+            value=json("at TIMESTAMP"),
             event_time="at",
             bootstrap_servers=kafka.bootstrap_servers,
             percentile=0,

@@ -9,7 +9,7 @@ import pytest
 from floodmark.producers import Data, Mark, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import PromiseBrokenError
-from floodmark.spark_jobs import json_lines, read, write
+from floodmark.spark_jobs import formats, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
 
 _LIMIT = 300
 _BASE = 1_000_000
-_OUTPUT = {"value": json_lines("at TIMESTAMP, n LONG"), "event_time": "at"}
+_OUTPUT = {"value": formats.json("at TIMESTAMP, n LONG"), "event_time": "at"}
 
 
 class Feed:
@@ -32,7 +32,12 @@ class Feed:
 
     def rows(self, **options):
         if self._rows is None:
-            given = {"topics": self.topic, "value": json_lines("k STRING, at TIMESTAMP"), "event_time": "at", **options}
+            given = {
+                "topics": self.topic,
+                "value": formats.json("k STRING, at TIMESTAMP"),
+                "event_time": "at",
+                **options,
+            }
             self._rows = read(self._spark, bootstrap_servers=self._kafka.bootstrap_servers, **given)
         return self._rows
 

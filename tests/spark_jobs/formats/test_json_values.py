@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from floodmark.schemas.errors import UsageError
-from floodmark.spark_jobs import json_lines
+from floodmark.spark_jobs import formats
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -20,7 +20,7 @@ def decoded(spark):
 
     def decode(values, schema=SCHEMA, **options):
         frame = spark.createDataFrame([(number, value) for number, value in enumerate(values)], "id INT, raw BINARY")
-        struct = json_lines(schema, **options).decode(F.col("raw"))
+        struct = formats.json(schema, **options).decode(F.col("raw"))
         rows = frame.select("id", struct.alias("value")).orderBy("id").collect()
         return [UNREADABLE if row.value is None else row.value.asDict(recursive=True) for row in rows]
 
@@ -71,7 +71,7 @@ def test_no_number_comes_back_as_another_time(spark):
     """Seconds times a million wrap around in Spark's own reading of large numbers."""
     numbers = [sign * 10**power + add for power in range(30) for add in (0, 7) for sign in (1, -1)]
     frame = spark.createDataFrame([(str(n), json.dumps({"at": n}).encode()) for n in numbers], "n STRING, raw BINARY")
-    time = json_lines("at TIMESTAMP").decode(F.col("raw"))["at"]
+    time = formats.json("at TIMESTAMP").decode(F.col("raw"))["at"]
     rows = frame.select("n", F.unix_micros(time).alias("micros")).collect()
     found = {int(row.n): row.micros for row in rows}
     assert found == {n: n * 1_000_000 if abs(n) * 1_000_000 < 2**63 else None for n in numbers}
@@ -79,16 +79,16 @@ def test_no_number_comes_back_as_another_time(spark):
 
 def test_only_the_fields_of_the_schema_are_written(spark):
     frame = spark.sql("SELECT 'u' AS user, 7 AS secret, TIMESTAMP '2024-01-01T00:00:05Z' AS at")
-    written = frame.select(json_lines("at TIMESTAMP, user STRING").encode(F.struct("*")).alias("raw")).first()
+    written = frame.select(formats.json("at TIMESTAMP, user STRING").encode(F.struct("*")).alias("raw")).first()
     assert json.loads(written.raw) == {"at": "2024-01-01T00:00:05.000Z", "user": "u"}
-    assert json_lines("at TIMESTAMP, user STRING").fields == ("at", "user")
+    assert formats.json("at TIMESTAMP, user STRING").fields == ("at", "user")
 
 
 @pytest.mark.parametrize(("unit", "at"), [("s", 1704067205.25), ("ms", 1704067205250), ("us", 1704067205250000)])
 def test_what_is_written_in_a_unit_is_read_in_it(spark, unit, at):
     schema = "at TIMESTAMP, inner STRUCT<at: TIMESTAMP>"
     frame = spark.sql("SELECT TIMESTAMP '2024-01-01T00:00:05.25Z' AS at, named_struct('at', at) AS inner")
-    form = json_lines(schema, unit=unit)
+    form = formats.json(schema, unit=unit)
     both = frame.select("*", form.encode(F.struct("*")).alias("raw")).withColumn("back", form.decode(F.col("raw")))
     row = both.first()
     assert json.loads(row.raw) == {"at": at, "inner": {"at": at}}
@@ -97,6 +97,6 @@ def test_what_is_written_in_a_unit_is_read_in_it(spark, unit, at):
 
 def test_wrong_use_is_named(spark):
     with pytest.raises(UsageError, match="expected one of s, ms, us"):
-        json_lines("at TIMESTAMP", unit="minutes")
+        formats.json("at TIMESTAMP", unit="minutes")
     with pytest.raises(UsageError, match="ARRAY"):
-        _ = json_lines("all ARRAY<TIMESTAMP>", unit="ms").fields
+        _ = formats.json("all ARRAY<TIMESTAMP>", unit="ms").fields

@@ -12,7 +12,7 @@ from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import EventTimeShiftError, UsageError
-from floodmark.spark_jobs import drop_duplicates_within, event_time, json_lines, read
+from floodmark.spark_jobs import drop_duplicates_within, event_time, formats, read
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
 from support.json_source import BASE, LIMIT, SCHEMA, Source, keep, windows
@@ -32,7 +32,7 @@ def source(kafka, topic):
 @pytest.fixture
 def rows(spark, kafka, source):
     def reader(**options):
-        given = {"value": json_lines(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
+        given = {"value": formats.json(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
         return read(spark, topics=source.topic, **{**given, **options})
 
     return reader
@@ -154,7 +154,7 @@ def test_a_shift_behind_state_is_refused(rows, checkpoint):
 
 
 def test_a_nested_time_and_the_names_of_derived_ones(source, rows):
-    nested = {"value": json_lines("k STRING, payload STRUCT<at: TIMESTAMP>")}
+    nested = {"value": formats.json("k STRING, payload STRUCT<at: TIMESTAMP>")}
     assert rows(event_time="payload.at", **nested).columns == ["k", "payload", "at"]
     assert rows(event_time=F.col("payload.at"), **nested).columns == ["k", "payload", "at"]
     assert rows(event_time=F.col("at")).columns == ["k", "at"]
@@ -176,7 +176,7 @@ def test_a_nested_time_drives_windows(source, rows, checkpoint):
     source.raw({"k": "k", "payload": {"at": "x"}}, 5_000)
     source.raw({"k": "k", "payload": None}, 5_000)
     source.end()
-    nested = rows(value=json_lines("k STRING, payload STRUCT<at: TIMESTAMP>"), event_time="payload.at")
+    nested = rows(value=formats.json("k STRING, payload STRUCT<at: TIMESTAMP>"), event_time="payload.at")
     job, found = keep(windows(nested), checkpoint)
     job.awaitTermination(LIMIT)
     assert (found, job.counts["unreadable"], job.counts["timeless"]) == ([(10_000, 1)], 1, 1)
@@ -211,7 +211,7 @@ def test_what_an_injector_has_adjusted_counts_in_a_job_with_defaults(spark, kafk
     events = read(
         spark,
         topics=marked,
-        value=json_lines("at TIMESTAMP", unit="ms"),
+        value=formats.json("at TIMESTAMP", unit="ms"),
         event_time="at",
         bootstrap_servers=kafka.bootstrap_servers,
         max_offsets_per_trigger=300,

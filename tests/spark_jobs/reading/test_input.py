@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from floodmark.producers import Observer
 from floodmark.schemas.errors import UnreadableTopicError, UsageError
-from floodmark.spark_jobs import json_lines, read, write
+from floodmark.spark_jobs import formats, read, write
 from floodmark.spark_jobs.read import _load
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -25,7 +25,7 @@ def source(kafka, topic):
 @pytest.fixture
 def rows(spark, kafka, source):
     def reader(**options):
-        given = {"value": json_lines(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
+        given = {"value": formats.json(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
         return read(spark, topics=source.topic, **{**given, **options})
 
     return reader
@@ -102,7 +102,7 @@ def test_an_input_without_any_row_is_a_success(source, rows, checkpoint):
 def test_milliseconds_are_read_in_their_unit(source, rows, checkpoint):
     source.raw({"k": "k", "at": 1_700_000_000_000}, 1_700_000_000_000)
     source.end()
-    job, kept = keep(windows(rows(value=json_lines(SCHEMA, unit="ms"))), checkpoint)
+    job, kept = keep(windows(rows(value=formats.json(SCHEMA, unit="ms"))), checkpoint)
     job.awaitTermination(LIMIT)
     assert (kept, unusable(job)) == ([(1_700_000_010_000, 1)], {})
 
@@ -144,7 +144,7 @@ def test_columns_that_a_format_needs_are_asked_for_at_the_start(rows, topic, che
         write(
             rows(),
             topic=topic(1),
-            value=json_lines("k STRING, n BIGINT"),
+            value=formats.json("k STRING, n BIGINT"),
             event_time="at",
             checkpoint_location=checkpoint,
         )
