@@ -14,7 +14,7 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.formats.values import Format
-from floodmark.spark_jobs.internals.engine import operators
+from floodmark.spark_jobs.internals.analysed import operators
 from floodmark.spark_jobs.queries.source_options import source_options
 from floodmark.spark_jobs.reading.event_time import NEVER
 from floodmark.spark_jobs.reading.judge import SPLITTING
@@ -42,7 +42,7 @@ def reading_of(name: str) -> Reading | None:
 def _topics_of(frame: DataFrame) -> list[str]:
     """Return the topics that the readings in a streaming DataFrame read."""
     nodes = operators(frame, _readings.__contains__).walk() if frame.isStreaming else ()
-    names = dict.fromkeys(node.reading for node in nodes if node.reading is not None)
+    names = dict.fromkeys(node.source for node in nodes if node.source is not None)
     return [topic for name in names for topic in _readings[name].topics]
 
 

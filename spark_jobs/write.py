@@ -15,7 +15,7 @@ from floodmark.spark_jobs.batch.handler import OUTPUT, Batch, Drive, Settings
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.formats.values import Format
-from floodmark.spark_jobs.internals.engine import check, operators
+from floodmark.spark_jobs.internals.analysed import check, operators
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.progress.progress import WindowsClose
 from floodmark.spark_jobs.queries import refusals
@@ -94,7 +94,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     if not result.isStreaming:
         raise UsageError(reason="write() was given a batch DataFrame; begin with floodmark.spark_jobs.read")
     plan = operators(result, lambda name: reading_of(name) is not None)
-    derived = derived_times(result)
+    derived = derived_times(result, plan)
     readings = [replace(reading, shift=reading.shift + derived.shift) for reading in _readings(plan)]
     _refuse(result, plan, output_mode, trigger)
     if (topic is None) == (writer is None):
@@ -135,7 +135,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     )
     if trigger is not None:
         stream = stream.trigger(**trigger)
-    snapshots.plan_empty_batch()
+    snapshots.checkpoint.plan_empty_batch()
     query = plain.start(stream)
     started = Job(query, drive, available_now="availableNow" in (trigger or {}))
     try:
@@ -163,7 +163,7 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
 
 def _readings(plan: Operator) -> list[Reading]:
     # A DataFrame that is used twice, as in a self-join, is one reading.
-    names = dict.fromkeys(node.reading for node in plan.walk() if node.reading is not None)
+    names = dict.fromkeys(node.source for node in plan.walk() if node.source is not None)
     found = [reading for name in names if (reading := reading_of(name)) is not None]
     if not found:
         raise UsageError(

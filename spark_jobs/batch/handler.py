@@ -41,7 +41,8 @@ from floodmark.spark_jobs.batch.reread import count_late, late_rows, observation
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.batch.unread import refuse_unread
-from floodmark.spark_jobs.internals.engine import Committed, Engine, InterruptedBatchError, committed
+from floodmark.spark_jobs.internals.checkpoint import Committed, committed
+from floodmark.spark_jobs.internals.engine import Engine, InterruptedBatchError
 from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving
 from floodmark.spark_jobs.progress.progress import Progress, WindowsClose, ran_with_of, spark_watermark
 from floodmark.spark_jobs.progress.reconcile import Offsets, SeenMark, Sight
@@ -280,7 +281,7 @@ class Drive:
                 _log.warning("job %s: %s", self.identity.job, error)
                 progress = rebuild(self._inputs, last.offsets, self._promise)
                 ran_with, known = ran_with_of(last.watermark, self._settings.windows_close), progress.applied
-                if not self._snapshots.stateful:
+                if not self._snapshots.checkpoint.is_stateful:
                     progress.hand_on(known, self._hold)
                 elif ran_with == known == END_OF_TIME:
                     progress.hand_on(END_OF_TIME, self._hold)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from floodmark.spark_jobs.internals.checkpoint import EARLIEST_OFFSET
 from floodmark.spark_jobs.progress.lateness import LateRow
 from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.reading.observation import Observation, columns
@@ -20,8 +21,6 @@ _BOUNDS: Final = {
     *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
 }
 """Options of a streaming read that say which records it reads."""
-
-_EARLIEST: Final = -2  # Spark's word for the beginning of a partition
 
 
 def observation(
@@ -76,7 +75,7 @@ def rows_of(spark: SparkSession, reading: Reading, start: Offsets, end: Offsets)
     for topic in reading.topics:
         known = start.get(topic) or {}
         for partition, stop in (end.get(topic) or {}).items():
-            begins.setdefault(topic, {})[partition] = known.get(partition, _EARLIEST)
+            begins.setdefault(topic, {})[partition] = known.get(partition, EARLIEST_OFFSET)
             ends.setdefault(topic, {})[partition] = stop
     options = {name: value for name, value in reading.options.items() if name.lower() not in _BOUNDS}
     # The partitions by name: a topic that has grown since has some that this batch does not know.

@@ -5,7 +5,6 @@ sees a whole snapshot or none.
 """
 
 import json
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,14 +17,11 @@ from floodmark.schemas.errors import (
     ForeignCheckpointError,
     MissingSnapshotError,
 )
-from floodmark.spark_jobs.internals.engine import Files
+from floodmark.spark_jobs.internals.checkpoint import BATCHES_RETAINED, Checkpoint
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.sql import SparkSession
 
 FOLDER: Final = "floodmark"
-KEPT: Final = 100
-"""How many snapshots stay: as many batches as Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
-
 _SHOWN: Final = 300
 
 REBUILD: Final = "spark.floodmark.rebuild"
@@ -61,12 +57,12 @@ class JobIdentity:
 
 
 class Snapshots:
-    """The snapshots of one checkpoint location."""
+    """The snapshots of one checkpoint location; nothing is written before `claim`."""
 
     def __init__(self, spark: SparkSession, checkpoint_location: str) -> None:
-        """Look there; nothing is written yet."""
         self.checkpoint_location = checkpoint_location
-        self._files = Files(spark, checkpoint_location)
+        self.checkpoint: Final = Checkpoint(spark, checkpoint_location)
+        self._files = self.checkpoint.files
 
     def claim(self, identity: JobIdentity, *, adopt: bool = False) -> JobIdentity:
         """Take the checkpoint location for a job, or find that it is already the job's.
@@ -84,7 +80,7 @@ class Snapshots:
         name = f"{FOLDER}/job.json"
         text = self._files.read(name)
         if text is None:
-            if self._files.exists("offsets") and not adopt:
+            if self.checkpoint.is_used and not adopt:
                 found = "a query that is not Floodmark's"
                 raise self._foreign(found, identity)
             claimed = JobIdentity(identity.job, identity.topics, identity.output, uuid.uuid4().hex)
@@ -114,7 +110,7 @@ class Snapshots:
         stored = None if text is None else Query(**self._parse(name, text))
         if stored == query:
             return
-        if stored is not None and stored.spark == query.spark and not same and self._files.numbers("commits"):
+        if stored is not None and stored.spark == query.spark and not same and self.checkpoint.is_committed:
             before, now = next(
                 (old, new) for old, new in zip_longest(stored.lines, query.lines, fillvalue="nothing") if old != new
             )
@@ -127,45 +123,15 @@ class Snapshots:
             )
         self._files.write(name, json.dumps(asdict(query)))
 
-    def plan_empty_batch(self) -> int | None:
-        """Plan the batch without rows that a query owes which was stopped before Spark has planned it.
-
-        Spark closes windows in an empty batch behind the one that has moved the watermark, but a query that starts
-        again plans none before there are new rows: at the end of all input it would wait for ever.  This writes the
-        plan that Spark would have written: the same offsets, with the watermark of the last commit.
-
-        Returns:
-            The number of the batch; ``None``: nothing is owed.
-        """
-        planned, committed = self._files.numbers("offsets"), self._files.numbers("commits")
-        if not self.stateful or not committed or max(planned, default=-1) != max(committed):
-            return None  # no operator waits, nothing has run, or the last batch will run again
-        last = max(committed)
-        offsets, commit = self._files.read(f"offsets/{last}"), self._files.read(f"commits/{last}")
-        if offsets is None or commit is None:
-            return None
-        version, metadata, *ends = offsets.split("\n")
-        fields, watermark = json.loads(metadata), int(json.loads(commit.split("\n")[1])["nextBatchWatermarkMs"])
-        if watermark <= fields["batchWatermarkMs"]:
-            return None
-        fields |= {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
-        self._files.write(f"offsets/{last + 1}", "\n".join([version, json.dumps(fields, separators=(",", ":")), *ends]))
-        return last + 1
-
     def _foreign(self, found: str, identity: JobIdentity) -> ForeignCheckpointError:
         expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output})"
         return ForeignCheckpointError(checkpoint_location=self.checkpoint_location, found=found, expected=expected)
 
-    @property
-    def stateful(self) -> bool:
-        """Whether Spark has kept state of operators here."""
-        return self._files.exists("state")
-
     def store(self, batch_id: int, progress: Mapping[str, Any]) -> None:
-        """Keep the progress after a batch; a batch that is run again replaces its own."""
+        """Keep the progress after a batch; one that is run again replaces its own.  As many stay as Spark's batches."""
         self._files.write(self._name(batch_id), json.dumps(progress, separators=(",", ":")))
-        if batch_id >= KEPT:
-            self._files.delete(self._name(batch_id - KEPT))
+        if batch_id >= BATCHES_RETAINED:
+            self._files.delete(self._name(batch_id - BATCHES_RETAINED))
 
     def load(self, batch_id: int) -> Progress:
         """Return the progress after a committed batch.

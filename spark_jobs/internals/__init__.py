@@ -1,1 +1,1 @@
-"""The internals of Spark: all that a new version of Spark may change."""
+"""All that Spark may change with its next version: its plans, its execution, its checkpoints, its file system."""

@@ -1,4 +1,4 @@
-"""A query as a tree of operators, and what of it a checkpoint depends on.  Pure: `engine` reads the tree from Spark."""
+"""A query as a tree of operators, and what of it a checkpoint depends on.  Pure: `internals.analysed` reads it."""
 
 import re
 from collections.abc import Iterator
@@ -27,10 +27,12 @@ class Operator:
     children: tuple["Operator", ...] = ()
     columns: str = ""
     """The columns and types, where the operators below are not shown: of a table, or of a stream."""
-    reading: str | None = None
-    """The name of the `read` that it is the observation of."""
+    source: str | None = None
+    """The name of the source that it is the observation of: what stands below is not shown."""
     bounded: bool = True
     """For a join of streams: whether its condition bounds, by event time, how long the rows of each side are kept."""
+    observation: str | None = None
+    """The name of the observation that it is."""
 
     @property
     def keeps_state(self) -> bool:
@@ -46,6 +48,18 @@ class Operator:
         yield self
         for child in self.children:
             yield from child.walk()
+
+
+def observations_behind_state(plan: Operator) -> set[str]:
+    """Return the names of those observations that see what an operator with state has given out.
+
+    >>> below = Operator("CollectMetrics", observation="below")
+    >>> above = Operator("CollectMetrics", observation="above", children=(Operator("Aggregate", children=(below,)),))
+    >>> observations_behind_state(above)
+    {'above'}
+    """
+    observed = [node for node in plan.walk() if node.observation is not None]
+    return {str(node.observation) for node in observed if any(below.keeps_state for below in node.walk())}
 
 
 def meaning(plan: Operator) -> list[str]:

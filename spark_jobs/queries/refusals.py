@@ -1,4 +1,4 @@
-"""What no watermark can drive, refused by name before a job starts.  Pure: judges the tree that `engine` has read.
+"""What no watermark can drive, refused by name before a job starts.  Pure: judges the tree of operators.
 
 Left to itself Spark would fail such a query later and in its own words, run it for ever, or drop rows uncounted.
 """
@@ -51,7 +51,7 @@ def refuse(
 
 
 def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: bool) -> None:
-    if not node.streaming or node.reading is not None:
+    if not node.streaming or node.source is not None:
         return
     if node.kind == "EventTimeWatermark":
         if under_watermark:

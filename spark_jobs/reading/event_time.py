@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from floodmark.schemas.errors import EventTimeShiftError, UsageError
 from floodmark.schemas.timestamps import is_late, milliseconds
-from floodmark.spark_jobs.internals.engine import delays_of_deduplications, observations, observations_behind_state
+from floodmark.spark_jobs.internals.analysed import delays_of_deduplications
+from floodmark.spark_jobs.queries.plan import Operator, observations_behind_state
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import TimestampType
@@ -109,15 +110,20 @@ class Derived:
     observations: tuple[str, ...] = ()
 
 
-def derived_times(result: DataFrame) -> Derived:
+def derived_times(result: DataFrame, plan: Operator) -> Derived:
     """Find the event times that a result derives.
+
+    Args:
+        result: the DataFrame.
+        plan: its operators, see `analysed.operators`.
 
     Raises:
         UsageError: where a shift is stated behind an operator with state, which has the watermark behind it already; or
             where ``dropDuplicatesWithinWatermark`` has no time.
     """
-    found = {name: shift for name in observations(result) if (shift := shift_of(name)) is not None}
-    behind_state = set(observations_behind_state(result)) if found else set[str]()
+    names = [node.observation for node in plan.walk() if node.observation is not None]
+    found = {name: shift for name in names if (shift := shift_of(name)) is not None}
+    behind_state = observations_behind_state(plan)
     for name in behind_state & found.keys():
         if found[name]:
             reason = (

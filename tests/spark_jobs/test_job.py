@@ -538,7 +538,8 @@ def test_no_broker_is_named(source, monkeypatch):
 
 def test_a_spark_without_the_needed_internals_is_named(kafka, topic, source, checkpoint, monkeypatch):
     from floodmark.schemas.errors import UnsupportedSparkError  # noqa: PLC0415
-    from floodmark.spark_jobs.internals.engine import Engine, operators  # noqa: PLC0415
+    from floodmark.spark_jobs.internals.analysed import operators  # noqa: PLC0415
+    from floodmark.spark_jobs.internals.engine import Engine  # noqa: PLC0415
 
     with pytest.raises(UnsupportedSparkError, match=r"watermarkTracker.*is not reachable"):
         Engine(object())

@@ -126,7 +126,7 @@ def test_joins_that_bound_both_sides_and_tables_are_taken(spark, kafka, topic, c
 
 
 def lines(frame):
-    from floodmark.spark_jobs.internals.engine import operators  # noqa: PLC0415
+    from floodmark.spark_jobs.internals.analysed import operators  # noqa: PLC0415
 
     return meaning(operators(frame, lambda name: name.startswith("floodmark-read")))
 

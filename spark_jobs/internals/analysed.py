@@ -1,0 +1,90 @@
+"""The analysed plan of a DataFrame: which operators stand in it, and whether Spark takes them for a streaming query."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from floodmark.spark_jobs.internals.jvm import each, kind_of, nodes, reaching
+from floodmark.spark_jobs.queries.plan import Operator
+from pyspark.sql import DataFrame
+
+_PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
+_ALL_FIELDS: Final = 2**31 - 1
+_SOME_TIME: Final = 10**13
+"""Any time: it must only be too large for a JVM's int."""
+
+
+def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
+    """Return a frame's query as Spark has analysed it, down to its sources and its tables.
+
+    Args:
+        frame: the DataFrame.
+        is_source: whether the observation of that name is that of a source, see `reading.registry`.
+
+    Raises:
+        UnsupportedSparkError: where the plan cannot be reached.
+    """
+    with reaching(_PLAN):
+        plan = _analysed(frame)
+        jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
+        helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
+        some = jvm.scala.Some(_SOME_TIME)
+        return _operator(plan, is_source, lambda join: _is_bounded(join, helper, some))
+
+
+def delays_of_deduplications(frame: DataFrame, metadata: str) -> list[int]:
+    """Return the time within which each ``dropDuplicatesWithinWatermark`` of a frame's plan forgets, milliseconds.
+
+    Args:
+        frame: any.
+        metadata: the name under which a column has that time.
+
+    Raises:
+        UnsupportedSparkError: where the plan cannot be reached.
+    """
+    with reaching(_PLAN):
+        deduplications = [node for node in nodes(_analysed(frame)) if kind_of(node) == "DeduplicateWithinWatermark"]
+        columns = [column.metadata() for node in deduplications for column in each(node.child().output())]
+        return [int(found.getLong(metadata)) for found in columns if found.contains(metadata)]
+
+
+def check(frame: DataFrame, output_mode: str) -> None:
+    """Ask Spark whether it takes a streaming query, as it would at the start.
+
+    Raises:
+        AnalysisException: where it does not.
+        UnsupportedSparkError: where it cannot be asked.
+    """
+    with reaching("UnsupportedOperationChecker.checkForStreaming()"):
+        spark: Any = frame.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
+        mode = getattr(spark.streaming.OutputMode, output_mode.capitalize())()
+        spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(_analysed(frame), mode)
+
+
+def _analysed(frame: DataFrame) -> Any:  # noqa: ANN401  # a JVM plan
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+
+
+def _operator(node: Any, is_source: Callable[[str], bool], is_bounded: Callable[[Any], bool]) -> Operator:  # noqa: ANN401
+    kind = kind_of(node)
+    if not node.isStreaming():
+        return Operator(kind, streaming=False, columns=str(node.schema().simpleString()))
+    observation = str(node.name()) if kind == "CollectMetrics" else None
+    if observation is not None and is_source(observation):
+        return Operator(kind, source=observation)
+    children = tuple(_operator(child, is_source, is_bounded) for child in each(node.children()))
+    return Operator(
+        kind,
+        text=str(node.simpleString(_ALL_FIELDS)),
+        children=children,
+        columns=str(node.schema().simpleString()) if kind == "EventTimeWatermark" else "",
+        bounded=kind != "Join" or not all(child.streaming for child in children) or is_bounded(node),
+        observation=observation,
+    )
+
+
+def _is_bounded(join: Any, helper: Any, some: Any) -> bool:  # noqa: ANN401  # a JVM join, Spark's own judge, a time
+    if helper.isWatermarkInJoinKeys(join):
+        return True
+    left, right, condition = join.left().outputSet(), join.right().outputSet(), join.condition()
+    both = ((left, right), (right, left))
+    return all(helper.getStateValueWatermark(one, other, condition, some).isDefined() for one, other in both)

@@ -1,0 +1,113 @@
+"""The layout of Spark's checkpoints: which batch was planned and committed, where it ended, what it ran with."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyspark
+from floodmark.spark_jobs.internals.hadoop import Files
+from floodmark.spark_jobs.internals.jvm import each, kind_of, reaching
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+_PLANNED: Final = "offsets"
+_COMMITTED: Final = "commits"
+_STATE: Final = "state"
+
+EARLIEST_OFFSET: Final = -2
+"""Spark's offset for the beginning of a partition."""
+
+BATCHES_RETAINED: Final = 100
+"""How many batches Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
+
+_METADATA_OPT: Final = (4, 2)
+"""The Spark in which ``OffsetSeq.metadata`` became ``metadataOpt``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last batch that a query has committed."""
+
+    batch_id: int
+    offsets: dict[str, Any]
+    """Where it ended: topic to partition (as text) to offset."""
+    watermark: int
+    """What Spark ran it with, epoch milliseconds; 0: none was set."""
+
+
+def committed(query: StreamingQuery) -> Committed | None:
+    """Return the last batch that a query has committed, from Spark's logs: before its first batch, too.
+
+    Raises:
+        UnsupportedSparkError: where the logs cannot be reached.
+    """
+    with reaching("StreamExecution.commitLog()"):
+        execution = query._jsq.streamingQuery()  # noqa: SLF001
+        latest = execution.commitLog().getLatestBatchId()
+        if not latest.isDefined():
+            return None
+        logged = execution.offsetLog().get(latest.get()).get()
+        renamed = tuple(map(int, pyspark.__version__.split(".")[:2])) >= _METADATA_OPT
+        metadata = logged.metadataOpt() if renamed else logged.metadata()
+        by_name = kind_of(logged) == "OffsetMap"  # of sources with names, since Spark 4.2
+        offsets = each(logged.offsetsMap().values() if by_name else logged.offsets())
+        ends = merged(offset.get() for offset in offsets if offset.isDefined())
+        return Committed(int(latest.get()), ends, int(metadata.get().batchWatermarkMs()))
+
+
+def merged(offsets: Iterator[Any]) -> dict[str, Any]:
+    """Bring the offsets of several Kafka sources together: topic to partition (as text) to offset."""
+    together: dict[str, Any] = {}
+    for offset in offsets:
+        together.update(json.loads(offset.json()))
+    return together
+
+
+class Checkpoint:
+    """What Spark has written below one checkpoint location; ``files`` is the whole folder, for files beside Spark's."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.files: Final = Files(spark, location)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a query has planned a batch here."""
+        return self.files.exists(_PLANNED)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether a query has committed a batch here."""
+        return bool(self.files.numbers(_COMMITTED))
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether Spark has kept state of operators here."""
+        return self.files.exists(_STATE)
+
+    def plan_empty_batch(self) -> int | None:
+        """Plan the batch without rows that a query owes which was stopped before Spark has planned it.
+
+        Spark closes windows in an empty batch behind the one that has moved the watermark, but a query that starts
+        again plans none before there are new rows: at the end of all input it would wait for ever.  This writes the
+        plan that Spark would have written: the same offsets, with the watermark of the last commit.
+
+        Returns:
+            The number of the batch; ``None``: nothing is owed.
+        """
+        plans, commits = self.files.numbers(_PLANNED), self.files.numbers(_COMMITTED)
+        if not self.is_stateful or not commits or max(plans, default=-1) != max(commits):
+            return None  # no operator waits, nothing has run, or the last batch will run again
+        last = max(commits)
+        plan, commit = self.files.read(f"{_PLANNED}/{last}"), self.files.read(f"{_COMMITTED}/{last}")
+        if plan is None or commit is None:
+            return None
+        version, metadata, *ends = plan.split("\n")
+        fields, watermark = json.loads(metadata), int(json.loads(commit.split("\n")[1])["nextBatchWatermarkMs"])
+        if watermark <= fields["batchWatermarkMs"]:
+            return None
+        fields |= {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
+        line = json.dumps(fields, separators=(",", ":"))
+        self.files.write(f"{_PLANNED}/{last + 1}", "\n".join([version, line, *ends]))
+        return last + 1

@@ -1,0 +1,80 @@
+"""Small text files below one folder, on whatever file system Hadoop finds for its address."""
+
+from typing import Any
+
+from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.spark_jobs.internals.jvm import reaching
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+
+class Files:
+    """The files below one folder.
+
+    Args:
+        spark: the session, whose Hadoop settings hold.
+        folder: the address of the folder; it need not exist yet.
+
+    Raises:
+        UnsupportedSparkError: where Hadoop's classes cannot be reached.
+    """
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        with reaching("the Hadoop file system"):
+            jvm: Any = spark._jvm  # noqa: SLF001
+            self._fs_package = jvm.org.apache.hadoop.fs
+            self._folder = self._fs_package.Path(folder)
+            configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+            self._fs = self._folder.getFileSystem(configuration)
+            self._context = self._fs_package.FileContext.getFileContext(self._fs.getUri(), configuration)
+            self._io = jvm.org.apache.commons.io.IOUtils
+            gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+            self._overwrite = gateway.new_array(self._fs_package.Options.Rename, 1)
+            self._overwrite[0] = self._fs_package.Options.Rename.OVERWRITE
+
+    def _path(self, name: str) -> Any:  # noqa: ANN401  # a JVM path
+        return self._fs_package.Path(self._folder, name)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is such a file or folder."""
+        return bool(self._fs.exists(self._path(name)))
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers that are names of files in a folder."""
+        path = self._path(name)
+        names = [str(status.getPath().getName()) for status in self._fs.listStatus(path)] if self.exists(name) else []
+        return [int(found) for found in names if found.isdecimal()]
+
+    def read(self, name: str) -> str | None:
+        """Return a file's text, or ``None`` where it is not there.
+
+        Raises:
+            CorruptSnapshotError: where it cannot be read, for example because its checksum does not fit.
+        """
+        path = self._path(name)
+        if not self._fs.exists(path):
+            return None
+        try:
+            stream = self._fs.open(path)
+            try:
+                return str(self._io.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            reason = str(error.java_exception).splitlines()[0]
+            raise CorruptSnapshotError(where=str(path), reason=reason, advice="restore an intact copy") from error
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file whole or not at all."""
+        path = self._path(name)
+        draft = self._path(f"{name}.draft")
+        stream = self._fs.create(draft, True)  # noqa: FBT003  # overwrite
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self._context.rename(draft, path, self._overwrite)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        self._fs.delete(self._path(name), False)  # noqa: FBT003  # not recursive
