@@ -10,16 +10,9 @@ from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.readers.consumer import WatermarkedConsumer
 from floodmark.producers.readers.observer import Observer
-from floodmark.producers.strategies.basic import (
-    Generator,
-    Strategy,
-    ascending,
-    bounded_out_of_orderness,
-    explicit,
-    ingress,
-    punctuated,
-    with_idleness,
-)
+from floodmark.producers.strategies.basic import ascending, bounded_out_of_orderness, explicit, ingress, punctuated
+from floodmark.producers.strategies.generator import Generator, Strategy
+from floodmark.producers.strategies.idleness import with_idleness
 from floodmark.producers.strategies.learned import adaptive, percentile
 from floodmark.schemas.classify import Data, Mark, Unreadable
 from floodmark.schemas.completeness.position import Position

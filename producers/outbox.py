@@ -9,7 +9,8 @@ from typing import Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.strategies.emitter import Emitter, Shipment
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.in_flight import InFlight
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import DeliveryError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, control_key
@@ -34,7 +35,7 @@ class FailedRecord:
     reason: str
     timestamp: int | None
     """Kafka's timestamp, where the source gave one."""
-    shipment: Shipment = field(repr=False)
+    in_flight: InFlight = field(repr=False)
 
 
 class Outbox:
@@ -60,8 +61,8 @@ class Outbox:
         self._headers: Headers = [(HEADER, FORMAT_VERSION)]
         self._failed_marks: dict[int, tuple[bytes, str]] = {}
         self._marks_under_way = 0
-        self._shipment = Shipment()
-        self._on_delivery: OnDelivery = partial(self._delivered, self._shipment, None)
+        self._in_flight = InFlight()
+        self._on_delivery: OnDelivery = partial(self._delivered, self._in_flight, None)
 
     def send(  # the parts of a record
         self,
@@ -80,15 +81,15 @@ class Outbox:
             BufferError: the queue stayed full for a minute.
             KafkaException: the client refuses it, for example for its size.
         """
-        shipment = self._emitter.send(partition, event_time, now, value)
-        if shipment is not self._shipment:
-            self._shipment = shipment
-            self._on_delivery = partial(self._delivered, shipment, None)
-        on_delivery = self._on_delivery if headers is None else partial(self._delivered, shipment, headers)
+        in_flight = self._emitter.send(partition, event_time, now, value)
+        if in_flight is not self._in_flight:
+            self._in_flight = in_flight
+            self._on_delivery = partial(self._delivered, in_flight, None)
+        on_delivery = self._on_delivery if headers is None else partial(self._delivered, in_flight, headers)
         try:
             self._enqueue(value, key, partition, on_delivery, headers, timestamp)
         except BaseException:
-            self._emitter.unsend(partition, shipment)
+            self._emitter.unsend(partition, in_flight)
             raise
 
     def resend(self) -> int:
@@ -100,13 +101,13 @@ class Outbox:
         failed, self.failed = self.failed, []
         for position, record in enumerate(failed):
             partition = record.partition
-            shipment = self._emitter.resend(record.shipment, partition, self._clock.steady())
-            on_delivery = partial(self._delivered, shipment, record.headers)
+            in_flight = self._emitter.resend(record.in_flight, partition, self._clock.steady())
+            on_delivery = partial(self._delivered, in_flight, record.headers)
             try:
                 self._enqueue(record.value, record.key, partition, on_delivery, record.headers, record.timestamp)
             except BaseException:
-                self._emitter.fail(shipment, partition)
-                self.failed[:0] = [replace(record, shipment=shipment), *failed[position + 1 :]]
+                self._emitter.fail(in_flight, partition)
+                self.failed[:0] = [replace(record, in_flight=in_flight), *failed[position + 1 :]]
                 raise
         return len(failed)
 
@@ -171,7 +172,7 @@ class Outbox:
                 topic=self._topic,
                 failed=len(reasons) or left,
                 reason=reasons[0] if reasons else f"no acknowledgement within {timeout} s",
-                held_at=self._emitter.held_at(),
+                held_at=self._emitter.watermark_hold,
             )
 
     def _enqueue(
@@ -208,14 +209,14 @@ class Outbox:
                 return
 
     def _delivered(
-        self, shipment: Shipment, headers: Headers | None, error: KafkaError | None, message: Message
+        self, in_flight: InFlight, headers: Headers | None, error: KafkaError | None, message: Message
     ) -> None:
         """Take a delivery report; the headers are the record's, which a report does not carry."""
         if error is None:
-            shipment.land()
+            in_flight.ack()
             return
         partition, (kind, timestamp) = int(message.partition() or 0), message.timestamp()
-        self._emitter.fail(shipment, partition)
+        self._emitter.fail(in_flight, partition)
         if not self.failed:
             source = self._emitter.identity.source
             _log.error("source %r: a record for %r failed, and holds the watermark: %s", source, self._topic, error)
@@ -226,7 +227,7 @@ class Outbox:
             headers=headers,
             reason=str(error),
             timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
-            shipment=shipment,
+            in_flight=in_flight,
         )
         self.failed.append(record)
 
@@ -234,7 +235,7 @@ class Outbox:
         self._marks_under_way -= 1
         if error is not None:
             partition = int(message.partition() or 0)
-            self._emitter.announced = False  # readers may not know of it: mark again before the next record
+            self._emitter.fail_mark()
             self._failed_marks[partition] = _bytes(message.value()) or b"", str(error)
             source = self._emitter.identity.source
             _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, partition, error)

@@ -15,8 +15,9 @@ from floodmark.producers.outbox import FailedRecord, Headers, Outbox
 from floodmark.producers.partition_watch import PartitionWatch
 from floodmark.producers.predecessors import last_marks
 from floodmark.producers.readers.alignment import Alignment
-from floodmark.producers.strategies.basic import Strategy, duration_of, strategy_of
-from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.generator import Strategy, duration_of, strategy_of
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     EndedError,
@@ -175,7 +176,7 @@ class WatermarkedProducer:
             partition = self._partitioner(raw_key, emitter.partitions)
         elif not 0 <= partition < emitter.partitions:
             self._require(partition)
-        if self._alignment is not None or not emitter.announced:
+        if self._alignment is not None or not emitter.registered:
             self._get_ready(time)
         if time is None:  # after the marks of `_get_ready`, which promise the time until now
             time = timestamp = self._generator.stamp(self._clock.wall())
@@ -205,7 +206,7 @@ class WatermarkedProducer:
 
     def _require(self, partition: int) -> None:
         """Learn whether the topic has a partition that was not there before."""
-        if partition >= 0 and self._emitter.grow(self._watch.ask()) and self._emitter.announced:
+        if partition >= 0 and self._emitter.grow(self._watch.ask()) and self._emitter.registered:
             self.emit()
         if not 0 <= partition < self._emitter.partitions:
             reason = f"the topic has the partitions 0 to {self._emitter.partitions - 1}, not {partition}"
@@ -231,18 +232,18 @@ class WatermarkedProducer:
         """Wait while this source is ahead; marks go out meanwhile, so that it is not taken for idle or dead."""
         report = self._steady() + _WAIT_REPORT
         while (slowest := self._waits_for()) is not None:
-            self._emitter.paused = True
+            self._emitter.pause()
             if self._steady() >= report:
                 report += _WAIT_REPORT
                 _log.warning("%r waits for source %r, whose watermark is %d", self, slowest[1], slowest[0])
             self.poll(_ALIGNMENT_INTERVAL / 1000)
-        self._emitter.paused = False
+        self._emitter.unpause()
 
     def _get_ready(self, event_time: int | None) -> None:
         """Mark before the first record, and before the first after idleness: readers must know whom to wait for."""
         if self._emitter.ended:
             raise EndedError(source=self._emitter.identity.source, action="send a record")
-        if self._raise_late and event_time is not None and not self._emitter.announced:
+        if self._raise_late and event_time is not None and not self._emitter.registered:
             self._refuse_late(event_time, self._emitter.watermark)  # what the marks are about to promise
         if self._alignment is not None:
             self._wait_for_peers()
@@ -251,7 +252,7 @@ class WatermarkedProducer:
     def _announce(self) -> None:
         if self._emitter.status is Status.IDLE:
             self._emitter.mark_active()
-        if not self._emitter.announced:
+        if not self._emitter.registered:
             self.emit()
 
     def advance(self, watermark: int | datetime) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, shared
-from floodmark.producers.strategies.basic import duration_of
+from floodmark.producers.strategies.generator import duration_of
 from floodmark.schemas.codec import decode_watermark
 from floodmark.schemas.errors import UnreadableControlRecordError
 from floodmark.schemas.records import Status, WatermarkRecord, is_control_key

@@ -10,17 +10,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.strategies.basic import Generator, Strategy, duration_of
+from floodmark.producers.strategies.generator import Generator, Strategy, duration_of
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 from floodmark.schemas.records import MAX_PERCENTS
 from typing_extensions import override
 
 _SIZE: Final = 200
+_RECENT: Final = 128
+"""Delays that are added to the digest together."""
 _ALL: Final = 100
 
 
 class Delays:
-    """How far events come behind the largest event time seen before them, milliseconds, in bounded memory.
+    """How far events are behind the largest event time before them, milliseconds, in bounded memory.
+
+    Reading a digest rearranges it, so that later answers differ.  Here queries read a copy: they change nothing.
 
     >>> delays = Delays()
     >>> for delay in range(101):
@@ -30,7 +34,6 @@ class Delays:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         try:
             from datasketches import tdigest_double  # noqa: PLC0415  # an extra
         except ImportError as error:
@@ -38,28 +41,48 @@ class Delays:
             raise UsageError(reason=reason) from error
         self._kind = tdigest_double
         self._digest = tdigest_double(_SIZE)
-        self.add = self._digest.update
-        """Take one delay in."""
+        """All but the recent ones, compressed."""
+        self._recent: list[float] = []
+        self._copy: Any = None
+        """The digest with the recent ones; ``None``: not made since the last one was added."""
+
+    def add(self, delay: float) -> None:
+        """Add one delay, milliseconds."""
+        self._recent.append(delay)
+        self._copy = None
+        if len(self._recent) == _RECENT:
+            for one in self._recent:
+                self._digest.update(one)
+            self._digest.compress()
+            self._recent.clear()
 
     def at_most(self, share: float) -> int:
         """Return the delay that so large a share of the events did not exceed, rounded up; 0 where there was none."""
-        if self._digest.is_empty():
-            return 0
-        return -int(-self._digest.get_quantile(share) // 1)
+        if self._copy is None:
+            self._copy = self._kind(_SIZE)
+            self._copy.merge(self._digest)
+            for one in self._recent:
+                self._copy.update(one)
+        return 0 if self._copy.is_empty() else -int(-self._copy.get_quantile(share) // 1)
 
-    def to_text(self) -> str:
-        """Return it as text."""
-        return base64.b64encode(self._digest.serialize()).decode()
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as a value that JSON can carry."""
+        return {"delays": base64.b64encode(self._digest.serialize()).decode(), "recent": list(self._recent)}
 
-    def take_text(self, text: str) -> None:
-        """Take up what `to_text` returned."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that `snapshot` returned; older ones have no recent delays.
+
+        Raises:
+            CorruptSnapshotError: where it is something else.
+        """
         try:
-            self._digest = self._kind.deserialize(base64.b64decode(text))
-        except (ValueError, RuntimeError, TypeError) as error:
+            digest = self._kind.deserialize(base64.b64decode(state["delays"]))
+            recent = [float(delay) for delay in state.get("recent", ())]
+        except (KeyError, ValueError, RuntimeError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
             advice = "begin with fresh delays"
             raise CorruptSnapshotError(where="of observed delays", reason=reason, advice=advice) from error
-        self.add = self._digest.update
+        self._digest, self._recent, self._copy = digest, recent, None
 
 
 class _Learning(Generator):
@@ -87,7 +110,7 @@ class _Learning(Generator):
 
     @override
     def watermark(self) -> int | None:
-        # The bound may have grown since the last look; what was promised then stays.
+        # The bound may have grown since the last tick; what was promised then stays.
         if self._largest is None:
             return self._promised
         watermark = self._largest - self._bound()
@@ -95,12 +118,12 @@ class _Learning(Generator):
 
     @override
     def snapshot(self) -> dict[str, Any]:
-        return {"largest": self._largest, "promised": self._promised, "delays": self._delays.to_text()}
+        return {"largest": self._largest, "promised": self._promised, **self._delays.snapshot()}
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
         self._largest, self._promised = state["largest"], state["promised"]
-        self._delays.take_text(state["delays"])
+        self._delays.restore(state)
 
 
 class _Adapting(_Learning):
@@ -110,8 +133,8 @@ class _Adapting(_Learning):
 
     @override
     def _bound(self) -> int:
-        given = self._strategy
-        return min(given.most, max(given.least, int(self._delays.at_most(given.share) * given.margin)))
+        settings = self._strategy
+        return min(settings.most, max(settings.least, int(self._delays.at_most(settings.share) * settings.margin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +184,7 @@ class _Percentiles(_Learning):
     def __init__(self, strategy: "_Percentile") -> None:
         super().__init__()
         self._strategy = strategy
-        self._said: dict[int, int] = {}
+        self._reported: dict[int, int] = {}
 
     @override
     def _bound(self) -> int:
@@ -170,7 +193,7 @@ class _Percentiles(_Learning):
     @override
     def on_tick(self, now: int, wall: int | None = None) -> None:
         super().on_tick(now, wall)
-        self._said = self._percentiles()
+        self._reported = self._percentiles()
 
     @override
     def percentiles(self) -> Mapping[int, int] | None:
@@ -179,22 +202,22 @@ class _Percentiles(_Learning):
     def _percentiles(self) -> dict[int, int]:
         watermark = self.watermark()
         if self._largest is None or watermark is None:
-            return self._said
+            return self._reported
         found = {}
         for percent in self._strategy.percents:
             behind = 0 if percent == _ALL else self._delays.at_most(percent / _ALL)
             time = watermark if percent == _ALL else max(watermark, self._largest - behind)
-            found[percent] = max(time, self._said.get(percent, time))
+            found[percent] = max(time, self._reported.get(percent, time))
         return found
 
     @override
     def snapshot(self) -> dict[str, Any]:
-        return {**super().snapshot(), "said": {str(percent): said for percent, said in self._said.items()}}
+        return {**super().snapshot(), "said": {str(percent): time for percent, time in self._reported.items()}}
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self._said = {int(percent): said for percent, said in state["said"].items()}
+        self._reported = {int(percent): time for percent, time in state["said"].items()}
 
 
 @dataclass(frozen=True, slots=True)

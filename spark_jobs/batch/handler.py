@@ -26,7 +26,8 @@ from typing import Any, Final, NoReturn
 
 from floodmark.producers.clients.admin import begin_offsets, compacted_topics
 from floodmark.producers.strategies.basic import Explicit
-from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import (
     InvalidOutputError,
     PromiseBrokenError,
@@ -426,7 +427,6 @@ class Drive:
         if emitter is not None and not emitter.ended and not self._sink.is_there(batch_id):
             emitter.grow(self._sink.partitions() or 1)
             written = self._sink.rows()
-            emitter.counts = written is not None
             for partition, rows in (written or {}).items():
                 emitter.count(partition, rows)
             if output is not None and not progress.ended:
@@ -435,7 +435,7 @@ class Drive:
                 emitter.end()
             holds = progress.tracker.holds()
             holder = None if not holds else holds[0].holder
-            marks = emitter.marks(time.time_ns() // 1_000_000, holder)
+            marks = emitter.marks(time.time_ns() // 1_000_000, holder, counted=written is not None)
         self._sink.commit(batch_id, marks)
 
     @property

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, bounded_out_of_orderness, with_idleness
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Membership, Status, Tracker
 from floodmark.schemas.completeness.buffer import Buffer
 from floodmark.spark_jobs import avro, read, write
@@ -56,7 +57,7 @@ def test_the_pure_core_does_what_the_stream_expects(case):
             emitter.mark_active()
             tell(emitter)
         for event in step["events"]:
-            emitter.send(0, event, now).land()
+            emitter.send(0, event, now).ack()
             # Late is late by the watermark, not by the window: a row may miss it and still find its window open.
             late += tracker.watermark is not None and event < tracker.watermark
             buffer.add(event, event)

@@ -73,6 +73,8 @@ def test_no_record_comes_behind_its_partitions_mark(kafka, topic):
     with producer(kafka, target, interval=timedelta(milliseconds=1)) as ours:
         for event_time in range(20_000):
             ours.produce(b"%d" % event_time, event_time=event_time, key=b"k%d" % (event_time % 40))
+            if event_time % 2_000 == 0:
+                ours.flush()
         ours.end()
     marks = 0
     for records in log(kafka, target).values():

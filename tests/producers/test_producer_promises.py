@@ -23,7 +23,8 @@ from floodmark.producers import (
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.outbox import Outbox
 from floodmark.producers.readers.check import check_topic
-from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Membership, Status, decode_watermark
 from floodmark.schemas.errors import DeliveryError, EndedError, LateRecordError, UsageError
 from support.harness import drain, until
@@ -51,7 +52,12 @@ def faults(kafka, target):
 def statuses(kafka, target):
     with Observer(kafka.config, [target]) as observer:
         found = []
-        until(lambda: found.extend(observer.poll()) or observer.trackers[target].advance() or observer.ended, "the end")
+        until(
+            lambda: (
+                found.extend(observer.poll()) or observer.trackers[target].advance() or observer.trackers[target].ended
+            ),
+            "the end",
+        )
     return [record.record.status if isinstance(record, Mark) else record.value for record in found]
 
 
@@ -162,7 +168,12 @@ def test_a_failed_record_is_named_and_holds_until_resend_has_brought_it(kafka, t
     assert (ours.watermark, ours.metrics().failed, ours.failed) == (50, 0, [])
     with Observer(kafka.config, [target]) as observer:
         found = []
-        until(lambda: found.extend(observer.poll()) or observer.trackers[target].advance() or observer.ended, "the end")
+        until(
+            lambda: (
+                found.extend(observer.poll()) or observer.trackers[target].advance() or observer.trackers[target].ended
+            ),
+            "the end",
+        )
     rows = [(row.value, row.key, row.headers) for row in found if isinstance(row, Data)]
     assert rows == [(b"0", None, None), (b"50", None, None), (b"12", b"k", [("h", b"v")])]
     before = found[next(at for at, row in enumerate(found) if isinstance(row, Data) and row.value == b"50") - 1]
@@ -244,10 +255,10 @@ def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(ro
     emitter = Emitter(Identity("a", 1), ascending().build(), partitions=3)
     client = FullClient(room)
     outbox = Outbox(client, "t", emitter, Clock())
-    assert outbox.send_marks(insist=False) == emitter.announced == (room == 3)
+    assert outbox.send_marks(insist=False) == emitter.registered == (room == 3)
     client.room = 100
     assert outbox.send_marks(insist=False)
-    assert emitter.announced
+    assert emitter.registered
     outbox.send(b"x", None, 0, None, event_time=5, now=0)
     sequences = {}
     for partition, value in client.queued[:-1]:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from confluent_kafka import Producer
 from floodmark.producers import Data, Mark, Observer
 from floodmark.producers.strategies.basic import Explicit
-from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, control_key, encode_watermark
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.records import FORMAT_VERSION, HEADER
@@ -88,10 +89,10 @@ class Log:
             emitter = emitters[entry.source]
             match entry:
                 case Put(name, values, partition):
-                    if not emitter.announced:
+                    if not emitter.registered:
                         emitter.mark_active()
                         say(name)
-                    emitter.send(partition, values[1]).land()  # one idempotent client keeps the order
+                    emitter.send(partition, values[1]).ack()  # one idempotent client keeps the order
                     producer.produce(topic, value=encode(values), partition=partition)
                 case Say(name, "idle"):
                     emitter.mark_idle()

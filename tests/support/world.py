@@ -14,7 +14,8 @@ from random import Random
 from typing import Any
 
 from floodmark.producers.strategies.basic import Explicit
-from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, control_key, encode_watermark, is_late
 from floodmark.schemas.classify import Sorter
 from floodmark.schemas.completeness.position import Position
@@ -123,12 +124,12 @@ class Source:
     def send(self, event_time: int, *, lost: bool) -> None:
         """Write a record; its acknowledgement is still to come.  ``lost``: Kafka never got it."""
         partition = self.chance.randrange(self.emitter.partitions)
-        shipment = self.emitter.send(partition, event_time)
+        in_flight = self.emitter.send(partition, event_time)
         if lost:
             self.emitter.unsend(partition)
             return
         self._write(partition, Row(event_time))
-        self.unacknowledged.append((event_time, shipment))
+        self.unacknowledged.append((event_time, in_flight))
 
     def work(self) -> None:
         """Send some events, not below the floor; move on; perhaps mark."""
@@ -136,7 +137,7 @@ class Source:
         for _ in range(chance.randrange(4)):
             self.send(self.floor + chance.randrange(25), lost=chance.random() < 0.05)
         while self.queued is None and self.unacknowledged and chance.random() < 0.8:
-            self.unacknowledged.pop(0)[1].land()  # type: ignore[attr-defined]
+            self.unacknowledged.pop(0)[1].ack()  # type: ignore[attr-defined]
         if chance.random() < 0.6:
             self.floor += chance.randrange(8)
             self.generator.advance(self.floor)
@@ -160,7 +161,7 @@ class Source:
             self.start()
         self.reconnect()
         while self.unacknowledged:
-            self.unacknowledged.pop(0)[1].land()  # type: ignore[attr-defined]
+            self.unacknowledged.pop(0)[1].ack()  # type: ignore[attr-defined]
         self.emitter.grow(len(self.topic.partitions))
         self.emitter.end()
         self.mark()

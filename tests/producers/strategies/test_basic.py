@@ -11,7 +11,7 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.strategies.basic import strategy_of
+from floodmark.producers.strategies.generator import strategy_of
 from floodmark.schemas.errors import InvalidEventTimeError, UsageError, WatermarkRegressionError
 
 SECOND = timedelta(seconds=1)

@@ -12,7 +12,9 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.strategies.emitter import SHIPMENT_SIZE, Emitter, Identity
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import EndedError, IdleError, UsageError
@@ -33,24 +35,24 @@ def test_a_mark_is_held_below_a_record_under_way():
     first = ours.send(0, 12)
     ours.send(0, 30)
     assert ours.marks(now=0)[0][1].watermark == 12
-    first.land()
-    first.land()
+    first.ack()
+    first.ack()
     assert ours.marks(now=0)[0][1].watermark == 30
 
 
 def test_a_failed_record_holds_for_good():
     ours = emitter()
-    ours.send(0, 12).land(failed=True)
-    ours.send(0, 30).land()
+    ours.send(0, 12).ack(failed=True)
+    ours.send(0, 30).ack()
     ours.marks(now=0)
-    ours.send(0, 40).land()
+    ours.send(0, 40).ack()
     assert ours.marks(now=0)[0][1].watermark == 12
 
 
 def test_marks_go_to_every_partition_with_its_own_sequence_and_count():
     ours = emitter(partitions=3)
     for partition in (0, 0, 2):
-        ours.send(partition, 12).land()
+        ours.send(partition, 12).ack()
     ours.marks(now=0)
     assert [(p, m.sequence, m.records) for p, m in ours.marks(now=0)] == [(0, 1, 2), (1, 1, 0), (2, 1, 1)]
 
@@ -94,43 +96,43 @@ def test_a_record_never_handed_over_is_not_counted():
     ours.send(0, 12)
     ours.unsend(0)
     assert ours.marks(now=0)[0][1].records == 0
-    assert ours.held_at() is None
+    assert ours.watermark_hold is None
 
 
 def test_a_failed_record_that_is_sent_again_is_held_for_until_it_lands():
     ours = emitter()
-    shipment = ours.send(0, 12)
-    ours.fail(shipment, 0)
-    ours.send(0, 50).land()
+    in_flight = ours.send(0, 12)
+    ours.fail(in_flight, 0)
+    ours.send(0, 50).ack()
     assert (ours.marks(now=0)[0][1].watermark, ours.failed) == (12, 1)
-    again = ours.resend(shipment, 0)
+    again = ours.resend(in_flight, 0)
     assert (ours.marks(now=0)[0][1].watermark, ours.failed) == (12, 0)
-    again.land()
-    assert ours.held_at() is None
+    again.ack()
+    assert ours.watermark_hold is None
     assert ours.marks(now=0)[0][1].watermark == 50
 
 
 def test_of_several_failed_records_the_last_one_sent_again_lets_go():
     ours = emitter()
-    shipment = ours.send(0, 12)
-    assert ours.send(0, 13) is shipment
+    in_flight = ours.send(0, 12)
+    assert ours.send(0, 13) is in_flight
     for _ in range(2):
-        ours.fail(shipment, 0)
-    ours.resend(shipment, 0).land()
-    assert ours.held_at() == 12, "which of the two it was is not known"
-    ours.resend(shipment, 0).land()
-    assert ours.held_at() is None
+        ours.fail(in_flight, 0)
+    ours.resend(in_flight, 0).ack()
+    assert ours.watermark_hold == 12, "which of the two it was is not known"
+    ours.resend(in_flight, 0).ack()
+    assert ours.watermark_hold is None
 
 
 def test_a_record_that_failed_is_counted_only_where_a_mark_has_done_so():
     ours = emitter()
     ours.fail(ours.send(0, 12), 0)
     assert ours.marks(now=0)[0][1].records == 0
-    shipment = ours.send(0, 12)
+    in_flight = ours.send(0, 12)
     assert ours.marks(now=0)[0][1].records == 1
-    ours.fail(shipment, 0)
+    ours.fail(in_flight, 0)
     assert ours.marks(now=0)[0][1].records == 1, "readers miss it, and say so"
-    ours.resend(shipment, 0).land()
+    ours.resend(in_flight, 0).ack()
     assert ours.marks(now=0)[0][1].records == 2
 
 
@@ -139,17 +141,17 @@ def test_what_landed_behind_a_record_that_holds_is_forgotten():
     ours.send(0, 0)
     for event_time in range(1, 10_000):
         ours.marks(now=0)
-        ours.send(0, event_time).land()
-    assert ours.held_at() == 0
-    assert len(list(ours._shipments)) < 200  # noqa: SLF001  # memory has no other face
+        ours.send(0, event_time).ack()
+    assert ours.watermark_hold == 0
+    assert len(list(ours._in_flight)) < 200  # noqa: SLF001  # memory has no other face
 
 
 def test_the_first_event_time_can_be_marked_and_the_last_does_not_end():
     early = Emitter(Identity("a", 1), bounded_out_of_orderness(timedelta(days=1)).build(), 1)
-    early.send(0, EARLIEST).land()
+    early.send(0, EARLIEST).ack()
     assert early.marks(now=0)[0][1].watermark == EARLIEST
     late = emitter()
-    late.send(0, END_OF_TIME).land()
+    late.send(0, END_OF_TIME).ack()
     assert late.marks(now=0)[0][1].watermark == END_OF_TIME - 1
     tracker = Tracker({"t"})
     tracker.apply(late.marks(0)[0][1], topic="t", partition=0, log_time=0)
@@ -160,7 +162,7 @@ def test_the_first_event_time_can_be_marked_and_the_last_does_not_end():
 def test_the_largest_mark_that_can_be_configured_can_be_encoded():
     generator = percentile(timedelta(seconds=1), tuple(range(100 - MAX_PERCENTS + 1, 101))).build()
     ours = Emitter(Identity("s" * 200, 2**62, Membership(2**31 - 1, 2**31 - 1), lease=2**40), generator, 1)
-    ours.send(0, END_OF_TIME).land()
+    ours.send(0, END_OF_TIME).ack()
     assert len(encode_watermark(ours.marks(END_OF_TIME)[0][1])) <= 1024
 
 
@@ -179,12 +181,12 @@ def test_a_punctuation_is_due_as_soon_as_nothing_is_under_way_below_it():
     ours.marks(now=0)
     before = ours.send(0, 30)
     ours.send(0, 49, value=b"50")
-    shipments = [before, *(ours.send(0, event_time) for event_time in range(60, 70))]
+    in_flight = [before, *(ours.send(0, event_time) for event_time in range(60, 70))]
     assert not ours.due, "it would be held below the records under way"
     assert ours.marks(now=0)[0][1].watermark == 30
-    shipments[0].land()
+    in_flight[0].ack()
     assert not ours.due, "the punctuating record itself is under way"
-    before.land()
+    before.ack()
     assert [(ours.due, ours.watermark) for _ in range(3)] == [(True, 50)] * 3, "asking changes nothing"
     assert ours.marks(now=0)[0][1].watermark == 50
     assert not ours.due
@@ -192,14 +194,14 @@ def test_a_punctuation_is_due_as_soon_as_nothing_is_under_way_below_it():
 
 def test_idleness_goes_by_a_clock_that_is_never_set():
     ours = Emitter(Identity("a", 1), with_idleness(ascending(), timedelta(seconds=60)).build(), 1)
-    ours.send(0, 1, now=1_000_000).land()
+    ours.send(0, 1, now=1_000_000).ack()
     assert ours.marks(1_120_010, steady=1_000_010)[0][1].status is Status.ACTIVE, "the wall clock was set"
     assert ours.marks(0, steady=1_060_001)[0][1].status is Status.IDLE
 
 
 def test_a_source_that_woke_without_a_record_falls_asleep_again():
     ours = Emitter(Identity("a", 1), with_idleness(ascending(), timedelta(seconds=1)).build(), 1)
-    ours.send(0, 1, now=0).land()
+    ours.send(0, 1, now=0).ack()
     said = [ours.marks(1_001)[0][1].status]
     ours.mark_active()
     said += [ours.marks(now)[0][1].status for now in (2_000, 2_001)]
@@ -237,24 +239,24 @@ class EmitterMachine(RuleBasedStateMachine):
         self.counted = 0
         self.mark()
 
-    def note(self, partition, row, shipment):
+    def note(self, partition, row, in_flight):
         self.logs[partition].append(row)
-        self.open.append((partition, row, shipment))
+        self.open.append((partition, row, in_flight))
 
     @precondition(lambda self: self.emitter.status is Status.ACTIVE)
-    @rule(ahead=st.integers(0, 20), draw=st.integers(0, 3), many=st.sampled_from([1, 1, SHIPMENT_SIZE]))
+    @rule(ahead=st.integers(0, 20), draw=st.integers(0, 3), many=st.sampled_from([1, 1, IN_FLIGHT_SIZE]))
     def send(self, ahead, draw, many):
         partition = draw % self.emitter.partitions
         for _ in range(many):
             event_time = self.floor + ahead
-            shipment = self.emitter.send(partition, event_time, self.steady)
-            self.note(partition, {"time": event_time, "is": "open", "marked": False}, shipment)
+            in_flight = self.emitter.send(partition, event_time, self.steady)
+            self.note(partition, {"time": event_time, "is": "open", "marked": False}, in_flight)
 
     @precondition(lambda self: self.emitter.status is Status.ACTIVE)
     @rule(ahead=st.integers(0, 20))
     def send_in_vain(self, ahead):
-        shipment = self.emitter.send(0, self.floor + ahead, self.steady)
-        self.emitter.unsend(0, shipment)
+        in_flight = self.emitter.send(0, self.floor + ahead, self.steady)
+        self.emitter.unsend(0, in_flight)
 
     @precondition(lambda self: not self.emitter.ended)
     @rule(step=st.integers(0, 10))
@@ -266,22 +268,22 @@ class EmitterMachine(RuleBasedStateMachine):
     @rule(data=st.data(), failed=st.booleans(), many=st.sampled_from([1, 1, 1000]))
     def report(self, data, failed, many):
         for _ in range(min(many, len(self.open))):
-            partition, row, shipment = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)) if many == 1 else 0)
+            partition, row, in_flight = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)) if many == 1 else 0)
             row["is"] = "failed" if failed else "there"
             if failed:
-                self.emitter.fail(shipment, partition)
-                self.failed.append((partition, row, shipment))
+                self.emitter.fail(in_flight, partition)
+                self.failed.append((partition, row, in_flight))
                 self.counted += row["marked"]
             else:
-                shipment.land()
+                in_flight.ack()
 
     @precondition(lambda self: self.failed and self.emitter.status is Status.ACTIVE)
     @rule(many=st.sampled_from([1, 1000]))
     def resend(self, many):
         for _ in range(min(many, len(self.failed))):
-            partition, row, shipment = self.failed.pop()
+            partition, row, in_flight = self.failed.pop()
             again = {"time": row["time"], "is": "open", "marked": False}
-            self.note(partition, again, self.emitter.resend(shipment, partition, self.steady))
+            self.note(partition, again, self.emitter.resend(in_flight, partition, self.steady))
 
     @rule(forward=st.integers(0, 60), jump=st.sampled_from([0, 0, -500_000, 500_000]))
     def time_passes(self, forward, jump):
@@ -349,7 +351,7 @@ class EmitterMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_holds_exactly_while_something_is_open_or_failed(self):
-        assert (self.emitter.held_at() is None) == (not self.open and not self.failed)
+        assert (self.emitter.watermark_hold is None) == (not self.open and not self.failed)
         assert self.emitter.failed == len(self.failed)
 
     def teardown(self):

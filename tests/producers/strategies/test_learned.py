@@ -15,7 +15,8 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.strategies.emitter import Emitter, Identity
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Status
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 
@@ -83,22 +84,22 @@ def test_idleness(timeout, steps):
 
 def test_an_idle_source_says_so_and_comes_back_with_its_next_event():
     emitter = Emitter(Identity("a", 1), with_idleness(ascending(), 10 * MS).build(), partitions=1)
-    emitter.send(0, 5, now=0).land()
+    emitter.send(0, 5, now=0).ack()
     assert [emitter.marks(now)[0][1].status for now in (5, 16)] == [Status.ACTIVE, Status.IDLE]
     emitter.mark_active()
     assert emitter.marks(17)[0][1].status is Status.ACTIVE, "it is about to send"
-    emitter.send(0, 6, now=17).land()
+    emitter.send(0, 6, now=17).ack()
     assert emitter.marks(18)[0][1].status is Status.ACTIVE
 
 
 def test_a_source_that_is_held_or_under_way_is_not_idle():
     emitter = Emitter(Identity("a", 1), with_idleness(ascending(), 10 * MS).build(), partitions=1)
-    shipment = emitter.send(0, 5, now=0)
+    in_flight = emitter.send(0, 5, now=0)
     assert emitter.marks(99)[0][1].status is Status.ACTIVE, "its record is not acknowledged"
-    shipment.land()
-    emitter.paused = True
+    in_flight.ack()
+    emitter.pause()
     assert emitter.marks(199)[0][1].status is Status.ACTIVE, "alignment holds it"
-    emitter.paused = False
+    emitter.unpause()
     assert emitter.marks(299)[0][1].status is Status.IDLE
 
 
@@ -107,9 +108,9 @@ def test_the_oldest_record_under_way_is_the_processing_time_watermark():
     first = emitter.send(0, 500, now=70)
     assert emitter.marks(80)[0][1].processing_time_watermark == 70
     second = emitter.send(0, 600, now=90)
-    first.land()
+    first.ack()
     assert emitter.marks(100)[0][1].processing_time_watermark == 90
-    second.land()
+    second.ack()
     assert emitter.marks(110)[0][1].processing_time_watermark is None
 
 
@@ -118,7 +119,7 @@ def test_percentiles_are_what_the_delays_say_and_stand_in_the_marks():
     emitter = Emitter(Identity("a", 1), percentile(200 * MS, (33, 66, 99, 100)).build(), partitions=1)
     for number in range(3_000):
         for behind in (0, 0, 0, 0, 0, 10, 10, 10, 100, 100):
-            emitter.send(0, number * 1_000 - behind).land()
+            emitter.send(0, number * 1_000 - behind).ack()
     record = emitter.marks(0)[0][1]
     largest = 2_999_000
     behind = {percent: largest - time for percent, time in record.percentiles.items()}

@@ -1,0 +1,115 @@
+"""Idleness around any strategy: a source that is silent for too long asks readers not to wait for it.  Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from floodmark.producers.strategies.generator import Generator, Strategy, duration_of, strategy_of
+from floodmark.schemas.errors import CorruptSnapshotError
+from typing_extensions import override
+
+
+class _WithIdleness(Generator):
+    """Forward everything to another generator, and measure its silence."""
+
+    def __init__(self, inner: Generator, timeout: int) -> None:
+        self._inner = inner
+        self._timeout = timeout
+        self._last_event: int | None = None
+        self._silent = 0
+        """How long it had been silent at the last tick; the clock itself means nothing to the next process."""
+        self._timed_out = False
+
+    @override
+    def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
+        self._inner.on_event(event_time, now, value)
+        self._last_event, self._silent, self._timed_out = now, 0, False
+
+    @override
+    def on_tick(self, now: int, wall: int | None = None) -> None:
+        # The first tick starts the clock: a source without any event yet has its timeout, too.
+        self._last_event = now - self._silent if self._last_event is None else self._last_event
+        self._silent = now - self._last_event
+        self._timed_out = self._silent > self._timeout
+        self._inner.on_tick(now, wall)
+
+    @override
+    def advance(self, watermark: int) -> None:
+        self._inner.advance(watermark)
+        self._last_event, self._silent, self._timed_out = None, 0, False  # a promise breaks the silence
+
+    @override
+    def watermark(self) -> int | None:
+        return self._inner.watermark()
+
+    @property
+    @override
+    def stamps(self) -> bool:
+        return self._inner.stamps
+
+    @override
+    def stamp(self, wall: int) -> int:
+        return self._inner.stamp(wall)
+
+    @override
+    def percentiles(self) -> Mapping[int, int] | None:
+        return self._inner.percentiles()
+
+    @property
+    @override
+    def idle(self) -> bool:
+        return self._timed_out or self._inner.idle
+
+    @property
+    @override
+    def punctual(self) -> bool:
+        return self._inner.punctual
+
+    @override
+    def snapshot(self) -> dict[str, Any]:
+        return {"silent": self._silent, "idle": self._timed_out, "inner": self._inner.snapshot()}
+
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        try:
+            silent, timed_out, inner = int(state.get("silent", 0)), bool(state["idle"]), state["inner"]
+        except (KeyError, TypeError, ValueError) as error:
+            reason, advice = f"{type(error).__name__}: {error}", "restore it into the strategy that it was taken from"
+            raise CorruptSnapshotError(where="of idleness", reason=reason, advice=advice) from error
+        self._inner.restore(inner)
+        self._last_event, self._silent, self._timed_out = None, silent, timed_out
+
+
+@dataclass(frozen=True, slots=True)
+class _Idleness(Strategy):
+    inner: Strategy
+    timeout: int
+
+    def build(self) -> Generator:
+        return _WithIdleness(self.inner.build(), self.timeout)
+
+
+def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
+    """Add idleness to any strategy: a source without an event or a promise for ``timeout`` is marked idle.
+
+    The delay that it introduces is the timeout plus at most one interval of marks, since idleness is a mark, too.  The
+    source is marked active again before its next record.  Silence is measured by a clock that is never set.
+
+    Args:
+        strategy: the one that knows the watermark; everything else is its own.
+        timeout: the longest silence of an active source.
+
+    Raises:
+        UsageError: where the timeout is not more than 0, or there is no strategy.
+
+    >>> from floodmark.producers.strategies.basic import ascending
+    >>> generator = with_idleness(ascending(), timedelta(milliseconds=10)).build()
+    >>> generator.on_tick(100), generator.idle
+    (None, False)
+    >>> generator.on_tick(111), generator.idle
+    (None, True)
+    >>> generator.on_event(5, now=112), generator.idle
+    (None, False)
+    """
+    return _Idleness(strategy_of(strategy), duration_of(timeout, "the timeout of idleness", 1))

@@ -1,0 +1,100 @@
+"""Which records are not acknowledged yet, and the earliest event time among them.  Pure.
+
+Acknowledgements come in any order.  Records are not kept one by one: those sent one after another share an `InFlight`,
+so that a delivery report costs one call and no memory.
+"""
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+IN_FLIGHT_SIZE: Final = 256
+"""Records per `InFlight`: few enough that a mark is held no further back than the records really in flight."""
+
+
+class InFlight:
+    """Records sent one after the other, not all of them acknowledged: one counter and the earliest event time.
+
+    It holds the watermark at its earliest event time until every record is acknowledged; one that has failed, until it
+    was sent again in a later one.
+
+    Args:
+        round_: how many rounds of marks were sent before its first record.
+    """
+
+    __slots__ = ("earliest", "failed", "pending", "round", "sent", "since")
+
+    def __init__(self, round_: int = 0) -> None:
+        self.round = round_
+        self.sent = 0
+        self.pending = 0
+        self.failed = 0
+        self.earliest: int | None = None
+        self.since: int | None = None
+        """When the first of those pending may have been sent, by the clock that `Emitter.send` is called with."""
+
+    def send(self, event_time: int, now: int | None = None) -> None:
+        """Count a record as pending, since ``now``."""
+        if not self.pending:
+            self.since = now
+            self.earliest = self.earliest if self.failed else event_time
+        self.sent += 1
+        self.pending += 1
+        if self.earliest is None or event_time < self.earliest:
+            self.earliest = event_time
+
+    def ack(self, *, failed: bool = False) -> None:
+        """Count a record as acknowledged; or as failed: then it holds until `Emitter.resend`."""
+        self.pending -= 1
+        self.failed += failed
+
+    @property
+    def holds(self) -> bool:
+        """Whether a record of it is not acknowledged."""
+        return self.pending > 0 or self.failed > 0
+
+
+class InFlights:
+    """Every `InFlight` that holds, ordered by event time; those that are acknowledged are forgotten on the way.
+
+    >>> all_ = InFlights()
+    >>> all_.open.send(event_time=12)
+    >>> first = all_.close(round_=1)
+    >>> all_.open.send(event_time=30)
+    >>> all_.earliest()
+    12
+    >>> first.ack()
+    >>> all_.earliest()
+    30
+    """
+
+    def __init__(self) -> None:
+        self.open = InFlight()
+        """The one that the next record belongs to."""
+        self._closed: list[tuple[int, int, InFlight]] = []
+        self._number = 0
+        self._limit = 64
+
+    def close(self, round_: int) -> InFlight:
+        """Open another one; returns the one until now, which takes no more records."""
+        closed, self.open = self.open, InFlight(round_)
+        if closed.earliest is not None and closed.holds:
+            self._number += 1
+            heapq.heappush(self._closed, (closed.earliest, self._number, closed))
+        if len(self._closed) > self._limit:  # one that holds for long must not keep all that is acknowledged behind it
+            self._closed = [entry for entry in self._closed if entry[2].holds]
+            heapq.heapify(self._closed)
+            self._limit = 2 * len(self._closed) + 64
+        return closed
+
+    def earliest(self) -> int | None:
+        """Return the earliest event time that is not acknowledged; ``None``: there is none."""
+        while self._closed and not self._closed[0][2].holds:  # one that holds no more never does again
+            heapq.heappop(self._closed)
+        closed = self._closed[0][0] if self._closed else None
+        open_ = self.open.earliest if self.open.holds else None
+        return closed if open_ is None or (closed is not None and closed < open_) else open_
+
+    def __iter__(self) -> Iterator[InFlight]:
+        yield self.open
+        yield from (in_flight for _, _, in_flight in self._closed)
