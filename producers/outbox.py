@@ -13,7 +13,7 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import InFlight
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import DeliveryError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, control_key
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, mark_key
 
 _log = logging.getLogger(__name__)
 _QUEUE_TIMEOUT: Final = 60.0
@@ -57,7 +57,7 @@ class Outbox:
         self._topic = topic
         self._emitter = emitter
         self._clock = clock
-        self._key = control_key(emitter.identity.source)
+        self._key = mark_key(emitter.identity.source)
         self._headers: Headers = [(HEADER, FORMAT_VERSION)]
         self._failed_marks: dict[int, tuple[bytes, str]] = {}
         self._marks_under_way = 0

@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared
 from floodmark.producers.readers.replay import read_to_end
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import BrokerUnavailableError, UnreadableControlRecordError
-from floodmark.schemas.records import WatermarkRecord, is_control_key
+from floodmark.schemas.errors import BrokerUnavailableError, UnreadableMarkError
+from floodmark.schemas.records import WatermarkRecord, is_mark_key
 
 _log = logging.getLogger(__name__)
 _TAIL: Final = 100
@@ -50,11 +50,11 @@ def _newest(messages: Iterable[Message]) -> dict[str, WatermarkRecord]:
     found: dict[str, WatermarkRecord] = {}
     for message in messages:
         key, value = message.key(), message.value()
-        if not isinstance(key, bytes) or not is_control_key(key):
+        if not isinstance(key, bytes) or not is_mark_key(key):
             continue
         try:
             mark = decode_watermark(key, value if isinstance(value, bytes) else None)
-        except UnreadableControlRecordError:
+        except UnreadableMarkError:
             continue  # whoever reads the topic counts it
         last = found.get(mark.source)
         if last is None or (mark.epoch, mark.sequence) > (last.epoch, last.sequence):

@@ -33,7 +33,7 @@ from floodmark.schemas.records import (
     Membership,
     Status,
     WatermarkRecord,
-    is_control_key,
+    is_mark_key,
 )
 from floodmark.schemas.timestamps import event_time_of, is_late
 
@@ -167,7 +167,7 @@ class WatermarkedProducer:
         emitter = self._emitter
         time = None if self._stamps and event_time is None else self._time_of(event_time)
         raw_key = key.encode() if isinstance(key, str) else key
-        if is_control_key(raw_key):
+        if is_mark_key(raw_key):
             raise ReservedKeyError(key=raw_key, prefix=KEY_PREFIX)
         if headers is not None and any(name == HEADER for name, _ in headers):
             reason = f"{self!r}: the header {HEADER!r} is that of watermark records, and plain consumers skip it"

@@ -14,8 +14,8 @@ from floodmark.schemas.records import (
     Membership,
     Status,
     WatermarkRecord,
-    control_key,
-    is_control_key,
+    is_mark_key,
+    mark_key,
 )
 from floodmark.schemas.timestamps import END_OF_TIME, event_time_of, from_datetime, is_late, milliseconds, to_datetime
 from floodmark.schemas.tracker import Hold, Tracker, Verdict
@@ -34,13 +34,13 @@ __all__ = [
     "Tracker",
     "Verdict",
     "WatermarkRecord",
-    "control_key",
     "decode_watermark",
     "encode_watermark",
     "event_time_of",
     "from_datetime",
-    "is_control_key",
     "is_late",
+    "is_mark_key",
+    "mark_key",
     "milliseconds",
     "to_datetime",
     "watermark_schema",

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Final
 
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import UnreadableControlRecordError
-from floodmark.schemas.ledger import Discord, Ledger
+from floodmark.schemas.counts import Mismatch, RecordCounts
+from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord, source_of
 from floodmark.schemas.timestamps import is_late
 
@@ -40,7 +40,7 @@ class Fault(Enum):
     SURPLUS_ROWS = "surplus rows"
     """More data records stand in a partition than its sources have counted: duplicates, or a writer without marks."""
     UNREADABLE_MARK = "unreadable mark"
-    """A control key without a readable watermark record."""
+    """A mark key without a readable watermark record."""
     UNREADABLE_ROW = "unreadable row"
     """A data record that does not decode, or has no event time."""
     UNREADABLE_TOPIC = "unreadable topic"
@@ -115,7 +115,7 @@ class Checker:
     >>> from floodmark.schemas.codec import encode_watermark
     >>> mark = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=30, partitions=1, emitted_at=0, records=0)
     >>> checker = Checker()
-    >>> for finding in checker.control(0, 0, b"__floodmark__/a", encode_watermark(mark), [("floodmark", b"1")]):
+    >>> for finding in checker.mark(0, 0, b"__floodmark__/a", encode_watermark(mark), [("floodmark", b"1")]):
     ...     print(finding)
     >>> for finding in checker.data(0, 1, event_time=12):
     ...     print(finding)
@@ -127,7 +127,7 @@ class Checker:
         self.records: Counter[str] = Counter()
         """How many ``data`` and ``marks`` were seen."""
         self._partitions: dict[int, _Partition] = defaultdict(_Partition)
-        self._ledger = None if compacted else Ledger({("", number) for number in partial})
+        self._record_counts = None if compacted else RecordCounts({("", number) for number in partial})
         self._sizes: dict[int, int] = {}
         self._version = 0
         self._named = 0
@@ -149,8 +149,8 @@ class Checker:
         """
         self.records["data"] += 1
         state = self._partitions[partition]
-        if self._ledger is not None:
-            self._ledger.read("", partition, 1)
+        if self._record_counts is not None:
+            self._record_counts.on_rows("", partition, 1)
         state.last_offset = offset
         if not readable:
             message = "the value does not decode to one with an event time" + (reason and f": {reason}")
@@ -167,15 +167,13 @@ class Checker:
         if ended and len(members) >= self._sizes.get(self._version, 1):
             yield Finding(Fault.AFTER_END, partition, offset, None, "a data record, and all sources have ended")
 
-    def control(
-        self, partition: int, offset: int, key: bytes, value: bytes | None, headers: Headers
-    ) -> Iterator[Finding]:
-        """Take a record under a control key."""
+    def mark(self, partition: int, offset: int, key: bytes, value: bytes | None, headers: Headers) -> Iterator[Finding]:
+        """Take a record under a mark key."""
         state = self._partitions[partition]
         state.last_offset = offset
         try:
             record = decode_watermark(key, value)
-        except UnreadableControlRecordError as error:
+        except UnreadableMarkError as error:
             source = state.sources.get(source_of(key) or "")
             if source is not None:
                 source.is_unread = True
@@ -234,13 +232,11 @@ class Checker:
         source.last, source.is_unread = record, False
 
     def _counts(self, partition: int, offset: int, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
-        ledger = self._ledger
-        for found in (
-            () if ledger is None else ledger.take(record, topic="", partition=partition, offset=offset, rows=0)
-        ):
+        counts = self._record_counts
+        for found in () if counts is None else counts.on_mark(record, topic="", partition=partition, offset=offset):
             since = "the beginning" if found.after is None else f"offset {found.after}"
-            unit = "mark(s) missing" if found.discord is Discord.GAP else "row(s)"
-            yield _FAULTS[found.discord], f"{found.records} {unit} since {since}"
+            unit = "mark(s) missing" if found.kind is Mismatch.GAP else "row(s)"
+            yield _FAULTS[found.kind], f"{found.records} {unit} since {since}"
 
     def _members(self, state: _Partition) -> list[_Source]:
         return [s for s in state.sources.values() if s.last.membership.version == self._version]
@@ -279,7 +275,7 @@ class Checker:
 
 
 _FAULTS: Final = {
-    Discord.LOST: Fault.LOST_ROWS,
-    Discord.SURPLUS: Fault.SURPLUS_ROWS,
-    Discord.GAP: Fault.SEQUENCE_GAP,
+    Mismatch.LOST: Fault.LOST_ROWS,
+    Mismatch.SURPLUS: Fault.SURPLUS_ROWS,
+    Mismatch.GAP: Fault.SEQUENCE_GAP,
 }

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import UnreadableControlRecordError
-from floodmark.schemas.records import TIME_HEADER, WatermarkRecord, is_control_key, source_of
+from floodmark.schemas.errors import UnreadableMarkError
+from floodmark.schemas.records import TIME_HEADER, WatermarkRecord, is_mark_key, source_of
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.schemas.tracker import Tracker, Verdict
 
@@ -46,7 +46,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A control key whose value cannot be read: counted, no watermark moves, and its source is waited for."""
+    """A mark key whose value cannot be read: counted, no watermark moves, and its source is waited for."""
 
     topic: str
     partition: int
@@ -84,13 +84,13 @@ class Sorter:
     ) -> Data | Mark | Unreadable:
         """Return what one record is, in the order of its partition."""
         counts = self.counts[topic]
-        if key is None or not is_control_key(key):
+        if key is None or not is_mark_key(key):
             counts["data"] += 1
             return Data(topic, partition, offset, log_time, key, value, headers)
         again = offset < self._applied.get((topic, partition), 0)
         try:
             record = decode_watermark(key, value)
-        except UnreadableControlRecordError as error:
+        except UnreadableMarkError as error:
             counts["unreadable"] += 1
             if not again:
                 self.trackers[topic].apply_unreadable(

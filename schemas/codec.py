@@ -16,14 +16,14 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from floodmark.schemas.errors import (
     InvalidRecordError,
     SchemaError,
-    UnreadableControlRecordError,
+    UnreadableMarkError,
     UnreadableValueError,
 )
 from floodmark.schemas.records import KEY_PREFIX, Holder, Membership, Status, WatermarkRecord
 
 MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
-MAX_CONTROL_BYTES: Final = 1024
+MAX_MARK_BYTES: Final = 1024
 """No watermark record is larger; checked before anything is decoded."""
 _PERCENT: Final = re.compile(r"[1-9][0-9]?|100", re.ASCII)
 
@@ -140,7 +140,7 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
     """Return the Kafka value of a watermark record.
 
     Raises:
-        InvalidRecordError: where it would be larger than `MAX_CONTROL_BYTES`.
+        InvalidRecordError: where it would be larger than `MAX_MARK_BYTES`.
 
     >>> record = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=4, emitted_at=15)
     >>> decode_watermark(b"__floodmark__/JFK", encode_watermark(record)) == record
@@ -173,30 +173,30 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
             },
         }
     )
-    if len(data) > MAX_CONTROL_BYTES:
+    if len(data) > MAX_MARK_BYTES:
         raise InvalidRecordError(
-            source=record.source, field="its size", value=len(data), expected=f"at most {MAX_CONTROL_BYTES} bytes"
+            source=record.source, field="its size", value=len(data), expected=f"at most {MAX_MARK_BYTES} bytes"
         )
     return data
 
 
 def decode_watermark(key: bytes, value: bytes | None) -> WatermarkRecord:
-    """Return the watermark record under a control key.
+    """Return the watermark record under a mark key.
 
     A record has one encoding, and no other is read: a varint that is too long, a negative number of a branch or a
     symbol, a map in several blocks are refused, because the record does not encode to the same bytes again.
 
     Raises:
-        UnreadableControlRecordError: for anything else, whatever the bytes are.
+        UnreadableMarkError: for anything else, whatever the bytes are.
     """
-    if value is None or len(value) > MAX_CONTROL_BYTES:
+    if value is None or len(value) > MAX_MARK_BYTES:
         size = "no value" if value is None else f"{len(value)} bytes"
-        reason = f"it has {size}, expected at most {MAX_CONTROL_BYTES} bytes"
-        raise UnreadableControlRecordError(key=key, reason=reason)
+        reason = f"it has {size}, expected at most {MAX_MARK_BYTES} bytes"
+        raise UnreadableMarkError(key=key, reason=reason)
     try:
         fields = _WATERMARK.decode(value)
         if _WATERMARK.encode(fields) != value:
-            raise UnreadableControlRecordError(key=key, reason="it is not in the canonical form: it encodes otherwise")
+            raise UnreadableMarkError(key=key, reason="it is not in the canonical form: it encodes otherwise")
         membership, holder, percentiles = fields.pop("membership"), fields.pop("holder"), fields.pop("percentiles")
         record = WatermarkRecord(
             **{**fields, "status": Status(fields["status"])},
@@ -205,9 +205,9 @@ def decode_watermark(key: bytes, value: bytes | None) -> WatermarkRecord:
             percentiles=None if percentiles is None else {_percent(text): time for text, time in percentiles.items()},
         )
     except (UnreadableValueError, InvalidRecordError, ValueError) as error:
-        raise UnreadableControlRecordError(key=key, reason=str(error)) from error
+        raise UnreadableMarkError(key=key, reason=str(error)) from error
     if key != KEY_PREFIX + record.source.encode():
-        raise UnreadableControlRecordError(key=key, reason=f"its value is of another source, {record.source!r}")
+        raise UnreadableMarkError(key=key, reason=f"its value is of another source, {record.source!r}")
     return record
 
 

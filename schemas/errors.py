@@ -1,6 +1,6 @@
 """Every error Floodmark raises: a class with fields, whose message says who, what was expected, what came, what to do.
 
-The blame is in the type: `UsageError` is the caller's, `CorruptRecordError` the topic's, `EnvironmentProblemError` the
+The blame is in the type: `UsageError` is the caller's, `CorruptRecordError` the topic's, `InfrastructureError` the
 machine's, `PromiseBrokenError` a job's that would hand on a watermark its own rows contradict.
 """
 
@@ -107,10 +107,10 @@ class CorruptRecordError(FloodmarkError):
     """A record in a topic that cannot be read.  Shells count it and go on; the watermark does not move."""
 
 
-class UnreadableControlRecordError(CorruptRecordError):
-    """A record under a control key whose value is not a readable watermark record."""
+class UnreadableMarkError(CorruptRecordError):
+    """A record under a mark key whose value is not a readable watermark record."""
 
-    template = "control record with key {key!r} cannot be read: {reason}"
+    template = "mark with key {key!r} cannot be read: {reason}"
 
 
 class UnreadableValueError(CorruptRecordError):
@@ -188,23 +188,23 @@ class UnreadInputError(SnapshotError):
     )
 
 
-class EnvironmentProblemError(FloodmarkError):
+class InfrastructureError(FloodmarkError):
     """Something on the machine or the network is not as it must be."""
 
 
-class BrokerUnavailableError(EnvironmentProblemError):
+class BrokerUnavailableError(InfrastructureError):
     """No Kafka broker answered."""
 
     template = "no Kafka broker answered at {bootstrap_servers} within {seconds} s: {reason}"
 
 
-class UnknownTopicError(EnvironmentProblemError):
+class UnknownTopicError(InfrastructureError):
     """A topic that is not there."""
 
     template = "topic {topic!r} does not exist on {bootstrap_servers}; create it, or check the name"
 
 
-class DeliveryError(EnvironmentProblemError):
+class DeliveryError(InfrastructureError):
     """Records that Kafka did not take."""
 
     template = (
@@ -214,31 +214,31 @@ class DeliveryError(EnvironmentProblemError):
     )
 
 
-class FencedError(EnvironmentProblemError):
+class FencedError(InfrastructureError):
     """Another instance with the same identity has taken over."""
 
     template = "job {job!r} was fenced: another instance with the same name is writing to {topic!r}; stop one of them"
 
 
-class InjectorError(EnvironmentProblemError):
+class InjectorError(InfrastructureError):
     """An injection that cannot go on."""
 
     template = "injector {source!r}: {reason}; {advice}"
 
 
-class JavaError(EnvironmentProblemError):
+class JavaError(InfrastructureError):
     """No usable Java."""
 
     template = "Java {expected} is needed, found {found}: {advice}"
 
 
-class EmbeddedKafkaError(EnvironmentProblemError):
+class EmbeddedKafkaError(InfrastructureError):
     """The embedded Kafka did not come up, or its jars could not be fetched."""
 
     template = "embedded Kafka: {reason}; see {log}"
 
 
-class UnsupportedSparkError(EnvironmentProblemError):
+class UnsupportedSparkError(InfrastructureError):
     """A Spark whose engine lacks what the drive needs."""
 
     template = (

@@ -29,8 +29,8 @@ class Hold:
         return f"{place}: {self.reason}"
 
 
-def name_holds(topics: Mapping[str, TopicState], watermark: int | None) -> list[Hold]:
-    """Name what holds a stage's watermark where it is, the strongest reason first; see `Tracker.holds`."""
+def name_holders(topics: Mapping[str, TopicState], watermark: int | None) -> list[Hold]:
+    """Name what holds a stage's watermark where it is, the strongest reason first; see `Tracker.holders`."""
     holds = list(chain.from_iterable(_unknown(name, topic) for name, topic in topics.items()))
     if holds:
         return holds

@@ -140,10 +140,10 @@ def _is_time(value: int | None) -> bool:
     return value is None or EARLIEST <= value <= END_OF_TIME
 
 
-def is_control_key(key: bytes | None) -> bool:
+def is_mark_key(key: bytes | None) -> bool:
     """Tell a watermark record from data by its Kafka key alone.
 
-    >>> is_control_key(b"__floodmark__/JFK"), is_control_key(b"N14228"), is_control_key(None)
+    >>> is_mark_key(b"__floodmark__/JFK"), is_mark_key(b"N14228"), is_mark_key(None)
     (True, False, False)
     """
     return key is not None and key.startswith(KEY_PREFIX)
@@ -167,13 +167,13 @@ def header_time(headers: Sequence[tuple[str, str | bytes | None]] | None, name: 
 
 
 def source_of(key: bytes) -> str | None:
-    """Return the source that a control key names; ``None``: no source can have that id.
+    """Return the source that a mark key names; ``None``: no source can have that id.
 
     >>> source_of(b"__floodmark__/JFK"), source_of(b"__floodmark__/"), source_of(b"N14228")
     ('JFK', None, None)
     """
     name = key.removeprefix(KEY_PREFIX)
-    if not is_control_key(key) or not 0 < len(name) <= _MAX_SOURCE_BYTES:
+    if not is_mark_key(key) or not 0 < len(name) <= _MAX_SOURCE_BYTES:
         return None
     try:
         return name.decode()
@@ -181,10 +181,10 @@ def source_of(key: bytes) -> str | None:
         return None
 
 
-def control_key(source: str) -> bytes:
+def mark_key(source: str) -> bytes:
     """Return the Kafka key of a source's watermark records.
 
-    >>> control_key("JFK")
+    >>> mark_key("JFK")
     b'__floodmark__/JFK'
     """
     return KEY_PREFIX + source.encode()

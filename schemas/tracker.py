@@ -30,9 +30,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.schemas.holds import Hold, name_holds
+from floodmark.schemas.holds import Hold, name_holders
 from floodmark.schemas.records import WatermarkRecord
+from floodmark.schemas.snapshots import versioned
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.topic_state import ENDED, TopicState, Verdict, least
 
@@ -62,7 +62,7 @@ class Tracker:
     >>> _ = tracker.apply(mark("JFK", 0, 12), topic="flights", partition=0, log_time=2)
     >>> tracker.advance()
     12
-    >>> print(tracker.holds()[0])
+    >>> print(tracker.holders()[0])
     flights/0/JFK: lowest watermark
     """
 
@@ -105,7 +105,7 @@ class Tracker:
         return verdict
 
     def apply_unreadable(self, source: str | None, *, topic: str, partition: int, offset: int, log_time: int) -> bool:
-        """Take in that a value under a source's control key could not be read.
+        """Take in that a value under a source's mark key could not be read.
 
         What it said is not known: it may have begun anew with a lower watermark.  So the partition is unknown, and the
         watermark stays, until the next record of this source there is accepted, or is ignored for its old version
@@ -147,13 +147,13 @@ class Tracker:
         part = state.partitions.get(partition)
         return None if part is None else part.combine(state).watermark
 
-    def holds(self) -> list[Hold]:
+    def holders(self) -> list[Hold]:
         """Name what holds the watermark where it is, the strongest reason first.
 
         Everything unknown is named; where all is known, the sources with the lowest watermark; where all sources are
         idle, that.  Empty only when all input has ended.
         """
-        return name_holds(self._topics, self._watermark)
+        return name_holders(self._topics, self._watermark)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of the state as a value that JSON can carry; `restore` gives an equal tracker."""
@@ -171,27 +171,17 @@ class Tracker:
         Raises:
             CorruptSnapshotError: where it is of another format or damaged.
         """
-        try:
-            if snapshot["format"] not in {1, SNAPSHOT_FORMAT}:
-                raise CorruptSnapshotError(
-                    where="of the tracker",
-                    reason=f"its format is {snapshot['format']}, expected {SNAPSHOT_FORMAT} or 1",
-                    advice="use the Floodmark version that wrote it",
-                )
+        with versioned(snapshot, "of the tracker", 1, SNAPSHOT_FORMAT):
+            _require_whole(snapshot)
             tracker = cls(())
             tracker._watermark = snapshot["watermark"]
             tracker.counts.update(snapshot["counts"])
             tracker._topics = {name: TopicState.of(stored) for name, stored in sorted(snapshot["topics"].items())}
-            _require_whole(snapshot)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptSnapshotError(
-                where="of the tracker", reason=f"{type(error).__name__}: {error}", advice="restore an intact copy"
-            ) from error
         return tracker
 
 
 def _require_whole(value: object) -> None:
-    """Refuse a snapshot with a number that is none of ours: all are whole."""
+    """Refuse a snapshot with a number that is not whole: all of a tracker's are."""
     if isinstance(value, float | bool):
         raise TypeError(f"{value} is no whole number")
     if isinstance(value, Mapping | list | tuple):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from floodmark.producers.event_times.formats import InputFormat, Over, Resolved
 from floodmark.producers.event_times.time_policy import Timekeeper, TimePolicy
 from floodmark.schemas.errors import CorruptSnapshotError, InvalidEventTimeError, UnreadableValueError
-from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_control_key
+from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_mark_key
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late
 
 Headers = Sequence[tuple[str, bytes]]
@@ -53,7 +53,7 @@ class Lane(ABC):
 
     def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
         """Decide what becomes of one record, in the order of the log."""
-        if is_control_key(key):
+        if is_mark_key(key):
             self._count("reserved", "its key is that of a watermark record: passed on, it would be taken for one")
             return Way.OUT, _NONE
         try:

@@ -13,8 +13,8 @@ from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, begin_offs
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, LaneState
 from floodmark.producers.readers.replay import newest, read_to_end
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UnreadableControlRecordError
-from floodmark.schemas.records import control_key, is_control_key
+from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UnreadableMarkError
+from floodmark.schemas.records import is_mark_key, mark_key
 
 
 def _state_of(message: Message, key: bytes) -> LaneState | None:
@@ -42,7 +42,7 @@ def states_of(config: Config, topic: str, source: str, partitions: Iterable[int]
         BrokerUnavailableError: where the topic cannot be read.
         CorruptSnapshotError: where a state cannot be read.
     """
-    key = control_key(source)
+    key = mark_key(source)
     return newest(config, topic, partitions, lambda message: _state_of(message, key))
 
 
@@ -58,7 +58,7 @@ def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tupl
         UnknownTopicError, BrokerUnavailableError: where it cannot be read.
         CorruptSnapshotError: where a state cannot be read.
     """
-    key, found = control_key(source), dict[int, list[tuple[int, int]]]()
+    key, found = mark_key(source), dict[int, list[tuple[int, int]]]()
     for message in read_to_end(config, begin_offsets(config, [topic])):
         state = _state_of(message, key)
         if state is not None and state.lane["watermark"] is not None:
@@ -80,13 +80,13 @@ def take_back(config: Config, injection: Injection) -> int:
     Raises:
         InjectorError: where something else is there, or Kafka refuses; then nothing has been deleted.
     """
-    topic, key = injection.target_topic, control_key(injection.source)
+    topic, key = injection.target_topic, mark_key(injection.source)
     counted: dict[int, dict[int, int]] = {}
     data: Counter[int] = Counter()
     begins = begin_offsets(config, [topic])
     for message in read_to_end(config, begins):
         number, found, value = int(message.partition() or 0), message.key(), message.value()
-        if not is_control_key(found):
+        if not is_mark_key(found):
             data[number] += 1
             continue
         place = f"{topic}/{number}@{message.offset()}"
@@ -94,7 +94,7 @@ def take_back(config: Config, injection: Injection) -> int:
             raise _refusal(injection, f"{place} is a mark of {found!r}")
         try:
             record = decode_watermark(found, value)
-        except UnreadableControlRecordError as error:
+        except UnreadableMarkError as error:
             raise _refusal(injection, f"{place} is a mark that cannot be read") from error
         counted.setdefault(number, {})[record.epoch] = record.records or 0
     for number, count in data.items():

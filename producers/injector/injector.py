@@ -38,7 +38,7 @@ from floodmark.producers.injector.injected import states_of, take_back
 from floodmark.producers.injector.preview import Preview, look_ahead
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import InjectorError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord, control_key
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord, mark_key
 from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Injector(Closing):
         self._now = now
         self._decisions = {number: deque(steps) for number, steps in (decisions or {}).items()}
         self._replaying = decisions is not None
-        self._key = control_key(injection.source)
+        self._key = mark_key(injection.source)
         given, self._partitions = self._sizes()
         transactional = {
             "linger.ms": 20,

@@ -12,8 +12,8 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, shared
 from floodmark.producers.strategies.generator import duration_of
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import UnreadableControlRecordError
-from floodmark.schemas.records import Status, WatermarkRecord, is_control_key
+from floodmark.schemas.errors import UnreadableMarkError
+from floodmark.schemas.records import Status, WatermarkRecord, is_mark_key
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 10_000
@@ -114,10 +114,10 @@ class Alignment:
         """Take in what has come, without waiting; ``now``: milliseconds of a clock that is never set."""
         for message in self._consumer.consume(_BATCH, 0):
             key, value = message.key(), message.value()
-            if message.error() is None and isinstance(key, bytes) and is_control_key(key):
+            if message.error() is None and isinstance(key, bytes) and is_mark_key(key):
                 try:
                     mark = decode_watermark(key, value if isinstance(value, bytes) else None)
-                except UnreadableControlRecordError as error:
+                except UnreadableMarkError as error:
                     _log.warning("alignment: %s", error)
                 else:
                     self.peers.take(mark, message.timestamp()[1], now)

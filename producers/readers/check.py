@@ -10,7 +10,7 @@ from floodmark.producers.readers.replay import read_to_end
 from floodmark.schemas.checker import Checker, Finding
 from floodmark.schemas.classify import adjusted_time
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
-from floodmark.schemas.records import is_control_key
+from floodmark.schemas.records import is_mark_key
 
 
 def checker_of(config: Config, topic: str) -> Checker:
@@ -64,8 +64,8 @@ def _judge(checker: Checker, message: Message, values: InputFormat | None) -> It
     value: Any = message.value()
     headers: Any = message.headers()
     partition, offset = int(message.partition() or 0), int(message.offset() or 0)
-    if is_control_key(key):
-        return checker.control(partition, offset, key, value, headers)
+    if is_mark_key(key):
+        return checker.mark(partition, offset, key, value, headers)
     if values is None or value is None:
         return checker.data(partition, offset, None)
     try:

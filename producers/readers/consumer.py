@@ -113,9 +113,9 @@ class WatermarkedConsumer(Closing):
         """Whether all sources have ended, and all rows have been handed out."""
         return self._reader.ended
 
-    def holds(self) -> list[Hold]:
+    def holders(self) -> list[Hold]:
         """Say why the watermark is where it is."""
-        return self._reader.tracker.holds()
+        return self._reader.tracker.holders()
 
     def position(self) -> Position:
         """Return where to go on so that nothing is lost, whatever became of the rows.

@@ -28,12 +28,12 @@ from floodmark.producers.clients.admin import begin_offsets, compacted_topics
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
+from floodmark.schemas.counts import Discrepancy, Mismatch, RecordCounts
 from floodmark.schemas.errors import (
     InvalidOutputError,
     PromiseBrokenError,
     SnapshotError,
 )
-from floodmark.schemas.ledger import Discord, Discrepancy, Ledger
 from floodmark.schemas.records import Membership, WatermarkRecord
 from floodmark.schemas.timestamps import END_OF_TIME, is_late, milliseconds
 from floodmark.schemas.tracker import Hold, Tracker
@@ -69,7 +69,7 @@ class Batch:
     ``promised`` what all events together allow: less, where a percentile drives the job.  ``late``: rows
     behind their watermark, see ``README.md`` beside this module.  ``unreadable``: values that could not be decoded;
     ``timeless``: rows without event time; ``out_of_range``: rows whose event time Spark's watermark cannot judge; all
-    were skipped.  ``unreadable_marks``: control keys without a readable watermark record.
+    were skipped.  ``unreadable_marks``: mark keys without a readable watermark record.
     ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;
     ``discrepancies`` says where, and which marks are missing.
     """
@@ -265,14 +265,14 @@ class Drive:
         """Say once who holds the watermark, where it has stood still for some batches."""
         self._still = 0 if moved or progress.ended else self._still + 1
         if self._still == _STILL:
-            held = "; ".join(map(str, progress.tracker.holds()[:3]))
+            held = "; ".join(map(str, progress.tracker.holders()[:3]))
             _log.warning("job %s: %d batches have not moved the watermark: %s", self.identity.job, _STILL, held)
 
     def _resume(self, last: Committed | None) -> Progress:
         """Take up the progress of the last committed batch, and a new epoch."""
         if last is None:
             promised = Tracker(self._inputs) if self._percentiles else None
-            progress = Progress(Tracker(self._inputs), ledger=Ledger(self._partial()), promised=promised)
+            progress = Progress(Tracker(self._inputs), ledger=RecordCounts(self._partial()), promised=promised)
         else:
             try:
                 progress = self._snapshots.load(last.batch_id)
@@ -336,8 +336,8 @@ class Drive:
         discrepancies = tuple(sight.audit(progress.ledger, *offsets, self._uncounted))
         for discrepancy in discrepancies:
             _log.warning("job %s: %s", job, discrepancy)
-            if discrepancy.discord is not Discord.GAP:
-                seen["lost" if discrepancy.discord is Discord.LOST else "surplus"] += discrepancy.records
+            if discrepancy.kind is not Mismatch.GAP:
+                seen["lost" if discrepancy.kind is Mismatch.LOST else "surplus"] += discrepancy.records
         return seen, discrepancies
 
     def _require_usable(self, progress: Progress) -> None:
@@ -433,7 +433,7 @@ class Drive:
                 self._generator.advance(output)
             if progress.ended:
                 emitter.end()
-            holds = progress.tracker.holds()
+            holds = progress.tracker.holders()
             holder = None if not holds else holds[0].holder
             marks = emitter.marks(time.time_ns() // 1_000_000, holder, counted=written is not None)
         self._sink.commit(batch_id, marks)
@@ -459,7 +459,7 @@ class Drive:
 
     def holds(self) -> list[Hold]:
         """Name what holds the input watermark."""
-        return [] if self._progress is None else self._progress.tracker.holds()
+        return [] if self._progress is None else self._progress.tracker.holders()
 
     def close(self) -> None:
         """Let go of the sink's clients."""

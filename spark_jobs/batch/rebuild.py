@@ -13,9 +13,9 @@ from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.readers.replay import read_to_end
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import UnreadableControlRecordError
-from floodmark.schemas.ledger import Ledger
-from floodmark.schemas.records import WatermarkRecord, is_control_key, source_of
+from floodmark.schemas.counts import RecordCounts
+from floodmark.schemas.errors import UnreadableMarkError
+from floodmark.schemas.records import WatermarkRecord, is_mark_key, source_of
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import Offsets
@@ -40,14 +40,14 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, promise: Promise) ->
     for topic, config in inputs.items():
         ends = {(topic, int(part)): end for part, end in (offsets.get(topic) or {}).items() if end > 0}
         for message in read_to_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
-            if is_control_key(message.key()):
+            if is_mark_key(message.key()):
                 _apply(tracker, message, promise)
             else:
                 tally_row(counts, topic)  # whether it was of use is not known any more
         read.update(ends)
     tracker.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
-    return Progress(tracker, applied=tracker.watermark, counts=counts, ledger=Ledger(read))
+    return Progress(tracker, applied=tracker.watermark, counts=counts, ledger=RecordCounts(read))
 
 
 def _apply(tracker: Tracker, message: Any, promise: Promise) -> None:  # noqa: ANN401
@@ -55,7 +55,7 @@ def _apply(tracker: Tracker, message: Any, promise: Promise) -> None:  # noqa: A
     place: Any = {"topic": message.topic(), "partition": message.partition(), "log_time": log_time}
     try:
         record = decode_watermark(message.key(), message.value())
-    except UnreadableControlRecordError as error:
+    except UnreadableMarkError as error:
         _log.warning("%s/%s@%s: %s", message.topic(), message.partition(), message.offset(), error)
         tracker.apply_unreadable(source_of(message.key()), offset=message.offset(), **place)
         return

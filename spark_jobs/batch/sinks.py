@@ -16,7 +16,7 @@ from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.readers.replay import newest
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, FencedError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, control_key
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, mark_key
 from floodmark.spark_jobs.progress.lateness import LateRow
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -128,7 +128,7 @@ class _KafkaSink(Sink):
         return partition_count(self._producer, self._topic, self._config.get("bootstrap.servers"))
 
     def _produce_marks(self, marks: Marks, headers: Sequence[tuple[str, bytes]] = ()) -> None:
-        key = control_key(self._job)
+        key = mark_key(self._job)
         for partition, mark in marks:
             self._produce(encode_watermark(mark), key, partition, [(HEADER, FORMAT_VERSION), *headers])
 
@@ -207,7 +207,7 @@ class ExactlyOnceSink(_KafkaSink):
 
     def _last_batch(self) -> int:
         """Return the number of the last batch of this checkpoint in the topic, found from its end; -1: none."""
-        key = control_key(self._job)
+        key = mark_key(self._job)
         found = newest(
             self._config, self._topic, [0], lambda mark: self._number(mark.headers()) if mark.key() == key else None
         )

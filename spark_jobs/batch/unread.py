@@ -7,7 +7,7 @@ from typing import Final
 from floodmark.producers.clients.admin import Config, begin_offsets, end_offsets
 from floodmark.producers.readers.replay import read_to_end
 from floodmark.schemas.errors import UnreadInputError
-from floodmark.schemas.records import is_control_key
+from floodmark.schemas.records import is_mark_key
 from floodmark.spark_jobs.progress.reconcile import Offsets
 
 _MOST: Final = 100_000
@@ -35,7 +35,7 @@ def refuse_unread(job: str, inputs: Mapping[str, Config], offsets: Offsets) -> N
         first: dict[int, int] = {}
         for message in islice(read_to_end(config, starts, ends), _MOST - looked):
             looked += 1
-            if not is_control_key(message.key()):
+            if not is_mark_key(message.key()):
                 count += 1
                 first.setdefault(int(message.partition() or 0), int(message.offset() or 0))
         places += [f"{topic}/{number} from offset {offset} on" for number, offset in sorted(first.items())]

@@ -140,7 +140,7 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
         The outcome, and what the bystander saw.
 
     Raises:
-        JobFailedError, DeadlineError, EnvironmentProblemError: nothing is left running.
+        JobFailedError, DeadlineError, InfrastructureError: nothing is left running.
     """
     began = time.monotonic()
     java()

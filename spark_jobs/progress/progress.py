@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.schemas.ledger import Ledger
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.lateness import Promises
@@ -65,7 +65,7 @@ class Progress:
     output: int | None = None
     epoch: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: RecordCounts = field(default_factory=RecordCounts)
     promised: Tracker | None = None
     promises: Promises | None = None
 
@@ -128,7 +128,7 @@ class Progress:
                 snapshot["output"],
                 snapshot["epoch"],
                 Counter(snapshot["counts"]),
-                Ledger.restore(snapshot["ledger"]),
+                RecordCounts.restore(snapshot["ledger"]),
                 None if snapshot["promised"] is None else Tracker.restore(snapshot["promised"]),
                 Promises.restore(snapshot["promises"]) if "promises" in snapshot else None,
             )

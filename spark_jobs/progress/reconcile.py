@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import Any
 
 from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import UnreadableControlRecordError
-from floodmark.schemas.ledger import Discrepancy, Ledger
+from floodmark.schemas.counts import Discrepancy, RecordCounts
+from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.schemas.records import WatermarkRecord, source_of
 
 Offsets = Mapping[str, Mapping[str, int] | None]
@@ -24,7 +24,7 @@ Offsets = Mapping[str, Mapping[str, int] | None]
 
 @dataclass(frozen=True, slots=True)
 class SeenMark:
-    """A record under a control key.  One that cannot be read has no ``record``, but a ``reason`` and its ``source``."""
+    """A record under a mark key.  One that cannot be read has no ``record``, but a ``reason`` and its ``source``."""
 
     topic: str
     partition: int
@@ -54,7 +54,9 @@ class Sight:
         self.marks.sort(key=lambda mark: (mark.topic, mark.partition, mark.offset))
         self.records.update(records)
 
-    def audit(self, ledger: Ledger, start: Offsets, end: Offsets, uncounted: Collection[str]) -> Iterator[Discrepancy]:
+    def audit(
+        self, ledger: RecordCounts, start: Offsets, end: Offsets, uncounted: Collection[str]
+    ) -> Iterator[Discrepancy]:
         """Enter the batch into the ledger, and yield where rows and marks disagree.
 
         Args:
@@ -74,10 +76,10 @@ class Sight:
             for mark, (least, most) in zip(marks, rows_before(span, [mark.offset for mark in marks]), strict=True):
                 if mark.record is not None:
                     place = {"topic": topic, "partition": partition, "offset": mark.offset}
-                    yield from ledger.take(mark.record, **place, rows=least, most=most)
+                    yield from ledger.on_mark(mark.record, **place, rows=least, most=most)
         for (topic, partition), count in self.records.items():
             if topic not in uncounted:
-                ledger.read(topic, partition, count - marked[topic, partition])
+                ledger.on_rows(topic, partition, count - marked[topic, partition])
 
 
 def seen_marks(marks: str) -> list[SeenMark]:
@@ -90,7 +92,7 @@ def _seen(mark: Mapping[str, Any]) -> SeenMark:
     key, value = base64.b64decode(mark["key"]), mark.get("value")
     try:
         record = decode_watermark(key, None if value is None else base64.b64decode(value))
-    except UnreadableControlRecordError as error:
+    except UnreadableMarkError as error:
         return SeenMark(*place, None, str(error), source_of(key))
     return SeenMark(*place, record)
 

@@ -26,7 +26,7 @@ _PLACES: Final = 1 << 12
 class Observation:
     """What one batch saw of one reading.
 
-    ``marks``: the records under control keys, as JSON.  ``records``: how many of each partition.
+    ``marks``: the records under mark keys, as JSON.  ``records``: how many of each partition.
     ``earliest``: the lowest event time, epoch milliseconds.  ``exact``: whether each record was counted exactly once;
     where not, counts may be too high.  ``rows``: records that became rows.  ``unusable``: those that should
     have, by kind.  ``late``: the rows that were judged late, ``late_elsewhere`` those of them that are not behind their

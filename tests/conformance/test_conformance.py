@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Observer
-from floodmark.schemas import END_OF_TIME, Status, Tracker, control_key, decode_watermark, encode_watermark
-from floodmark.schemas.errors import UnreadableControlRecordError
+from floodmark.schemas import END_OF_TIME, Status, Tracker, decode_watermark, encode_watermark, mark_key
+from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.spark_jobs import avro, read, write
 from support.harness import EVENT, mark, until
 
@@ -46,7 +46,7 @@ def records(case):
 def send(kafka, topic, partition, record, log_time):
     producer = Producer(kafka.config)
     source, value = (record, b"garbage") if isinstance(record, str) else (record.source, encode_watermark(record))
-    producer.produce(topic, key=control_key(source), value=value, partition=partition, timestamp=NOW + log_time)
+    producer.produce(topic, key=mark_key(source), value=value, partition=partition, timestamp=NOW + log_time)
     assert producer.flush(30) == 0
 
 
@@ -55,8 +55,8 @@ def test_the_tracker(case):
     tracker = Tracker({"t"})
     for offset, (partition, record, log_time, expected) in enumerate(records(case)):
         if isinstance(record, str):
-            with pytest.raises(UnreadableControlRecordError):
-                decode_watermark(control_key(record), b"garbage")
+            with pytest.raises(UnreadableMarkError):
+                decode_watermark(mark_key(record), b"garbage")
             tracker.apply_unreadable(record, topic="t", partition=partition, offset=offset, log_time=log_time)
         else:
             tracker.apply(record, topic="t", partition=partition, log_time=log_time)

@@ -140,7 +140,7 @@ class _Body:
 def read(key: bytes, value: bytes | None) -> dict[str, object]:
     """Return the fields of a watermark record, or raise `RefusedError`."""
     if not key.startswith(PREFIX):
-        raise RefusedError("no control key")
+        raise RefusedError("no mark key")
     if value is None or len(value) > MAX_BYTES:
         raise RefusedError("no value, or too large")
     if value[:10] != HEADER:

@@ -31,10 +31,10 @@ from floodmark.schemas import (
     Status,
     Tracker,
     WatermarkRecord,
-    control_key,
     decode_watermark,
     encode_watermark,
-    is_control_key,
+    is_mark_key,
+    mark_key,
 )
 from floodmark.schemas.classify import Sorter
 from floodmark.schemas.codec import without_logical_types
@@ -43,7 +43,7 @@ from floodmark.schemas.completeness.reader import Reader
 from floodmark.schemas.errors import (
     CorruptSnapshotError,
     InvalidRecordError,
-    UnreadableControlRecordError,
+    UnreadableMarkError,
     UnreadableTopicError,
     UnreadableValueError,
 )
@@ -130,13 +130,13 @@ def codec(data: bytes) -> None:
     except spec_reader.RefusedError as error:
         try:
             record = decode_watermark(key, value)
-        except UnreadableControlRecordError:
+        except UnreadableMarkError:
             return
         raise AssertionError(f"accepted, but {error}: {record}") from error
     record = decode_watermark(key, value)
     assert _fields(record) == expected
     assert encode_watermark(record) == value
-    assert is_control_key(key)
+    assert is_mark_key(key)
 
 
 def avro(data: bytes) -> None:
@@ -190,7 +190,7 @@ def tracker(data: bytes) -> None:
             followed.advance()
             assert output is None or (followed.watermark is not None and followed.watermark >= output)
             output = followed.watermark
-        followed.holds()
+        followed.holders()
 
 
 FORMATS: Final[tuple[InputFormat, ...]] = (
@@ -253,7 +253,7 @@ def reader(data: bytes) -> None:
         headers = [("floodmark-time", parts.text()) for _ in range(parts.below(3))]
         key, value = parts.text() or None, parts.text() or None
         if parts.below(2):
-            key, value = control_key("ab"[parts.below(2)]), encode_watermark(_record(parts) or _marks()[0])
+            key, value = mark_key("ab"[parts.below(2)]), encode_watermark(_record(parts) or _marks()[0])
         partition, log_time = parts.below(2), parts.long()
         followed.take(
             sorter.take("t", partition, offset, log_time=log_time, key=key, value=value, headers=headers or None)
@@ -282,7 +282,7 @@ def snapshots(data: bytes) -> None:
     with suppress(CorruptSnapshotError):
         restored = Tracker.restore(state)
         restored.advance()
-        restored.holds()
+        restored.holders()
 
 
 def _marks() -> list[WatermarkRecord]:
@@ -361,7 +361,7 @@ class Target:
 
 
 TARGETS: Final[dict[str, Target]] = {
-    "codec": Target(codec, [text(control_key(mark.source)) + encode_watermark(mark) for mark in _marks()], 0.45),
+    "codec": Target(codec, [text(mark_key(mark.source)) + encode_watermark(mark) for mark in _marks()], 0.45),
     "avro": Target(avro, [_events.encode({"user": "u", "at": 12}), _events.encode({"user": "", "at": None})], 0.1),
     "tracker": Target(
         tracker, [bytes(range(0, 256, 2)), bytes(range(0, 256, 3)), b"\x05\x09\x01\x02\x07" * 20], 0.06, 256

@@ -118,7 +118,7 @@ def test_two_sources_are_both_waited_for(kafka, topic):
     with Observer(kafka.config, [target]) as observer:
         until(lambda: list(observer.poll()) or observer.counts[target]["marks"] > 0, "the first source's marks")
         assert observer.trackers[target].advance() is None
-        assert "1 of 2" in str(observer.trackers[target].holds()[0])
+        assert "1 of 2" in str(observer.trackers[target].holders()[0])
     two.end()
     drain(kafka.config, target)
 
@@ -180,7 +180,7 @@ def test_flush_and_end_mark_partitions_that_were_added_a_moment_ago(kafka, topic
     assert [len(found[partition]) for partition in (1, 2)] == [2, 2] if how == "flush" else [1, 1]
 
 
-def test_a_garbage_control_record_is_seen_and_moves_nothing(kafka, topic):
+def test_a_garbage_mark_is_seen_and_moves_nothing(kafka, topic):
     target = topic(partitions=1)
     with producer(kafka, target) as ours:
         ours._producer.produce(target, key=b"__floodmark__/a", value=b"garbage")  # noqa: SLF001

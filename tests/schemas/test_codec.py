@@ -9,13 +9,13 @@ from floodmark.schemas import (
     Membership,
     Status,
     WatermarkRecord,
-    control_key,
     decode_watermark,
     encode_watermark,
+    mark_key,
     watermark_schema,
 )
-from floodmark.schemas.codec import MAX_CONTROL_BYTES, without_logical_types
-from floodmark.schemas.errors import InvalidRecordError, SchemaError, UnreadableControlRecordError, UnreadableValueError
+from floodmark.schemas.codec import MAX_MARK_BYTES, without_logical_types
+from floodmark.schemas.errors import InvalidRecordError, SchemaError, UnreadableMarkError, UnreadableValueError
 from floodmark.schemas.records import MAX_PERCENTS, TIME_HEADER, header_time
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from hypothesis import given
@@ -47,12 +47,12 @@ records = st.builds(
 
 @given(records)
 def test_every_record_comes_back_as_it_was(record):
-    assert decode_watermark(control_key(record.source), encode_watermark(record)) == record
+    assert decode_watermark(mark_key(record.source), encode_watermark(record)) == record
 
 
 @given(st.binary(max_size=1200))
 def test_no_bytes_do_more_than_be_refused(data):
-    with pytest.raises(UnreadableControlRecordError):
+    with pytest.raises(UnreadableMarkError):
         decode_watermark(b"__floodmark__/a", data)
 
 
@@ -62,8 +62,8 @@ def test_a_damaged_record_is_a_record_in_its_one_form_or_refused(record, data):
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(10, len(bad) - 1))
         bad[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
-    with suppress(UnreadableControlRecordError):
-        assert encode_watermark(decode_watermark(control_key(record.source), bytes(bad))) == bad
+    with suppress(UnreadableMarkError):
+        assert encode_watermark(decode_watermark(mark_key(record.source), bytes(bad))) == bad
 
 
 def body(*, status=b"\x00", watermark=b"\x02\x18", percentiles=b"\x00"):
@@ -99,7 +99,7 @@ def test_a_body_made_by_hand_is_read():
     ],
 )
 def test_a_value_in_another_form_is_refused(value):
-    with pytest.raises(UnreadableControlRecordError):
+    with pytest.raises(UnreadableMarkError):
         decode_watermark(b"__floodmark__/JFK", value)
 
 
@@ -124,7 +124,7 @@ def test_an_accepted_vector_decodes_to_its_record_and_back(vector):
 @pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda vector: vector["name"])
 def test_a_refused_vector_is_refused(vector):
     value = None if vector["value"] is None else bytes.fromhex(vector["value"])
-    with pytest.raises(UnreadableControlRecordError):
+    with pytest.raises(UnreadableMarkError):
         decode_watermark(bytes.fromhex(vector["key"]), value)
 
 
@@ -152,32 +152,32 @@ def test_the_largest_marks_fit():
     holder = Holder("t" * 249, 2**31 - 1, "s" * 200, "j" * 200)
     for more in ({"percentiles": percents}, {"holder": holder}):
         record = WatermarkRecord(**most, **more)
-        assert decode_watermark(control_key(record.source), encode_watermark(record)) == record
+        assert decode_watermark(mark_key(record.source), encode_watermark(record)) == record
 
 
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
         pytest.param(b"__floodmark__/a", None, "no value", id="a tombstone promises nothing"),
-        pytest.param(b"__floodmark__/a", b"x" * (MAX_CONTROL_BYTES + 1), "1025 bytes", id="too large to be looked at"),
+        pytest.param(b"__floodmark__/a", b"x" * (MAX_MARK_BYTES + 1), "1025 bytes", id="too large to be looked at"),
         pytest.param(b"__floodmark__/a", b"\xc3\x01" + b"\0" * 8 + b"rest", "begins with", id="of another schema"),
     ],
 )
 def test_what_cannot_be_a_record_is_refused_with_the_reason(key, value, reason):
-    with pytest.raises(UnreadableControlRecordError, match=reason):
+    with pytest.raises(UnreadableMarkError, match=reason):
         decode_watermark(key, value)
 
 
 def test_a_record_under_another_sources_key_is_refused():
     record = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=1, partitions=1, emitted_at=0)
-    with pytest.raises(UnreadableControlRecordError, match="another source"):
-        decode_watermark(control_key("b"), encode_watermark(record))
+    with pytest.raises(UnreadableMarkError, match="another source"):
+        decode_watermark(mark_key("b"), encode_watermark(record))
 
 
 def test_bytes_left_over_are_refused():
     record = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=1, partitions=1, emitted_at=0)
-    with pytest.raises(UnreadableControlRecordError, match="left over"):
-        decode_watermark(control_key("a"), encode_watermark(record) + b"x")
+    with pytest.raises(UnreadableMarkError, match="left over"):
+        decode_watermark(mark_key("a"), encode_watermark(record) + b"x")
 
 
 def test_a_record_too_large_is_never_written():

@@ -173,7 +173,7 @@ def test_a_lease_runs_out_by_the_clock_of_another_source_and_by_its_next_record_
     steps += [(mark("b", 40 + n, n, size=2), 0, "t", 61_000 + n * 50) for n in range(1, 6)]
     tracker, said = play(*steps, (mark("a", 31, 1, size=2, lease=100), 0, "t", 1_400))
     assert said == [None, 30, None, None, None, None, 45, None]
-    assert tracker.holds()[0].holder.source == "a"
+    assert tracker.holders()[0].holder.source == "a"
 
 
 def test_a_lease_does_not_leave_out_a_source_that_speaks_however_far_the_clocks_are_apart():
@@ -228,7 +228,7 @@ def test_a_partition_that_the_source_knew_is_waited_for(status):
         (mark("b", 5, size=2, partitions=2), 1),
     )
     assert said == [None, None, None]
-    assert "t/1: 1 of 2 sources of membership 1 have reported (b); not here: a" in map(str, tracker.holds())
+    assert "t/1: 1 of 2 sources of membership 1 have reported (b); not here: a" in map(str, tracker.holders())
 
 
 def test_a_topic_ends_though_it_grew_behind_the_end_of_a_source():
@@ -266,7 +266,7 @@ def test_an_unreadable_mark_of_a_known_source_holds_until_its_next_record(status
         tracker = Tracker.restore(tracker.snapshot())
         tracker.apply(mark("b", 1_000, n, size=2), topic="t", partition=0, log_time=n)
         assert tracker.advance() is None
-        assert [str(hold) for hold in tracker.holds()] == ["t/0/a: unreadable mark of a at t/0@7"]
+        assert [str(hold) for hold in tracker.holders()] == ["t/0/a: unreadable mark of a at t/0@7"]
     tracker.apply(mark("a", 500, 0, epoch=2, size=2), topic="t", partition=0, log_time=9)
     assert tracker.advance() == 500
 
@@ -286,7 +286,7 @@ def test_an_unreadable_mark_in_a_new_partition_holds_the_topic():
     tracker.apply_unreadable("a", topic="t", partition=1, offset=3, log_time=0)
     tracker.apply(mark("b", 99, 1, size=2, partitions=2), topic="t", partition=1, log_time=0)
     assert tracker.advance() is None
-    assert "t/1/a: unreadable mark of a at t/1@3" in map(str, tracker.holds())
+    assert "t/1/a: unreadable mark of a at t/1@3" in map(str, tracker.holders())
 
 
 def test_an_unreadable_mark_holds_where_the_source_is_not_known_and_the_others_suffice():
@@ -295,7 +295,7 @@ def test_an_unreadable_mark_holds_where_the_source_is_not_known_and_the_others_s
     tracker.apply_unreadable("a", topic="t", partition=1, offset=3, log_time=0)
     tracker.apply(mark("a", 20, 1, partitions=2), topic="t", partition=0, log_time=0)
     assert tracker.advance() is None
-    assert [str(hold) for hold in tracker.holds()] == ["t/1/a: unreadable mark of a at t/1@3"]
+    assert [str(hold) for hold in tracker.holders()] == ["t/1/a: unreadable mark of a at t/1@3"]
 
 
 def test_a_lease_that_runs_out_behind_an_unreadable_mark_changes_nothing():
@@ -331,7 +331,7 @@ def test_sources_of_older_memberships_are_forgotten_and_their_epochs_still_fence
 def test_a_claim_of_millions_of_partitions_costs_nothing():
     tracker, said = play((mark("a", 10, partitions=2**31 - 1), 0))
     assert said == [None]
-    assert len(tracker.holds()) == 100
+    assert len(tracker.holders()) == 100
 
 
 def test_a_snapshot_of_format_1_is_taken_up():
@@ -357,7 +357,7 @@ def test_a_snapshot_of_format_1_is_taken_up():
         },
     }
     tracker = Tracker.restore(old)
-    assert tracker.holds()[0].holder.source == "a"
+    assert tracker.holders()[0].holder.source == "a"
     for n in range(1, 7):
         tracker.apply(mark("b", 20, n, size=2), topic="t", partition=0, log_time=n * 50)
         tracker.advance()
@@ -420,12 +420,12 @@ def test_a_gap_in_the_sequence_is_counted():
     ],
 )
 def test_every_stuck_state_has_a_named_holder(steps, said):
-    assert said in map(str, play(*steps)[0].holds())
+    assert said in map(str, play(*steps)[0].holders())
 
 
 def test_who_holds_the_minimum_and_since_when():
     tracker, _ = play((mark("a", 9), 0, "t", 1_000), (mark("a", 9, 1), 0, "t", 2_000))
-    (hold,) = tracker.holds()
+    (hold,) = tracker.holders()
     assert (hold.holder.source, hold.watermark, hold.since) == ("a", 9, 1_000)
 
 

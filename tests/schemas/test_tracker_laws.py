@@ -218,7 +218,7 @@ class History:
     def check(self):
         assert self.tracker.watermark == self.highest
         assert self.tracker.ended == (self.highest == END_OF_TIME)
-        reasons = [hold.reason for hold in self.tracker.holds()]
+        reasons = [hold.reason for hold in self.tracker.holders()]
         assert bool(reasons) == (self.combined != "ended"), "every stuck state has a named holder"
         for topic, model in self.models.items():
             for number, name in model.unread:

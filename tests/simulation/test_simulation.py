@@ -7,7 +7,7 @@ import os
 from collections import Counter
 
 import pytest
-from floodmark.schemas import FORMAT_VERSION, HEADER, WatermarkRecord, control_key, encode_watermark
+from floodmark.schemas import FORMAT_VERSION, HEADER, WatermarkRecord, encode_watermark, mark_key
 from floodmark.schemas.checker import Checker, Fault
 from support.world import HAPPENINGS, STEPS, Row, World
 
@@ -23,8 +23,8 @@ def check(topic):
     for number, log in enumerate(topic.partitions):
         for offset, entry in enumerate(log):
             if isinstance(entry, WatermarkRecord):
-                key, value = control_key(entry.source), encode_watermark(entry)
-                found += checker.control(number, offset, key, value, [(HEADER, FORMAT_VERSION)])
+                key, value = mark_key(entry.source), encode_watermark(entry)
+                found += checker.mark(number, offset, key, value, [(HEADER, FORMAT_VERSION)])
             elif isinstance(entry, Row):
                 found += checker.data(number, offset, entry.event_time)
     return [finding for finding in found if finding.fault not in SOWN]

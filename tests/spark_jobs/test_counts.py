@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import WatermarkedProducer, ascending, create_topics
-from floodmark.schemas import control_key, encode_watermark
-from floodmark.schemas.ledger import Discord
+from floodmark.schemas import encode_watermark, mark_key
+from floodmark.schemas.counts import Mismatch
 from floodmark.spark_jobs import write
 from support.counting import read_events
 from support.harness import Stream, events, mark
@@ -40,7 +40,7 @@ def send(producer, topic, *log, partition=0):
             producer.produce(topic, value=events.encode({"user": "u", "at": entry}), partition=partition)
         else:
             value = encode_watermark(entry)
-            producer.produce(topic, key=control_key(entry.source), value=value, partition=partition)
+            producer.produce(topic, key=mark_key(entry.source), value=value, partition=partition)
 
 
 def said(sequence, records, **more):
@@ -49,7 +49,7 @@ def said(sequence, records, **more):
 
 def told(batches):
     return [
-        (one.discord, one.partition, one.after, one.before, one.source, one.records)
+        (one.kind, one.partition, one.after, one.before, one.source, one.records)
         for batch in batches
         for one in batch.discrepancies
     ]
@@ -72,7 +72,7 @@ def test_lost_and_doubled_rows_and_missing_marks_are_told_with_their_place_acros
     job = counting(target, max_offsets_per_trigger=5)
     finish(job)
     first = told(counting.batches)
-    assert sorted(first) == [(Discord.LOST, 0, 0, 3, "a", 1), (Discord.SURPLUS, 1, 0, 3, "a", 1)]
+    assert sorted(first) == [(Mismatch.LOST, 0, 0, 3, "a", 1), (Mismatch.SURPLUS, 1, 0, 3, "a", 1)]
     assert (job.counts["lost"], job.counts["surplus"]) == (1, 1)
 
     send(producer, target, 13, said(3, 5, partitions=2), said(5, 5, partitions=2))
@@ -81,8 +81,8 @@ def test_lost_and_doubled_rows_and_missing_marks_are_told_with_their_place_acros
     job = counting(target)
     finish(job)
     assert told(counting.batches)[2:] == [
-        (Discord.GAP, 0, 7, 8, "a", 1),
-        (Discord.LOST, 1, 3, 5, "a", 1),
+        (Mismatch.GAP, 0, 7, 8, "a", 1),
+        (Mismatch.LOST, 1, 3, 5, "a", 1),
     ]
     assert (job.counts["lost"], job.counts["surplus"], job.counts["sequence_gaps"]) == (2, 1, 1)
     metrics = job.metrics()
@@ -111,7 +111,7 @@ def test_holes_of_transactions_are_no_loss_and_hide_none(kafka, topic, counting)
     transact(14, said(4, 6))
     job = counting(target)
     finish(job)
-    assert [(discord, records) for discord, *_, records in told(counting.batches)] == [(Discord.LOST, 1)]
+    assert [(discord, records) for discord, *_, records in told(counting.batches)] == [(Mismatch.LOST, 1)]
 
 
 def test_a_chain_has_every_row(kafka, topic, counting):

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from floodmark.producers import WatermarkedProducer, ascending, explicit
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.schemas import END_OF_TIME, Membership, control_key, encode_watermark
+from floodmark.schemas import END_OF_TIME, Membership, encode_watermark, mark_key
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     CorruptSnapshotError,
@@ -215,8 +215,8 @@ def test_what_cannot_be_read_is_skipped_and_counted(kafka, topic, source, checkp
     ours.produce(events.encode({"user": "u", "at": None}), event_time=6)
     ours.produce(None, event_time=6, key="u")
     plain = Producer(kafka.config)
-    plain.produce(given, key=control_key("a"), value=b"garbage")
-    plain.produce(given, key=control_key("b"), value=encode_watermark(mark("c", END_OF_TIME)))
+    plain.produce(given, key=mark_key("a"), value=b"garbage")
+    plain.produce(given, key=mark_key("b"), value=encode_watermark(mark("c", END_OF_TIME)))
     plain.flush(30)
     ours.end()
     job = counted(windowed(source(given)), out, checkpoint)

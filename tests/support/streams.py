@@ -13,7 +13,7 @@ from floodmark.producers import Data, Mark, Observer
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, control_key, encode_watermark
+from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, encode_watermark, mark_key
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.records import FORMAT_VERSION, HEADER
 from support.harness import until
@@ -82,7 +82,7 @@ class Log:
             for partition, record in emitters[name].marks(now=0):
                 headers: list[tuple[str, str | bytes | None]] = [(HEADER, FORMAT_VERSION)]
                 producer.produce(
-                    topic, key=control_key(name), value=encode_watermark(record), partition=partition, headers=headers
+                    topic, key=mark_key(name), value=encode_watermark(record), partition=partition, headers=headers
                 )
 
         for entry in self.entries:

@@ -16,7 +16,7 @@ from typing import Any
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, control_key, encode_watermark, is_late
+from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, encode_watermark, is_late, mark_key
 from floodmark.schemas.classify import Sorter
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
@@ -295,8 +295,8 @@ def on_the_wire(entry: Entry) -> tuple[bytes | None, bytes]:
     if isinstance(entry, Row):
         return None, b"%d" % entry.event_time
     if isinstance(entry, WatermarkRecord):
-        return control_key(entry.source), encode_watermark(entry)
-    return (control_key(entry.source), b"a later format") if isinstance(entry, Unreadable) else (None, b"poison")
+        return mark_key(entry.source), encode_watermark(entry)
+    return (mark_key(entry.source), b"a later format") if isinstance(entry, Unreadable) else (None, b"poison")
 
 
 class Follower:
@@ -382,7 +382,7 @@ class World:
             for stage in self.stages:
                 stage.run(None)
             self.follower.run(stops=False)
-        raise AssertionError([stage.progress and stage.progress.tracker.holds() for stage in self.stages])
+        raise AssertionError([stage.progress and stage.progress.tracker.holders() for stage in self.stages])
 
     def step(self) -> None:
         """One thing happens."""

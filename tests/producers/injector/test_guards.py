@@ -21,7 +21,7 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
 from floodmark.schemas import WatermarkRecord, encode_watermark
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UsageError
-from floodmark.schemas.records import control_key
+from floodmark.schemas.records import mark_key
 from support.harness import until
 from support.injection import look, send, times
 
@@ -230,7 +230,7 @@ def state(kafka, injection, header):
         kafka,
         injection.target_topic,
         encode_watermark(record),
-        key=control_key(injection.source),
+        key=mark_key(injection.source),
         headers=[("floodmark", b"1"), (STATE_HEADER, header)],
     )
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.producers.readers.check import check_topic
-from floodmark.schemas import FORMAT_VERSION, HEADER, Status, WatermarkRecord, control_key, encode_watermark
+from floodmark.schemas import FORMAT_VERSION, HEADER, Status, WatermarkRecord, encode_watermark, mark_key
 from floodmark.schemas.checker import Checker, Fault
 from floodmark.schemas.records import TIME_HEADER
 from support.harness import EVENT, Stream, events, mark
@@ -33,11 +33,11 @@ def check(*log, partitions=1):
                 found += checker.data(0, offset, None, readable=False)
             case WatermarkRecord():
                 value = encode_watermark(entry)
-                found += checker.control(0, offset, control_key(entry.source), value, HEADERS)
+                found += checker.mark(0, offset, mark_key(entry.source), value, HEADERS)
             case dict():
                 record = said()
-                parts = {"key": control_key("a"), "value": encode_watermark(record), "headers": HEADERS, **entry}
-                found += checker.control(0, offset, **parts)
+                parts = {"key": mark_key("a"), "value": encode_watermark(record), "headers": HEADERS, **entry}
+                found += checker.mark(0, offset, **parts)
     return [*found, *checker.finish(partitions)]
 
 
@@ -78,7 +78,7 @@ def test_a_restart_is_no_fault():
             id="a row doubled, two sources",
         ),
         pytest.param([*SOUND, {"value": b"garbage"}], Fault.UNREADABLE_MARK, id="a garbage mark"),
-        pytest.param([*SOUND, {"value": None}], Fault.UNREADABLE_MARK, id="a tombstone under a control key"),
+        pytest.param([*SOUND, {"value": None}], Fault.UNREADABLE_MARK, id="a tombstone under a mark key"),
         pytest.param([*SOUND[:4], None, *SOUND[5:]], Fault.UNREADABLE_ROW, id="a garbage row"),
         pytest.param([None, said("a", 10)], Fault.UNREADABLE_TOPIC, id="no row with a time"),
         pytest.param([said("a", 10), said("a", 11)], Fault.CONFLICTING_REPLAY, id="two words under one number"),
@@ -119,7 +119,7 @@ def test_what_is_deleted_on_purpose_is_not_lost():
     for checker in (late, compacted):
         found = []
         for offset, record in enumerate([said("a", 10, 7, 100), said("a", 20, 9 if checker is compacted else 8, 100)]):
-            found += checker.control(0, offset, control_key("a"), encode_watermark(record), HEADERS)
+            found += checker.mark(0, offset, mark_key("a"), encode_watermark(record), HEADERS)
         assert found == []
 
 
@@ -127,7 +127,7 @@ def test_memory_goes_by_sources_not_by_marks():
     checker, size = Checker(), 0
     for number in range(5_000):
         value = encode_watermark(said("a", number, number, 0))
-        assert list(checker.control(0, number, control_key("a"), value, HEADERS)) == []
+        assert list(checker.mark(0, number, mark_key("a"), value, HEADERS)) == []
         if number == 1_000:
             size = len(pickle.dumps(checker))
     assert len(pickle.dumps(checker)) < size * 1.1

@@ -220,7 +220,7 @@ def test_late_and_timeless_rows_and_garbage_marks_are_counted(kafka, topic):
         assert [time for time, _ in given] == [3, 7][consumer.counts["missed"] :]
         assert (consumer.counts["late"], consumer.counts["timeless"], consumer.counts["data"]) == (1, 2, 4)
         assert consumer.watermark == 10
-        assert f"unreadable mark of a at {target}/0@" in str(consumer.holds()[0])
+        assert f"unreadable mark of a at {target}/0@" in str(consumer.holders()[0])
 
 
 @pytest.mark.kafka

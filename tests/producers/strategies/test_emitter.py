@@ -17,8 +17,8 @@ from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker
 from floodmark.schemas.codec import encode_watermark
+from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.errors import EndedError, IdleError, UsageError
-from floodmark.schemas.ledger import Discord, Ledger
 from floodmark.schemas.records import MAX_PERCENTS
 from floodmark.schemas.timestamps import EARLIEST
 from hypothesis import settings
@@ -360,7 +360,7 @@ class EmitterMachine(RuleBasedStateMachine):
             self.open.pop()[1]["is"] = "there"
         lost = 0
         for partition, log in enumerate(self.logs):
-            ledger = Ledger()
+            ledger = RecordCounts()
             marks = [entry for entry in log if not isinstance(entry, dict)]
             assert [mark.sequence for mark in marks] == list(range(len(marks)))
             assert Status.ENDED not in [mark.status for mark in marks[:-1]]
@@ -368,10 +368,10 @@ class EmitterMachine(RuleBasedStateMachine):
                 assert earlier.watermark is None or earlier.watermark <= later.watermark
             for offset, entry in enumerate(log):
                 if isinstance(entry, dict):
-                    ledger.read("t", partition, entry["is"] != "failed")
+                    ledger.on_rows("t", partition, entry["is"] != "failed")
                 else:
-                    for found in ledger.take(entry, topic="t", partition=partition, offset=offset, rows=0):
-                        assert found.discord is Discord.LOST
+                    for found in ledger.on_mark(entry, topic="t", partition=partition, offset=offset, rows=0):
+                        assert found.kind is Mismatch.LOST
                         lost += found.records
         assert lost <= self.counted, "only records that a mark has counted and that then failed, each once"
 

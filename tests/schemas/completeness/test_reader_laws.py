@@ -6,7 +6,7 @@ import random
 
 import pytest
 from floodmark.producers import Handout, Position
-from floodmark.schemas import Status, control_key, encode_watermark
+from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.classify import Sorter
 from floodmark.schemas.completeness.reader import Reader
 from floodmark.schemas.errors import CorruptSnapshotError, UnreadableTopicError, UsageError
@@ -30,7 +30,7 @@ class Log:
 
     def mark(self, source, watermark, sequence, partition=0, **more):
         record = mark(source, watermark, sequence, partitions=len(self.partitions), **more)
-        self.partitions[partition].append((control_key(source), encode_watermark(record), None))
+        self.partitions[partition].append((mark_key(source), encode_watermark(record), None))
 
     @classmethod
     def seeded(cls, seed):
@@ -413,7 +413,7 @@ def test_sizes_stay_bounded_over_many_events():
     for number in range(1, 30_001):
         if number % 100 == 0:
             value = encode_watermark(mark("a", number, number // 100))
-            reader.take(sorter.take("t", 0, number, log_time=0, key=control_key("a"), value=value))
+            reader.take(sorter.take("t", 0, number, log_time=0, key=mark_key("a"), value=value))
             rows += sum(1 for _ in reader.rows())
             sizes = len(reader._buffer), len(reader._queue), len(reader._waiting["t", 0])  # noqa: SLF001  # its memory
             most = max(most, *sizes)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, Producer
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.schemas import Status, control_key, encode_watermark
+from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -76,7 +76,7 @@ def sent(kafka, topic):
                     producer.produce(target, value=value, partition=partition)
                 else:
                     value = encode_watermark(entry)
-                    producer.produce(target, key=control_key(entry.source), value=value, partition=partition)
+                    producer.produce(target, key=mark_key(entry.source), value=value, partition=partition)
         assert producer.flush(30) == 0
         return target
 

@@ -2,7 +2,7 @@
 
 import pytest
 from confluent_kafka import Producer
-from floodmark.schemas import Status, control_key, encode_watermark
+from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.spark_jobs.batch.rebuild import rebuild
 from support.harness import mark
 
@@ -12,10 +12,10 @@ def test_an_unreadable_mark_holds_a_rebuilt_job_too(kafka, topic):
     target = topic(1)
     producer = Producer(kafka.config)
     for record in (mark("a", 10, size=2, status=Status.IDLE), mark("b", 10, size=2)):
-        producer.produce(target, key=control_key(record.source), value=encode_watermark(record))
-    producer.produce(target, key=control_key("a"), value=b"of the future")
-    producer.produce(target, key=control_key("b"), value=encode_watermark(mark("b", 50, 1, size=2)))
+        producer.produce(target, key=mark_key(record.source), value=encode_watermark(record))
+    producer.produce(target, key=mark_key("a"), value=b"of the future")
+    producer.produce(target, key=mark_key("b"), value=encode_watermark(mark("b", 50, 1, size=2)))
     assert producer.flush(30) == 0
     progress = rebuild({target: kafka.config}, {target: {"0": 4}}, lambda _, record: record)
     assert progress.tracker.watermark is None
-    assert [str(hold) for hold in progress.tracker.holds()] == [f"{target}/0/a: unreadable mark of a at {target}/0@2"]
+    assert [str(hold) for hold in progress.tracker.holders()] == [f"{target}/0/a: unreadable mark of a at {target}/0@2"]

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pandas as pd
-from floodmark.schemas import Status, control_key, encode_watermark
+from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving
 from floodmark.spark_jobs.progress.reconcile import seen_marks
@@ -20,7 +20,7 @@ PLACE = ("t", 0)
 
 def written(record, offset):
     """Write a mark as the scan brings it."""
-    key, value = (base64.b64encode(part).decode() for part in (control_key(record.source), encode_watermark(record)))
+    key, value = (base64.b64encode(part).decode() for part in (mark_key(record.source), encode_watermark(record)))
     place = {"topic": "t", "partition": 0, "offset": offset, "log_time": offset}
     return json.dumps([{**place, "key": key, "value": value}])
 

@@ -1,4 +1,4 @@
-"""Counts against rows: each loss and each duplicate is told once, where it is; nothing sound is blamed."""
+"""Counts against rows: each loss and each duplicate is reported once, where it is; nothing sound is blamed."""
 
 import json
 import random
@@ -6,31 +6,31 @@ from dataclasses import replace
 
 import pytest
 from floodmark.schemas import Status
+from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.schemas.ledger import Discord, Ledger
 from hypothesis import given
 from hypothesis import strategies as st
 from support.harness import mark
 
-LOST, SURPLUS, GAP = Discord
+LOST, SURPLUS, GAP = Mismatch
 
 
 def said(source, sequence, records, **more):
     return replace(mark(source, 0, sequence, **more), records=records)
 
 
-def audit(log, ledger=None, **bounds):
+def audit(log, counts=None, **bounds):
     """Audit one partition: ints are so many rows, records are marks."""
-    ledger = ledger or Ledger(**bounds)
+    counts = counts or RecordCounts(**bounds)
     found, offset = [], 0
     for entry in log:
         if isinstance(entry, int):
-            ledger.read("t", 0, entry)
+            counts.on_rows("t", 0, entry)
             offset += entry
         else:
-            found += ledger.take(entry, topic="t", partition=0, offset=offset, rows=0)
+            found += counts.on_mark(entry, topic="t", partition=0, offset=offset)
             offset += 1
-    return [(one.discord, one.after, one.before, one.source, one.records) for one in found]
+    return [(one.kind, one.after, one.before, one.source, one.records) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ class History:
 
 def batches(chance, log, begin=0, *, holes=False):
     """Audit a log from an offset on, cut into batches; with holes, only bounds of the rows before a mark are known."""
-    ledger, found, at = Ledger({("t", 0)} if begin else ()), [], begin
+    counts, found, at = RecordCounts({("t", 0)} if begin else ()), [], begin
     while at < len(log):
         batch, rows = log[at : at + chance.randint(1, 9)], 0
         for offset, entry in enumerate(batch, start=at):
@@ -160,9 +160,9 @@ def batches(chance, log, begin=0, *, holes=False):
                 continue
             least = rows - chance.randint(0, rows) if holes else rows
             most = rows + chance.randint(0, 3) if holes else rows
-            found += ledger.take(entry, topic="t", partition=0, offset=offset, rows=least, most=most)
-        ledger.read("t", 0, rows)
-        ledger = Ledger.restore(json.loads(json.dumps(ledger.snapshot())))
+            found += counts.on_mark(entry, topic="t", partition=0, offset=offset, rows=least, most=most)
+        counts.on_rows("t", 0, rows)
+        counts = RecordCounts.restore(json.loads(json.dumps(counts.snapshot())))
         at += len(batch)
     return found
 
@@ -186,7 +186,7 @@ def test_a_fault_in_an_honest_history_is_found(discord, how):
         at = chance.choice((marks if how == "unmark" else rows) or [-1])
         if at >= 0:
             log[at : at + 1] = [log[at]] * 2 if how == "double" else []
-            assert discord in {one.discord for one in batches(chance, log)}, f"seed {seed}"
+            assert discord in {one.kind for one in batches(chance, log)}, f"seed {seed}"
 
 
 def _follows(one, other):
@@ -196,17 +196,17 @@ def _follows(one, other):
     return other.sequence > one.sequence > 0
 
 
-def test_bounds_tell_only_what_they_prove():
-    def told(records, **bounds):
-        found = Ledger().take(said("a", 0, records), topic="t", partition=0, offset=9, **bounds)
+def test_bounds_report_only_what_they_prove():
+    def reported(records, **bounds):
+        found = RecordCounts().on_mark(said("a", 0, records), topic="t", partition=0, offset=9, **bounds)
         return [one.records for one in found]
 
-    assert [told(records, rows=4, most=6) for records in (3, 4, 5, 6, 7)] == [[1], [], [], [], [1]]
+    assert [reported(records, rows=4, most=6) for records in (3, 4, 5, 6, 7)] == [[1], [], [], [], [1]]
 
 
 def test_a_line_says_where():
-    ledger = Ledger()
-    found = list(ledger.take(said("JFK", 0, 3), topic="flights", partition=2, offset=8, rows=2))
+    counts = RecordCounts()
+    found = list(counts.on_mark(said("JFK", 0, 3), topic="flights", partition=2, offset=8, rows=2))
     assert str(found[0]) == (
         "lost rows: flights/2 between the beginning and offset 8: 1 rows, by the marks of source JFK"
     )
@@ -214,23 +214,23 @@ def test_a_line_says_where():
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(-1, 1), st.booleans()), max_size=30))
 def test_a_snapshot_at_any_point_changes_nothing(steps):
-    sequences, counts = {}, {}
-    whole, resumed = Ledger(), Ledger()
+    sequences, totals = {}, {}
+    whole, resumed = RecordCounts(), RecordCounts()
     for offset, (source, rows, error, restart) in enumerate(steps):
         sequence = sequences[source] = sequences.get(source, -1) + 1
-        records = counts[source] = max(0, counts.get(source, 0) + rows + error)
+        records = totals[source] = max(0, totals.get(source, 0) + rows + error)
         one = said(source, sequence, records, epoch=1 + restart)
         found = []
-        for ledger in (whole, resumed):
-            ledger.read("t", 0, rows)
-            found.append(list(ledger.take(one, topic="t", partition=0, offset=offset, rows=0)))
+        for counts in (whole, resumed):
+            counts.on_rows("t", 0, rows)
+            found.append(list(counts.on_mark(one, topic="t", partition=0, offset=offset)))
         assert found[0] == found[1]
-        resumed = Ledger.restore(json.loads(json.dumps(resumed.snapshot())))
+        resumed = RecordCounts.restore(json.loads(json.dumps(resumed.snapshot())))
     assert resumed.snapshot() == json.loads(json.dumps(whole.snapshot()))
 
 
 def test_a_damaged_snapshot_is_an_error():
-    with pytest.raises(CorruptSnapshotError, match="ledger"):
-        Ledger.restore({"format": 99})
-    with pytest.raises(CorruptSnapshotError, match="ledger"):
-        Ledger.restore({"format": 1, "partial": [], "accounts": [["t", 0, [1]]]})
+    with pytest.raises(CorruptSnapshotError, match="counts"):
+        RecordCounts.restore({"format": 99})
+    with pytest.raises(CorruptSnapshotError, match="counts"):
+        RecordCounts.restore({"format": 1, "partial": [], "accounts": [["t", 0, [1]]]})
