@@ -15,6 +15,7 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 from floodmark.schemas.errors import (
     InvalidRecordError,
+    InvalidValueError,
     SchemaError,
     UnreadableMarkError,
     UnreadableValueError,
@@ -25,6 +26,7 @@ MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
 MAX_MARK_BYTES: Final = 1024
 """No watermark record is larger; checked before anything is decoded."""
+_SHOWN: Final = 80
 _PERCENT: Final = re.compile(r"[1-9][0-9]?|100", re.ASCII)
 
 
@@ -53,7 +55,6 @@ class AvroCodec:
     """
 
     def __init__(self, schema: Mapping[str, Any] | str) -> None:
-        """Parse the schema once."""
         try:
             raw = json.loads(schema) if isinstance(schema, str) else dict(schema)
             self.schema_json: Final[str] = json.dumps(raw)
@@ -62,20 +63,21 @@ class AvroCodec:
             self.prefix: Final[bytes] = single_object_prefix(raw)
             self._parsed = fastavro.parse_schema(raw)
         except (ValueError, TypeError, LookupError, fastavro.schema.SchemaParseException) as error:
-            raise SchemaError(schema=str(schema)[:80], reason=f"{type(error).__name__}: {error}") from error
+            raise SchemaError(schema=str(schema)[:_SHOWN], reason=f"{type(error).__name__}: {error}") from error
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
         """Return the bytes of one value.
 
         Raises:
-            UnreadableValueError: where the value does not fit the schema.
+            InvalidValueError: where the value does not fit the schema.
         """
         body = BytesIO()
         body.write(self.prefix)
         try:
             fastavro.schemaless_writer(body, self._parsed, value)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise UnreadableValueError(size=0, schema=self.name, reason=f"{type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise InvalidValueError(value=repr(value)[:_SHOWN], schema=self.name, reason=reason) from error
         return body.getvalue()
 
     def decode(self, data: bytes) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def without_logical_types(schema: Mapping[str, Any] | str) -> dict[str, Any]:
     try:
         return dict(_strip(json.loads(schema) if isinstance(schema, str) else schema))
     except (ValueError, TypeError) as error:
-        raise SchemaError(schema=str(schema)[:80], reason=f"{type(error).__name__}: {error}") from error
+        raise SchemaError(schema=str(schema)[:_SHOWN], reason=f"{type(error).__name__}: {error}") from error
 
 
 def _strip(schema: Any) -> Any:  # noqa: ANN401  # JSON
@@ -204,7 +206,7 @@ def decode_watermark(key: bytes, value: bytes | None) -> WatermarkRecord:
             holder=None if holder is None else Holder(**holder),
             percentiles=None if percentiles is None else {_percent(text): time for text, time in percentiles.items()},
         )
-    except (UnreadableValueError, InvalidRecordError, ValueError) as error:
+    except (UnreadableValueError, InvalidRecordError, InvalidValueError, ValueError) as error:
         raise UnreadableMarkError(key=key, reason=str(error)) from error
     if key != KEY_PREFIX + record.source.encode():
         raise UnreadableMarkError(key=key, reason=f"its value is of another source, {record.source!r}")

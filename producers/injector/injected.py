@@ -5,6 +5,7 @@ A thin shell around `backlog` and confluent-kafka's AdminClient.
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
@@ -26,7 +27,7 @@ def _state_of(message: Message, key: bytes) -> LaneState | None:
         return None if value is None else LaneState.unpack(value)
     except CorruptSnapshotError as error:
         place = f"of an injector at {message.topic()}/{message.partition()}@{message.offset()}"
-        raise CorruptSnapshotError(**{**error.fields, "where": place}) from error
+        raise replace(error, where=place) from error
 
 
 def states_of(config: Config, topic: str, source: str, partitions: Iterable[int]) -> dict[int, LaneState]:

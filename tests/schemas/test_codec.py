@@ -15,7 +15,13 @@ from floodmark.schemas import (
     watermark_schema,
 )
 from floodmark.schemas.codec import MAX_MARK_BYTES, without_logical_types
-from floodmark.schemas.errors import InvalidRecordError, SchemaError, UnreadableMarkError, UnreadableValueError
+from floodmark.schemas.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidValueError,
+    SchemaError,
+    UnreadableMarkError,
+)
 from floodmark.schemas.records import MAX_PERCENTS, TIME_HEADER, header_time
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from hypothesis import given
@@ -223,5 +229,7 @@ def test_a_wrong_schema_is_refused(schema):
 
 
 def test_a_value_that_does_not_fit_is_refused_when_written():
-    with pytest.raises(UnreadableValueError):
+    """The value is the caller's: no topic is blamed for it."""
+    with pytest.raises(InvalidValueError, match=r"^value \{'source': 7\} does not fit") as raised:
         CODEC.encode({"source": 7})
+    assert not isinstance(raised.value, CorruptRecordError)
