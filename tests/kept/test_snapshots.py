@@ -1,0 +1,66 @@
+"""Snapshots of an earlier version are taken up: equal watermarks, holders and text, and equal behaviour after."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from floodmark.schemas import Tracker, decode_watermark
+from floodmark.spark_jobs.progress.progress import Progress
+
+KEPT = json.loads(gzip.decompress((Path(__file__).parent / "snapshots.json.gz").read_bytes()))
+
+
+def as_text(snapshot):
+    return json.loads(json.dumps(snapshot))
+
+
+def assert_says(tracker, kept):
+    assert (tracker.watermark, tracker.ended) == (kept["watermark"], kept["ended"])
+    assert [str(holder) for holder in tracker.holders()] == kept["holders"]
+
+
+def apply(tracker, topic, partition, offset, log_time, found):
+    """Take in a mark (as hex), or the name of a source whose mark cannot be read."""
+    where = {"topic": topic, "partition": partition, "log_time": log_time}
+    try:
+        value = bytes.fromhex(found)
+    except ValueError:
+        value = b""
+    if len(value) < 10:  # "a" is hex, too
+        return tracker.apply_unreadable(found, offset=offset, **where)
+    source = next(name for name in "abc" if value[11:12] == name.encode())
+    return tracker.apply(decode_watermark(b"__floodmark__/" + source.encode(), value), **where).value
+
+
+@pytest.mark.parametrize("kept", KEPT["trackers"])
+def test_a_kept_tracker_goes_on_as_it_would_have(kept):
+    tracker = Tracker.restore(kept["snapshot"])
+    assert as_text(tracker.snapshot()) == kept["snapshot"]
+    assert_says(tracker, kept)
+    for step, verdict, advanced in kept["then"]:
+        assert apply(tracker, *step) == verdict
+        assert tracker.advance() == advanced
+    assert as_text(tracker.snapshot()) == kept["at_last"]
+
+
+def test_a_tracker_of_the_first_format_is_read():
+    kept = KEPT["format 1"]
+    assert_says(Tracker.restore(kept["snapshot"]), kept)
+
+
+@pytest.mark.parametrize("kept", KEPT["progress"])
+def test_kept_progress_is_restored_whole(kept):
+    """With percentiles, promises for late rows, record counts, and tallies of records without a time."""
+    progress = Progress.restore(kept["snapshot"], "here")
+    assert as_text(progress.snapshot()) == kept["snapshot"]
+    assert progress.output == kept["output"]
+    assert_says(progress.tracker, kept)
+
+
+def test_the_kept_progress_has_all_parts():
+    snapshots = [kept["snapshot"] for kept in KEPT["progress"]]
+    assert any(snapshot["promised"] for snapshot in snapshots)
+    assert any(snapshot.get("promises") for snapshot in snapshots)
+    trackers = json.dumps([kept["snapshot"] for kept in KEPT["trackers"]])
+    assert all(f'"{word}"' in trackers for word in ("clocks", "unreadable", "ENDED", "IDLE"))
