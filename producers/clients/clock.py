@@ -13,7 +13,7 @@ def _steady() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Clock:
     """Where the time comes from; both answer in whole milliseconds."""
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Observer
+from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Status, Tracker, decode_watermark, encode_watermark, mark_key
 from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.spark_jobs import avro, read, write
-from support.harness import EVENT, mark, until
+from support.harness import EVENT, until
 
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))["case"]
 NOW = time.time_ns() // 1_000_000

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, bounded_out_of_orderness, with_idleness
-from floodmark.producers.clients.clock import Clock
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status, Tracker
 from floodmark.schemas.completeness.buffer import Buffer
 from floodmark.spark_jobs import avro, read, write
@@ -71,8 +71,7 @@ def test_the_pure_core_does_what_the_stream_expects(case):
 @pytest.fixture
 def sources(kafka):
     """Make the sources of a case, and a function that writes one step; their clock stands still but for `wait`."""
-    made, now = {}, [0]
-    clock = Clock(wall=lambda: now[0], steady=lambda: now[0])
+    made, clock = {}, ManualClock()
 
     def make(case, topic):
         for name in case["sources"]:
@@ -88,7 +87,7 @@ def sources(kafka):
             )
 
     def step(name, times, wait=0):
-        now[0] += wait
+        clock.advance(timedelta(milliseconds=wait))
         for time in times:
             made[name].produce(events.encode({"user": "u", "at": time}), event_time=time)
         made[name].flush()

@@ -20,8 +20,8 @@ from floodmark.producers import (
     punctuated,
 )
 from floodmark.producers.clients.admin import redacted
-from floodmark.producers.clients.clock import Clock
 from floodmark.producers.embedded import broker
+from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
@@ -38,14 +38,6 @@ from floodmark.schemas.errors import (
 from support.harness import drain, until
 
 pytestmark = pytest.mark.kafka
-
-
-class ManualClock(Clock):
-    """Clocks that go on only where a test says so."""
-
-    def __init__(self):
-        object.__setattr__(self, "times", {"wall": time.time_ns() // 1_000_000, "steady": 1_000})
-        super().__init__(wall=lambda: self.times["wall"], steady=lambda: self.times["steady"])
 
 
 def producer(kafka, target, **options):
@@ -143,13 +135,13 @@ def add_partitions(kafka, target, count):
 
 @pytest.mark.parametrize("idle", [False, True])
 def test_new_partitions_are_found_and_marked_while_nothing_is_sent(kafka, topic, idle):
-    target, clock = topic(partitions=1), ManualClock()
+    target, clock = topic(partitions=1), ManualClock(wall=datetime.now(UTC))
     ours = producer(kafka, target, interval=timedelta(days=1), clock=clock)
     ours.produce(b"x", event_time=12)
     if idle:
         ours.mark_idle()
     add_partitions(kafka, target, 3)
-    clock.times["steady"] += 10_000
+    clock.advance(timedelta(seconds=10))
     with Observer(kafka.config, [target]) as observer:
         marked = set()
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import KafkaError
@@ -20,11 +20,11 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.clients.clock import Clock
 from floodmark.producers.outbox import Outbox
 from floodmark.producers.readers.check import check_topic
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status, decode_watermark
 from floodmark.schemas.errors import DeliveryError, EndedError, LateRecordError, UsageError
 from support.harness import drain, until
@@ -32,13 +32,8 @@ from support.harness import drain, until
 DAY = timedelta(days=1)
 
 
-class Times:
-    """Clocks that go on only where a test says so."""
-
-    def __init__(self):
-        self.wall = time.time_ns() // 1_000_000
-        self.steady = 1_000
-        self.clock = Clock(wall=lambda: self.wall, steady=lambda: self.steady)
+def manual_clock():
+    return ManualClock(wall=datetime.now(UTC))
 
 
 def producer(kafka, target, **options):
@@ -98,12 +93,12 @@ def test_a_first_record_behind_the_marks_before_it_is_late(kafka, topic):
 
 @pytest.mark.kafka
 def test_nothing_comes_after_the_end(kafka, topic):
-    target, times = topic(2), Times()
-    ours = producer(kafka, target, clock=times.clock)
+    target, clock = topic(2), manual_clock()
+    ours = producer(kafka, target, clock=clock)
     ours.produce(b"x", event_time=1)
     ours.end()
     for _ in range(3):
-        times.steady += 60_000
+        clock.advance(timedelta(minutes=1))
         ours.poll()
         ours.flush()
         ours.emit()
@@ -115,13 +110,14 @@ def test_nothing_comes_after_the_end(kafka, topic):
 
 @pytest.mark.kafka
 def test_a_clock_set_back_fences_nobody_and_makes_no_stamp_late(kafka, topic):
-    target, times = topic(1), Times()
-    times.wall += 3_600_000
-    with producer(kafka, target, strategy=ingress(), clock=times.clock) as first:
+    target, clock = topic(1), manual_clock()
+    clock.advance(timedelta(hours=1))
+    with producer(kafka, target, strategy=ingress(), clock=clock) as first:
         first.produce(b"1")
-        times.steady, times.wall = times.steady + 5_000, times.wall - 3_600_000  # within a run ...
+        clock.advance(timedelta(seconds=5))
+        clock.set(clock.wall() - 3_600_000)  # within a run ...
         first.produce(b"2")
-    with producer(kafka, target, strategy=ingress(), clock=times.clock) as second:  # ... and for the next
+    with producer(kafka, target, strategy=ingress(), clock=clock) as second:  # ... and for the next
         second.produce(b"3")
         second.end()
     with WatermarkedConsumer(kafka.config, [target], event_time=lambda record: record.log_time) as rows:
@@ -132,13 +128,13 @@ def test_a_clock_set_back_fences_nobody_and_makes_no_stamp_late(kafka, topic):
 
 @pytest.mark.kafka
 def test_a_busy_source_stays_active_when_the_clock_is_set(kafka, topic):
-    target, times = topic(1), Times()
+    target, clock = topic(1), manual_clock()
     strategy = with_idleness(ascending(), timedelta(minutes=1))
-    with producer(kafka, target, strategy=strategy, clock=times.clock) as ours:
+    with producer(kafka, target, strategy=strategy, clock=clock) as ours:
         for event_time in range(5):
             ours.produce(b"x", event_time=event_time)
-            times.wall += 3_600_000
-            times.steady += 1_000
+            clock.advance(timedelta(seconds=1))
+            clock.set(clock.wall() + 3_600_000)
             ours.flush()
         ours.end()
     assert Status.IDLE not in statuses(kafka, target)
@@ -254,7 +250,7 @@ class FullClient:
 def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(room):
     emitter = Emitter(Identity("a", 1), ascending().build(), partitions=3)
     client = FullClient(room)
-    outbox = Outbox(client, "t", emitter, Clock())
+    outbox = Outbox(client, "t", emitter, ManualClock())
     assert outbox.send_marks(insist=False) == emitter.registered == (room == 3)
     client.room = 100
     assert outbox.send_marks(insist=False)
@@ -267,7 +263,7 @@ def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(ro
 
 
 def test_marks_that_nobody_acknowledges_do_not_fill_the_queue():
-    outbox = Outbox(FullClient(10**6), "t", Emitter(Identity("a", 1), ascending().build(), partitions=3), Clock())
+    outbox = Outbox(FullClient(10**6), "t", Emitter(Identity("a", 1), ascending().build(), partitions=3), ManualClock())
     rounds = 0
     while not outbox.crowded:
         outbox.send_marks(insist=False)
@@ -277,7 +273,7 @@ def test_marks_that_nobody_acknowledges_do_not_fill_the_queue():
 
 def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
     emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=2), FullClient(100)
-    outbox = Outbox(client, "t", emitter, Clock())
+    outbox = Outbox(client, "t", emitter, ManualClock())
     outbox.send_marks(insist=True)
     emitter.end()
     outbox.send_marks(insist=True)
@@ -296,14 +292,14 @@ def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
 def test_a_broker_that_restarts_delays_no_record_and_doubles_none(tmp_path):
     with EmbeddedKafka(tmp_path / "restarted") as broker:
         create_topics(broker.config, {"t": 1})
-        times = Times()
-        ours = producer(broker, "t", interval=timedelta(milliseconds=100), clock=times.clock)
+        clock = manual_clock()
+        ours = producer(broker, "t", interval=timedelta(milliseconds=100), clock=clock)
         ours.produce(b"0", event_time=0)
         ours.flush()
         broker.kill()
         longest = 0.0
         for number in range(1, 51):  # looks for partitions and marks are due all the time
-            times.steady += 11_000
+            clock.advance(timedelta(seconds=11))
             began = time.monotonic()
             ours.produce(b"%d" % number, event_time=number)
             longest = max(longest, time.monotonic() - began)

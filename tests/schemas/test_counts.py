@@ -5,12 +5,12 @@ import random
 from dataclasses import replace
 
 import pytest
+from floodmark.producers.testing import mark
 from floodmark.schemas import Status
 from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.errors import CorruptSnapshotError
 from hypothesis import given
 from hypothesis import strategies as st
-from support.harness import mark
 
 LOST, SURPLUS, GAP = Mismatch
 

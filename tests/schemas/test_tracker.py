@@ -1,9 +1,9 @@
 """The rules of the tracker as a table: each row a short story, with numbers that one can check by eye."""
 
 import pytest
+from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Status, Tracker, Verdict
 from floodmark.schemas.errors import CorruptSnapshotError
-from support.harness import mark
 
 IDLE, ENDED = Status.IDLE, Status.ENDED
 

@@ -6,10 +6,10 @@ import random
 from itertools import combinations
 
 import pytest
+from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Status, Tracker
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.harness import mark
 
 
 class Model:

@@ -7,9 +7,8 @@ import os
 from collections import Counter
 
 import pytest
-from floodmark.schemas import FORMAT_VERSION, HEADER, WatermarkRecord, encode_watermark, mark_key
 from floodmark.schemas.checker import Checker, Fault
-from support.world import HAPPENINGS, STEPS, Row, World
+from support.world import HAPPENINGS, STEPS, World, row_of
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "2000"))
 CHUNKS = 10
@@ -21,12 +20,11 @@ def check(topic):
     """Hold a log of the world against the specification."""
     checker, found = Checker(), []
     for number, log in enumerate(topic.partitions):
-        for offset, entry in enumerate(log):
-            if isinstance(entry, WatermarkRecord):
-                key, value = mark_key(entry.source), encode_watermark(entry)
-                found += checker.mark(number, offset, key, value, [(HEADER, FORMAT_VERSION)])
-            elif isinstance(entry, Row):
-                found += checker.data(number, offset, entry.event_time)
+        for record in log:
+            if record.key is not None:
+                found += checker.mark(number, record.offset, record.key, record.value, record.headers)
+            else:
+                found += checker.data(number, record.offset, row_of(record.value).event_time)
     return [finding for finding in found if finding.fault not in SOWN]
 
 

@@ -6,11 +6,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import WatermarkedProducer, ascending, create_topics
+from floodmark.producers.testing import mark
 from floodmark.schemas import encode_watermark, mark_key
 from floodmark.schemas.counts import Mismatch
 from floodmark.spark_jobs import write
 from support.counting import read_events
-from support.harness import Stream, events, mark
+from support.harness import Stream, events
 
 pytestmark = pytest.mark.spark
 

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from floodmark.producers import WatermarkedProducer, ascending, explicit
 from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Membership, encode_watermark, mark_key
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
@@ -30,7 +31,7 @@ from floodmark.schemas.errors import (
 from floodmark.spark_jobs import formats, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, read_events, windowed
-from support.harness import Stream, counts, drain, events, mark, until, window_counts
+from support.harness import Stream, counts, drain, events, until, window_counts
 
 pytestmark = pytest.mark.spark
 

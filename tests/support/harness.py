@@ -1,4 +1,4 @@
-"""What several tests need: marks in one line, a small real stream with a perfect watermark, and its batch result."""
+"""What several tests need: a small real stream with a perfect watermark, and its batch result."""
 
 import random
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
-from floodmark.schemas import AvroCodec, Membership, Status, WatermarkRecord
+from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
 
 EVENT = {
@@ -32,32 +32,6 @@ COUNT = {
 
 events = AvroCodec(without_logical_types(EVENT))
 counts = AvroCodec(without_logical_types(COUNT))
-
-
-def mark(  # noqa: PLR0913  # a test names what matters and leaves the rest
-    source: str = "a",
-    watermark: int | None = 0,
-    sequence: int = 0,
-    *,
-    epoch: int = 1,
-    status: Status = Status.ACTIVE,
-    version: int = 1,
-    size: int = 1,
-    partitions: int = 1,
-    lease: int | None = None,
-) -> WatermarkRecord:
-    """Make a watermark record."""
-    return WatermarkRecord(
-        source=source,
-        epoch=epoch,
-        sequence=sequence,
-        watermark=watermark,
-        partitions=partitions,
-        emitted_at=0,
-        status=status,
-        membership=Membership(version=version, size=size),
-        lease=lease,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,22 +10,24 @@ killed between any two steps of a batch, and a consumer that stops at any window
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
 from random import Random
-from typing import Any
 
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, encode_watermark, is_late, mark_key
-from floodmark.schemas.classify import Sorter
+from floodmark.producers.testing import InMemoryLog, LogRecord, ManualClock
+from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, decode_watermark, is_late, mark_key
+from floodmark.schemas.classify import Data, Mark, Sorter, Unreadable
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
 from floodmark.spark_jobs.progress.progress import Progress, spark_watermark
 
 WIDTH = 10
-STEP = 1_000
-"""How long a step of the world takes, milliseconds."""
-LEASE = 30 * STEP
+STEP = timedelta(seconds=1)
+"""How long a step of the world takes."""
+LEASE = 30_000
 """Far longer than a source that lives is ever silent."""
 STEPS = ("before", "ran", "stored", "committed", "set")
 
@@ -34,7 +36,7 @@ class Killed(Exception):  # noqa: N818  # not an error of anybody
     """A stage was killed between two steps."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """A data record: an event, or a window of the first stage with its count."""
 
@@ -42,53 +44,30 @@ class Row:
     count: int = 1
     window: int | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A mark whose value no reader of this version understands; its key names the source."""
-
-    source: str
+    def encode(self) -> bytes:
+        """Return the value that stands in the log."""
+        return json.dumps([self.event_time, self.count, self.window]).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Poison:
-    """A data record whose event time cannot be read."""
+POISON = b"poison"
+"""A value whose event time cannot be read."""
+FUTURE = b"a later format"
+"""A mark that no reader of this version can read; its key names the source."""
+
+decoded = lru_cache(1_000)(decode_watermark)
 
 
-Entry = Row | WatermarkRecord | Unreadable | Poison
-
-
-@dataclass(slots=True)
-class Topic:
-    """The log of one topic: a list per partition; what is appended stays."""
-
-    name: str
-    partitions: list[list[Entry]]
-    times: dict[int, list[int]] = field(default_factory=dict)
-    """The log time of each entry, per partition."""
-
-    def append(self, partition: int, entry: Entry, log_time: int = 0) -> None:
-        """Write an entry."""
-        self.partitions[partition].append(entry)
-        self.times.setdefault(partition, []).append(log_time)
-
-    def grow(self) -> None:
-        """Add a partition."""
-        self.partitions.append([])
-
-
-@dataclass(slots=True)
-class Clock:
-    """The time of the world, milliseconds."""
-
-    now: int = 0
+@lru_cache(1_000)
+def row_of(value: bytes) -> Row | None:
+    """Return the row in a value; ``None``: it cannot be read."""
+    return None if value == POISON else Row(*json.loads(value))
 
 
 class Source:
     """A writer with an explicit, perfect watermark, whose acknowledgements may be lost."""
 
     def __init__(  # a writer and its surroundings
-        self, name: str, topic: Topic, chance: Random, floor: int, membership: Membership, clock: Clock
+        self, name: str, topic: InMemoryLog, chance: Random, floor: int, membership: Membership, clock: ManualClock
     ) -> None:
         """Begin in epoch 1."""
         self.name, self.topic, self.chance, self.floor, self.clock = name, topic, chance, floor, clock
@@ -97,7 +76,7 @@ class Source:
         self.lease = chance.choice([None, LEASE])
         self.epoch = 0
         self.unacknowledged: list[tuple[int, object]] = []
-        self.queued: list[tuple[int, Entry]] | None = None
+        self.queued: list[tuple[int, bytes | WatermarkRecord]] | None = None
         """What waits in the client while the broker is away; else ``None``."""
         self.away_since = 0
         self.ended = self.idling = self.dead = self.upgraded = False
@@ -115,11 +94,14 @@ class Source:
         for event_time in again:
             self.send(event_time, lost=False)
 
-    def _write(self, partition: int, entry: Entry) -> None:
-        if self.queued is None:
-            self.topic.append(partition, entry, self.clock.now + self.skew)
+    def _write(self, partition: int, value: bytes | WatermarkRecord) -> None:
+        if self.queued is not None:
+            self.queued.append((partition, value))
+        elif isinstance(value, WatermarkRecord) and self.upgraded:
+            key = mark_key(self.name)
+            self.topic.append(FUTURE, key=key, partition=partition, log_time=self.clock.wall() + self.skew)
         else:
-            self.queued.append((partition, entry))
+            self.topic.append(value, partition=partition, log_time=self.clock.wall() + self.skew)
 
     def send(self, event_time: int, *, lost: bool) -> None:
         """Write a record; its acknowledgement is still to come.  ``lost``: Kafka never got it."""
@@ -128,7 +110,7 @@ class Source:
         if lost:
             self.emitter.unsend(partition)
             return
-        self._write(partition, Row(event_time))
+        self._write(partition, Row(event_time).encode())
         self.unacknowledged.append((event_time, in_flight))
 
     def work(self) -> None:
@@ -147,13 +129,13 @@ class Source:
     def mark(self) -> None:
         """Write marks to every partition it knows."""
         for partition, mark in self.emitter.marks(now=0):
-            self._write(partition, Unreadable(self.name) if self.upgraded else mark)
+            self._write(partition, mark)
 
     def reconnect(self) -> None:
         """The broker is back: what was queued is written, in its order."""
         queued, self.queued = self.queued or [], None
-        for partition, entry in queued:
-            self._write(partition, entry)
+        for partition, value in queued:
+            self._write(partition, value)
 
     def end(self) -> None:
         """Get everything acknowledged, and say it is over."""
@@ -183,7 +165,7 @@ class Committed:
 class Stage:
     """One job: counts per tumbling window, driven as `spark_jobs.drive` drives Spark."""
 
-    def __init__(self, name: str, given: Topic, out: Topic, chance: Random) -> None:
+    def __init__(self, name: str, given: InMemoryLog, out: InMemoryLog, chance: Random) -> None:
         """Begin with an empty checkpoint."""
         self.name, self.given, self.out, self.chance = name, given, out, chance
         self.disk = Committed()
@@ -196,7 +178,7 @@ class Stage:
         """Take up what the disk has, under a new epoch."""
         disk = self.disk
         if disk.batch_id == 0:
-            self.progress = Progress(Tracker({self.given.name}))
+            self.progress = Progress(Tracker({self.given.topic}))
         else:
             self.progress = Progress.restore(json.loads(disk.snapshots[disk.batch_id - 1]), "here")
         self.epoch += 1
@@ -227,17 +209,17 @@ class Stage:
             }
         self._step("before", kill_at)
         ran_with = progress.applied
-        windows, late = Counter(disk.windows), 0
+        windows, late, sorter = Counter(disk.windows), 0, Sorter({self.given.topic: progress.tracker})
         for number, end in disk.planned.items():
             for offset in range(disk.offsets.get(number, 0), end):
-                entry = self.given.partitions[number][offset]
-                if not isinstance(entry, Row):
-                    self._take(progress.tracker, entry, number, offset)
+                record = sorted_by(sorter, self.given.partitions[number][offset])
+                row = row_of(record.value or b"") if isinstance(record, Data) else None
+                if row is None:
                     continue
-                late += is_late(entry.event_time, ran_with)
-                end_of_window = entry.window or entry.event_time // WIDTH * WIDTH + WIDTH
+                late += is_late(row.event_time, ran_with)
+                end_of_window = row.window or row.event_time // WIDTH * WIDTH + WIDTH
                 if end_of_window > disk.watermark:
-                    windows[end_of_window] += entry.count
+                    windows[end_of_window] += row.count
         closed = {end: windows.pop(end) for end in sorted(windows) if end <= disk.watermark}
         self._step("ran", kill_at)
         progress.advance()
@@ -253,13 +235,6 @@ class Stage:
         self.late += late
         self.disk = Committed(disk.batch_id + 1, disk.planned, windows, watermark, None, disk.snapshots)
         disk.snapshots.pop(disk.batch_id - 3, None)
-
-    def _take(self, tracker: Tracker, entry: Entry, partition: int, offset: int) -> None:
-        place: Any = {"partition": partition, "log_time": self.given.times[partition][offset]}
-        if isinstance(entry, WatermarkRecord):
-            tracker.apply(entry, topic=self.given.name, **place)
-        elif isinstance(entry, Unreadable):
-            tracker.apply_unreadable(entry.source, topic=self.given.name, offset=offset, **place)
 
     def _transaction(self, batch_id: int, closed: dict[int, int], output: int | None) -> None:
         if batch_id <= self.in_kafka:  # there already: no mark takes a number of the sequence
@@ -278,10 +253,9 @@ class Stage:
         marks = [] if said_all else self.emitter.marks(now=0)
         for partition, end, n in rows:
             # Stamped one before the end of the window, as a second stage of the same width would window it.
-            self.out.append(partition, Row(end, n, window=end))
+            self.out.append(Row(end, n, window=end).encode(), partition=partition)
             self.results[end] += n
-        for partition, mark in marks:
-            self.out.append(partition, mark)
+        self.out.append_marks(marks)
         self.in_kafka = batch_id
 
     @property
@@ -290,19 +264,29 @@ class Stage:
         return self.progress is not None and self.progress.ended
 
 
-def on_the_wire(entry: Entry) -> tuple[bytes | None, bytes]:
-    """Return an entry as key and value."""
-    if isinstance(entry, Row):
-        return None, b"%d" % entry.event_time
-    if isinstance(entry, WatermarkRecord):
-        return mark_key(entry.source), encode_watermark(entry)
-    return (mark_key(entry.source), b"a later format") if isinstance(entry, Unreadable) else (None, b"poison")
+def sorted_by(sorter: Sorter, record: LogRecord) -> Data | Mark | Unreadable:
+    """Return what a record is; a mark is applied."""
+    place = (record.topic, record.partition, record.offset)
+    return sorter.take(*place, log_time=record.log_time, key=record.key, value=record.value)
+
+
+def event_time_of(record: Data) -> int:
+    """Return the event time of a row, as a consumer reads it."""
+    row = row_of(record.value or b"")
+    if row is None:
+        raise ValueError(record)
+    return row.event_time
+
+
+def is_mark(record: LogRecord) -> bool:
+    """Tell whether a record is a mark that this version can read."""
+    return record.key is not None and record.value != FUTURE
 
 
 class Follower:
     """A consumer without Spark: windows counted from what it is handed; it stops anywhere and goes on from there."""
 
-    def __init__(self, topic: Topic, chance: Random) -> None:
+    def __init__(self, topic: InMemoryLog, chance: Random) -> None:
         """Begin at the beginning."""
         self.topic, self.chance = topic, chance
         self.results: Counter[int] = Counter()
@@ -312,21 +296,19 @@ class Follower:
 
     def start(self) -> None:
         """Go on from what was stored."""
-        self.reader = Reader([self.topic.name], lambda record: int(record.value or b""), self.position)
+        self.reader = Reader([self.topic.topic], event_time_of, self.position)
         self.reader.use_for("windows")
-        self.sorter = Sorter({self.topic.name: self.reader.tracker}, self.reader.applied)
+        self.sorter = Sorter({self.topic.topic: self.reader.tracker}, self.reader.applied)
         self.at: dict[int, int] = {}
 
     def run(self, *, stops: bool) -> None:
         """Read some of each partition, and take windows; ``stops``: perhaps stop before or after one is stored."""
-        chance, reader, name = self.chance, self.reader, self.topic.name
+        chance, reader, name = self.chance, self.reader, self.topic.topic
         for number, log in enumerate(self.topic.partitions):
             begin = self.at.setdefault(number, reader.begin.get((name, number), 0))
             end = chance.randint(begin, len(log))
-            for offset in range(begin, end):
-                key, value = on_the_wire(log[offset])
-                log_time = self.topic.times[number][offset]
-                reader.take(self.sorter.take(name, number, offset, log_time=log_time, key=key, value=value))
+            for record in log[begin:end]:
+                reader.take(sorted_by(self.sorter, record))
             self.at[number] = end
             if end == len(log):
                 reader.take_ends([((name, number), end)])
@@ -352,11 +334,11 @@ class World:
         self.chance = Random(seed)  # noqa: S311  # a repeatable history
         chance = self.chance
         self.topics = [
-            Topic("events", [[] for _ in range(chance.randint(1, 3))]),
-            Topic("windows", [[] for _ in range(chance.randint(1, 2))]),
-            Topic("totals", [[]]),
+            InMemoryLog("events", chance.randint(1, 3)),
+            InMemoryLog("windows", chance.randint(1, 2)),
+            InMemoryLog("totals"),
         ]
-        self.clock = Clock()
+        self.clock = ManualClock()
         self.membership = Membership(version=1, size=chance.randint(1, 3))
         self.sources = [
             Source(f"source-{number}", self.topics[0], chance, 0, self.membership, self.clock)
@@ -387,7 +369,7 @@ class World:
     def step(self) -> None:
         """One thing happens."""
         chance = self.chance
-        self.clock.now += STEP
+        self.clock.advance(STEP)
         alive = [source for source in self.sources if not source.ended and not source.dead]
         for source in alive:
             if chance.random() < 0.7:  # else it pauses
@@ -398,7 +380,9 @@ class World:
                     source.generator.advance(source.floor)
                     source.mark()
                 source.work()
-            if source.queued is not None and (chance.random() < 0.3 or self.clock.now > source.away_since + LEASE // 3):
+            if source.queued is not None and (
+                chance.random() < 0.3 or self.clock.wall() > source.away_since + LEASE // 3
+            ):
                 source.reconnect()
         for stage in self.stages:
             if chance.random() < 0.6:
@@ -437,20 +421,20 @@ class World:
         """The broker is away for one source: what it writes waits in the client, and is lost with a crash."""
         if source.queued is None:
             self.faults["outage"] += 1
-            source.queued, source.away_since = [], self.clock.now
+            source.queued, source.away_since = [], self.clock.wall()
 
     def poison(self, source: Source, _alive: list[Source]) -> None:
         """Somebody writes a record whose time nobody can read."""
         self.faults["poison"] += 1
-        topic = source.topic
-        topic.append(self.chance.randrange(len(topic.partitions)), Poison(), self.chance.choice([0, 10**15]))
+        partition, log_time = self.chance.randrange(len(source.topic.partitions)), self.chance.choice([0, 10**15])
+        source.topic.append(POISON, partition=partition, log_time=log_time)
 
     def die(self, source: Source, alive: list[Source]) -> None:
         """A source with a lease dies, perhaps in the middle of its marks; it comes back, or is ended, much later."""
         if source.lease is not None and len(alive) > 1 and source.queued is None and not source.unacknowledged:
             self.faults["die"] += 1
-            for partition, mark in source.emitter.marks(now=0)[: self.chance.randrange(3)]:
-                source.topic.append(partition, mark, self.clock.now + source.skew)
+            marks = source.emitter.marks(now=0)[: self.chance.randrange(3)]
+            source.topic.append_marks(marks, self.clock.wall() + source.skew)
             source.dead = True
 
     def come_back(self, _source: Source, alive: list[Source]) -> None:
@@ -475,27 +459,25 @@ class World:
             generator = Explicit()
             generator.advance(source.floor + 1000)
             for partition, mark in Emitter(identity, generator, source.emitter.partitions).marks(now=0):
-                # Only behind the new epoch's own word is it known for a zombie.
-                if any(
-                    isinstance(entry, WatermarkRecord) and entry.source == source.name and entry.epoch == source.epoch
-                    for entry in source.topic.partitions[partition]
-                ):
-                    source.topic.append(partition, mark, self.clock.now)
+                # Only behind a mark of the new epoch is it known for a zombie.
+                if any(known.epoch == source.epoch for known in self.marks_of(source.name, partition)):
+                    source.topic.append(mark, partition=partition, log_time=self.clock.wall())
 
     def replay(self, source: Source, _alive: list[Source]) -> None:
         """An old mark is delivered once more."""
         number = self.chance.randrange(len(source.topic.partitions))
-        marks = [entry for entry in source.topic.partitions[number] if isinstance(entry, WatermarkRecord)]
+        marks = [record for record in source.topic.partitions[number] if is_mark(record)]
         if marks:
             self.faults["replay"] += 1
-            source.topic.append(number, self.chance.choice(marks), self.clock.now)
+            old = self.chance.choice(marks)
+            source.topic.append(old.value, key=old.key, partition=number, log_time=self.clock.wall())
 
     def grow(self, source: Source, _alive: list[Source]) -> None:
         """The topics grow; each source learns of it in its own time."""
         if len(self.topics[0].partitions) < 4:
             self.faults["grow"] += 1
-            self.topics[0].grow()
-            self.topics[1].grow()
+            for topic in self.topics[:2]:
+                topic.grow(len(topic.partitions) + 1)
         source.emitter.grow(len(source.topic.partitions))
 
     def join(self, _source: Source, alive: list[Source]) -> None:
@@ -533,11 +515,13 @@ class World:
             source.mark()
             source.idling = True
 
+    def marks_of(self, source: str, partition: int) -> list[WatermarkRecord]:
+        """Return the marks of a source in a partition."""
+        key = mark_key(source)
+        log = self.topics[0].partitions[partition]
+        return [decoded(key, record.value) for record in log if record.key == key and is_mark(record)]
+
     def truth(self) -> Counter[int]:
         """Count the windows of all that stands in the input log: the batch computation."""
-        return Counter(
-            entry.event_time // WIDTH * WIDTH + WIDTH
-            for log in self.topics[0].partitions
-            for entry in log
-            if isinstance(entry, Row)
-        )
+        rows = [row_of(record.value) for log in self.topics[0].partitions for record in log if record.key is None]
+        return Counter(row.event_time // WIDTH * WIDTH + WIDTH for row in rows if row is not None)

@@ -8,9 +8,10 @@ import pytest
 from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, with_idleness
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.alignment import Alignment, Peers
+from floodmark.producers.testing import mark
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import UsageError
-from support.harness import mark, until
+from support.harness import until
 
 
 def test_only_active_peers_of_the_newest_membership_hold():

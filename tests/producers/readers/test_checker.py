@@ -10,10 +10,11 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.producers.readers.check import check_topic
+from floodmark.producers.testing import mark
 from floodmark.schemas import FORMAT_VERSION, HEADER, Status, WatermarkRecord, encode_watermark, mark_key
 from floodmark.schemas.checker import Checker, Fault
 from floodmark.schemas.records import TIME_HEADER
-from support.harness import EVENT, Stream, events, mark
+from support.harness import EVENT, Stream, events
 
 HEADERS = [(HEADER, FORMAT_VERSION)]
 

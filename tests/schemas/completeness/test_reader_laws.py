@@ -6,6 +6,7 @@ import random
 
 import pytest
 from floodmark.producers import Handout, Position
+from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.classify import Sorter
 from floodmark.schemas.completeness.reader import Reader
@@ -13,7 +14,6 @@ from floodmark.schemas.errors import CorruptSnapshotError, UnreadableTopicError,
 from floodmark.schemas.timestamps import END_OF_TIME
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.harness import mark
 
 WIDTH = 20
 ADJUSTED = "floodmark-time"

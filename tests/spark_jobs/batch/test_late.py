@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, Producer
 from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, read_events, windowed
-from support.harness import drain, events, mark, until, window_counts
+from support.harness import drain, events, until, window_counts
 
 pytestmark = pytest.mark.spark
 

@@ -2,9 +2,9 @@
 
 import pytest
 from confluent_kafka import Producer
+from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.spark_jobs.batch.rebuild import rebuild
-from support.harness import mark
 
 
 @pytest.mark.kafka

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pandas as pd
+from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving
@@ -13,7 +14,6 @@ from floodmark.spark_jobs.progress.reconcile import seen_marks
 from floodmark.spark_jobs.reading.judge import judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.harness import mark
 
 PLACE = ("t", 0)
 

@@ -1,10 +1,10 @@
 from collections import Counter
 
 import pytest
+from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Tracker
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.progress.progress import Progress, spark_watermark
-from support.harness import mark
 
 
 def told(progress, watermark, sequence=0, **more):
