@@ -69,6 +69,6 @@ def judge(brief: Brief, topics: pd.Series, partitions: pd.Series, marks: pd.Seri
             text = marks.iloc[end]
             if isinstance(text, str):
                 for mark in seen_marks(text):
-                    brief.promises.take(mark, brief.percentile)
+                    brief.promises.take(mark, brief.percentile, brief.shift)
             begin = end + 1
     return pd.DataFrame({"watermark": watermark, "own": own})

@@ -9,7 +9,7 @@ import pandas as pd
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.tracker import Tracker
-from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving
+from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving, shifted
 from floodmark.spark_jobs.progress.reconcile import seen_marks
 from floodmark.spark_jobs.reading.judge import judge
 from hypothesis import given, settings
@@ -45,25 +45,25 @@ def logs(draw):
     return log
 
 
-def plainly(log):
+def plainly(log, shift):
     """What stands before each record: the highest watermark that a tracker of this partition alone ever had."""
     tracker, highest, found = Tracker(["t"]), NOTHING, []
     for offset, entry in enumerate(log):
         found.append(highest)
         if entry is not None:
-            tracker.apply(entry, topic="t", partition=0, log_time=offset)
+            tracker.apply(shifted(entry, shift), topic="t", partition=0, log_time=offset)
             now = tracker.partition_watermark(*PLACE)
             highest = highest if now is None else max(highest, now)
     return found
 
 
 @settings(deadline=None)
-@given(logs(), st.lists(st.integers(0, 25)), st.lists(st.integers(0, 25)))
-def test_neither_batches_nor_chunks_change_what_is_late(log, batches, chunks):
+@given(logs(), st.lists(st.integers(0, 25)), st.lists(st.integers(0, 25)), st.sampled_from([0, 30]))
+def test_neither_batches_nor_chunks_change_what_is_late(log, batches, chunks, shift):
     found, promises = [], Promises()
     bounds = sorted({0, len(log), *(cut for cut in batches if cut < len(log))})
     for start, end in itertools.pairwise(bounds):
-        brief = Brief.of(Brief(Promises.restore(promises.snapshot()), NOTHING, None).to_text(["t"]))
+        brief = Brief.of(Brief(Promises.restore(promises.snapshot()), NOTHING, None, shift).to_text(["t"]))
         inner = sorted({start, end, *(cut for cut in chunks if start < cut < end)})
         for begin, stop in itertools.pairwise(inner):
             texts = [None if log[at] is None else written(log[at], at) for at in range(begin, stop)]
@@ -73,8 +73,8 @@ def test_neither_batches_nor_chunks_change_what_is_late(log, batches, chunks):
         for at in range(start, end):  # as the drive does behind the batch
             if log[at] is not None:
                 (seen,) = seen_marks(written(log[at], at))
-                promises.take(seen)
-    assert found == plainly(log)
+                promises.take(seen, None, shift)
+    assert found == plainly(log, shift)
 
 
 def test_the_watermark_of_the_batch_judges_where_the_partition_knows_less():
