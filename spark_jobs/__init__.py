@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 # The commands that need no Spark run without it; a name that needs it says what to install.
 if find_spec("pyspark") is not None:
-    from floodmark.spark_jobs.batch.handler import Batch
+    from floodmark.spark_jobs.batch.report import Batch
     from floodmark.spark_jobs.formats import Format, avro, json
     from floodmark.spark_jobs.job import Job
     from floodmark.spark_jobs.read import read

@@ -9,14 +9,12 @@ from typing import Final
 from floodmark.producers.clients.metrics import Metrics, delay
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
 from floodmark.schemas.tracker import Hold
-from floodmark.spark_jobs.batch.handler import Drive
+from floodmark.spark_jobs.batch.handler import BatchHandler
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _POLL: Final = 0.05
-_COMMIT_POLL: Final = 0.005
-_COMMIT_TIMEOUT: Final = 10.0
 _SHOWN: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"
 
@@ -42,31 +40,31 @@ def cause(text: str) -> str:
 class Job:
     """A running job.  `awaitTermination` is what most programs end with."""
 
-    def __init__(self, query: StreamingQuery, drive: Drive, *, available_now: bool = False) -> None:
+    def __init__(self, query: StreamingQuery, handler: BatchHandler, *, available_now: bool = False) -> None:
         """Wrap a started query; with ``available_now`` it stops by itself when it has worked off what was there."""
         self.query: Final = query
-        self._drive = drive
+        self._handler = handler
         self._available_now = available_now
 
     @property
     def name(self) -> str:
         """The job's name, which is its source id in the output topic."""
-        return self._drive.identity.job
+        return self._handler.identity.job
 
     @property
     def watermark(self) -> int | None:
         """The input watermark, epoch milliseconds."""
-        return self._drive.watermark
+        return self._handler.watermark
 
     @property
     def ended(self) -> bool:
         """Whether all input has ended and every result is out."""
-        return self._drive.ended
+        return self._handler.ended
 
     @property
     def counts(self) -> dict[str, int]:
-        """Totals since the checkpoint began: records, marks, late, unreadable, timeless, replayed, fenced, ..."""
-        return self._drive.counts
+        """Totals since the checkpoint began: records, marks, late, unreadable, replayed, fenced, ..."""
+        return self._handler.counts
 
     def metrics(self) -> Metrics:
         """Return what is measured of this job since its checkpoint began."""
@@ -76,7 +74,7 @@ class Job:
             self.name,
             records=counts["records"],
             late_events=counts["late"],
-            unreadable=counts["unreadable"] + counts["timeless"] + counts["unreadable_marks"],
+            unreadable=counts["unreadable"] + counts["missing_event_time"] + counts["unreadable_marks"],
             lost=counts["lost"],
             surplus=counts["surplus"],
             fenced=counts.get("fenced", 0) + counts.get("retired", 0),
@@ -85,7 +83,7 @@ class Job:
 
     def holders(self) -> list[Hold]:
         """Say why the watermark is where it is: who holds it, and since when."""
-        return self._drive.holds()
+        return self._handler.holders()
 
     def awaitTermination(self, timeout: float | None = None) -> None:
         """Wait until all sources have ended and every result is out, then stop.
@@ -146,13 +144,13 @@ class Job:
             time.sleep(_POLL)
 
     def _held(self) -> str:
-        if self._drive.last is None:
+        if self._handler.stopping.last_batch is None:
             return "no batch yet"
         return "; ".join(map(str, self.holders()[:3])) or f"watermark {self.watermark}, held by no source"
 
     def raise_failure(self) -> None:
         """Raise what failed the job, if anything did: Floodmark's own errors as they were."""
-        inner = self._drive.failure
+        inner = self._handler.failure
         if isinstance(inner, FloodmarkError):
             raise inner
         if inner is not None:
@@ -163,16 +161,5 @@ class Job:
 
     def stop(self) -> None:
         """Stop between two batches; a later start goes on from there."""
-        self._drive.forbid()
-        # Not before Spark has committed the last batch, or a later start would run it again.
-        deadline = time.monotonic() + _COMMIT_TIMEOUT
-        while self.query.isActive and not self._committed() and time.monotonic() < deadline:
-            self._drive.between.wait(_COMMIT_POLL)
-        self.query.stop()
-        self._drive.close()
-
-    def _committed(self) -> bool:
-        if self._drive.last is None or self._drive.between.is_set():
-            return True
-        progress = self.query.lastProgress
-        return progress is not None and progress["batchId"] >= self._drive.last
+        self._handler.stopping.stop(self.query)
+        self._handler.close()

@@ -1,7 +1,7 @@
 """Kafka topics with watermark records, as a streaming DataFrame: each Kafka record is read once.
 
 The watermark records leave the data path by Spark's own ``observe``, which carries them to the driver at the end of the
-batch, where `drive` takes them.  What remains are decoded data rows with an event-time column.
+batch, where its handler takes them.  What remains are decoded data rows with an event-time column.
 """
 
 import itertools
@@ -14,14 +14,14 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.formats.values import Format
-from floodmark.spark_jobs.internals.analysed import operators
-from floodmark.spark_jobs.queries.source_options import source_options
 from floodmark.spark_jobs.reading.event_time import NEVER
 from floodmark.spark_jobs.reading.judge import SPLITTING
 from floodmark.spark_jobs.reading.observation import columns
 from floodmark.spark_jobs.reading.plain import refuse_plain_queries
-from floodmark.spark_jobs.reading.rows import Decoder, Reading, decoded, flat, header_time
-from floodmark.spark_jobs.reading.security import Client, resolved, settings_of, spark_options
+from floodmark.spark_jobs.reading.registry import register, topics_of
+from floodmark.spark_jobs.reading.rows import decoded, flat, header_time
+from floodmark.spark_jobs.reading.security import Client
+from floodmark.spark_jobs.reading.source import Connection, Decoder, SourceSpec
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -29,21 +29,6 @@ from pyspark.sql.types import StructType, TimestampType
 
 MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 _numbers = itertools.count()
-
-
-_readings: Final[dict[str, Reading]] = {}
-
-
-def reading_of(name: str) -> Reading | None:
-    """Return the reading behind an observation's name, or ``None`` for somebody else's observation."""
-    return _readings.get(name)
-
-
-def _topics_of(frame: DataFrame) -> list[str]:
-    """Return the topics that the readings in a streaming DataFrame read."""
-    nodes = operators(frame, _readings.__contains__).walk() if frame.isStreaming else ()
-    names = dict.fromkeys(node.source for node in nodes if node.source is not None)
-    return [topic for name in names for topic in _readings[name].topics]
 
 
 def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
@@ -66,7 +51,8 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
 
     Use any of Spark's event-time operators on the result, then `floodmark.spark_jobs.write`.  Rows whose value cannot
     be decoded, that have no event time, or one that Spark's watermark cannot judge (not after 1970-01-01T00:00:00Z, or
-    not before 9999-01-01T00:00:00Z), are skipped and counted (`Batch.unreadable`, `timeless`, `out_of_range`).
+    not before 9999-01-01T00:00:00Z), are skipped and counted (`Batch.unreadable`, `missing_event_time`,
+    `out_of_range`).
 
     Where an injector has adjusted the time of a record (header ``floodmark-time``), the adjusted time counts: the
     event-time column has it.
@@ -112,20 +98,20 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
         raise UsageError(reason=f"percentile is {percentile}, expected 1 to 100")
     if shift < timedelta(0):
         raise UsageError(reason=f"shift is {shift}, expected 0 or more")
-    settings = settings_of(client)
-    config = {"bootstrap.servers": bootstrap_servers, **resolved(settings)}
-    require_topics(config, list(names))
-    source = source_options(bootstrap_servers, names, {**spark_options(settings), **(options or {})})
-    if max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, source):
-        source["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    given = dict(options or {})
+    if max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, given):
+        given["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    connection = Connection(names, bootstrap_servers, client, given)
+    require_topics(connection.config(), list(names))
+    source = connection.source_options()
     decode = value.decode if isinstance(value, Format) else value
     _require_whole_partitions(late, source)
     name = f"floodmark-read-{next(_numbers)}"
     kafka = _load(spark, source)
     fields = _fields(kafka, decode)
     column, own = _event_time(flat(kafka, decode), event_time, fields)
-    reading = Reading(name, names, column, decode, config, source, percentile, milliseconds(shift), settings, late)
-    observed = decoded(kafka, reading).observe(reading.name, *columns(names, judged=late is not None))
+    spec = SourceSpec(name, connection, column, decode, percentile, milliseconds(shift), late)
+    observed = decoded(kafka, spec).observe(spec.name, *columns(names, judged=late is not None))
     rows = observed.where(F.col("kind") == "row")
     if late == "adjust":
         lifted = F.when(F.col("late"), F.timestamp_millis("behind.watermark")).otherwise(F.col("event_time"))
@@ -139,8 +125,8 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     values = [(counts if field == time else F.col("value").getField(field)).alias(field) for field in fields]
     values += [] if time in fields else [counts.alias(time)]
     values += [header_time(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
-    _readings[reading.name] = reading
-    refuse_plain_queries(_topics_of)
+    register(spark, spec)
+    refuse_plain_queries(topics_of)
     return rows.select(values).withWatermark(time, NEVER)
 
 

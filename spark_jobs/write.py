@@ -11,20 +11,23 @@ import pyspark
 from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.records import Membership
-from floodmark.spark_jobs.batch.handler import OUTPUT, Batch, Drive, Settings
+from floodmark.spark_jobs.batch import output
+from floodmark.spark_jobs.batch.handler import BatchHandler
+from floodmark.spark_jobs.batch.report import Batch
+from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.formats.values import Format
-from floodmark.spark_jobs.internals.analysed import check, operators
+from floodmark.spark_jobs.internals.analysed import check
 from floodmark.spark_jobs.job import Job
-from floodmark.spark_jobs.progress.progress import WindowsClose
+from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
 from floodmark.spark_jobs.queries import refusals
 from floodmark.spark_jobs.queries.plan import Operator, meaning
-from floodmark.spark_jobs.read import reading_of
 from floodmark.spark_jobs.reading import plain
 from floodmark.spark_jobs.reading.event_time import derived_times
-from floodmark.spark_jobs.reading.rows import Reading
+from floodmark.spark_jobs.reading.registry import plan_of, specs_of
 from floodmark.spark_jobs.reading.security import Client, resolved, settings_of, spark_options
+from floodmark.spark_jobs.reading.source import SourceSpec
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -93,9 +96,9 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     """
     if not result.isStreaming:
         raise UsageError(reason="write() was given a batch DataFrame; begin with floodmark.spark_jobs.read")
-    plan = operators(result, lambda name: reading_of(name) is not None)
+    plan = plan_of(result)
     derived = derived_times(result, plan)
-    readings = [replace(reading, shift=reading.shift + derived.shift) for reading in _readings(plan)]
+    specs = [replace(spec, shift=spec.shift + derived.shift) for spec in _specs(plan)]
     _refuse(result, plan, output_mode, trigger)
     if (topic is None) == (writer is None):
         raise UsageError(reason="write() needs either topic= or writer=")
@@ -104,19 +107,20 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     name = job or topic
     if name is None:
         raise UsageError(reason="write() with writer= needs job=, the name of the job")
-    topics = tuple(sorted({source for reading in readings for source in reading.topics}))
+    topics = tuple(sorted({source for spec in specs for source in spec.topics}))
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
-    servers = bootstrap_servers or readings[0].client["bootstrap.servers"]
-    ours = readings[0].settings if bootstrap_servers is None else {}
+    first = specs[0].connection.config()
+    servers = bootstrap_servers or first["bootstrap.servers"]
+    ours = settings_of(specs[0].connection.client) if bootstrap_servers is None else {}
     security = {**ours, **settings_of(client)}
     config = {"bootstrap.servers": servers, **resolved(security)}
     if topic is not None:
         address = config["bootstrap.servers"]
-        if any(topic in reading.topics and reading.client["bootstrap.servers"] == address for reading in readings):
+        if any(topic in spec.topics and spec.connection.config()["bootstrap.servers"] == address for spec in specs):
             raise UsageError(reason=f"topic {topic!r} is both input and output of job {name!r}: it would never end")
         require_topics(config, [topic])
-    _require_late_topics(readings, topic, config)
+    _require_late_topics(specs, topic, config)
     frame = _output(result, topic, key, value, event_time)
     if rebuild is None:
         rebuild = spark.conf.get(REBUILD, "false") == "true"
@@ -126,9 +130,9 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     snapshots.recognise(name, Query(pyspark.__version__, lines), same=same)
     sink = _sink(identity, writer, delivery, config, {**spark_options(security), **(options or {})})
     settings = Settings(hold, windows_close, rebuild, membership, derived)
-    drive = Drive(identity, readings, sink, snapshots, settings, on_batch)
+    handler = BatchHandler(identity, specs, sink, snapshots, settings, on_batch)
     stream = (
-        frame.writeStream.foreachBatch(drive)
+        frame.writeStream.foreachBatch(handler)
         .option("checkpointLocation", checkpoint_location)
         .outputMode(output_mode)
         .queryName(f"{name}-{next(_starts)}")
@@ -137,9 +141,9 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         stream = stream.trigger(**trigger)
     snapshots.checkpoint.plan_empty_batch()
     query = plain.start(stream)
-    started = Job(query, drive, available_now="availableNow" in (trigger or {}))
+    started = Job(query, handler, available_now="availableNow" in (trigger or {}))
     try:
-        drive.attach(query)
+        handler.attach(query)
     except BaseException:
         started.stop()
         raise
@@ -161,15 +165,13 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
         raise UnsupportedQueryError(operator="the query", reason=reason, advice=advice) from error
 
 
-def _readings(plan: Operator) -> list[Reading]:
-    # A DataFrame that is used twice, as in a self-join, is one reading.
-    names = dict.fromkeys(node.source for node in plan.walk() if node.source is not None)
-    found = [reading for name in names if (reading := reading_of(name)) is not None]
+def _specs(plan: Operator) -> list[SourceSpec]:
+    found = specs_of(plan)
     if not found:
         raise UsageError(
             reason="the DataFrame does not come from floodmark.spark_jobs.read: no watermark would move it"
         )
-    topics = Counter(topic for reading in found for topic in reading.topics)
+    topics = Counter(topic for spec in found for topic in spec.topics)
     twice = [topic for topic, count in topics.items() if count > 1]
     if twice:
         # Spark reads each on its own: the marks that one has read say nothing of the rows that the other has not.
@@ -178,9 +180,9 @@ def _readings(plan: Operator) -> list[Reading]:
     return found
 
 
-def _require_late_topics(readings: list[Reading], output: str | None, config: dict[str, Any]) -> None:
-    late = {reading.late_topic for reading in readings} - {None}
-    taken = {output, *(topic for reading in readings for topic in reading.topics)}
+def _require_late_topics(specs: list[SourceSpec], output: str | None, config: dict[str, Any]) -> None:
+    late = {spec.late_topic for spec in specs} - {None}
+    taken = {output, *(topic for spec in specs for topic in spec.topics)}
     for topic in sorted(filter(None, late)):
         if output is None:
             reason = f"late={topic!r} needs topic=: late rows go to their topic in the transaction of their batch"
@@ -213,7 +215,7 @@ def _output(
 ) -> DataFrame:
     """Bring the rows into Kafka's shape, and watch their event times; for a writer, just count them."""
     if topic is None:
-        return result.observe(OUTPUT, F.count(F.lit(1)).alias("rows"))
+        return output.counted(result)
     if value is None or event_time is None:
         raise UsageError(reason=f"write() to topic {topic!r} needs value= (a format) and event_time= (a column)")
     kind = dict(result.dtypes).get(event_time)
@@ -230,10 +232,4 @@ def _output(
         value.encode(F.struct("*")).alias("value"),
         F.unix_millis(F.col(event_time)).alias("event_time"),
     )
-    return shaped.observe(
-        OUTPUT,
-        F.count(F.lit(1)).alias("rows"),
-        F.min("event_time").alias("earliest"),
-        F.count_if(F.col("event_time").isNull()).alias("timeless"),
-        F.count_if(F.col("value").isNull()).alias("valueless"),
-    )
+    return output.watched(shaped)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.schemas import FloodmarkError, Verdict, errors
-from floodmark.spark_jobs.batch.handler import Batch
+from floodmark.spark_jobs.batch.report import Batch
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def test_every_count_is_explained():
         "marks",
         "late",
         "unreadable",
-        "timeless",
+        "missing_event_time",
         "out_of_range",
         "tombstones",
         "unreadable_marks",

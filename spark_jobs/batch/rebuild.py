@@ -47,7 +47,7 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, promise: Promise) ->
         read.update(ends)
     tracker.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
-    return Progress(tracker, applied=tracker.watermark, counts=counts, ledger=RecordCounts(read))
+    return Progress(tracker, next_watermark=tracker.watermark, counts=counts, record_counts=RecordCounts(read))
 
 
 def _apply(tracker: Tracker, message: Any, promise: Promise) -> None:  # noqa: ANN401

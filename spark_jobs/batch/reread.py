@@ -10,7 +10,8 @@ from floodmark.spark_jobs.internals.checkpoint import EARLIEST_OFFSET
 from floodmark.spark_jobs.progress.lateness import LateRow
 from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.reading.observation import Observation, columns
-from floodmark.spark_jobs.reading.rows import Reading, decoded
+from floodmark.spark_jobs.reading.rows import decoded
+from floodmark.spark_jobs.reading.source import SourceSpec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
@@ -24,42 +25,42 @@ _BOUNDS: Final = {
 
 
 def observation(
-    spark: SparkSession, reading: Reading, metrics: Mapping[str, Any], start: Offsets, end: Offsets
+    spark: SparkSession, spec: SourceSpec, metrics: Mapping[str, Any], start: Offsets, end: Offsets
 ) -> Observation:
-    """Return what a batch saw of a reading, from its metrics where they are exact, else by reading it again.
+    """Return what a batch observed of a source, from its metrics where they are exact, else by reading it again.
 
     Args:
         spark: the session.
-        reading: the reading.
+        spec: the source.
         metrics: what Spark observed of it, right after the batch ran; empty where nothing was.
         start: where the batch begins; partitions not named are new, and begin with their first record.
         end: where it ends.
     """
-    seen = Observation.of(metrics, reading.topics)
-    expected = any(start.get(topic) != end.get(topic) for topic in reading.topics)
-    if seen.exact and (seen.total or not expected):
-        return seen
-    _log.info("the counts of %s are taken by reading the batch again", ", ".join(reading.topics))
-    rows = rows_of(spark, reading, start, end).cache()
+    observed = Observation.of(metrics, spec.topics)
+    expected = any(start.get(topic) != end.get(topic) for topic in spec.topics)
+    if observed.exact and (observed.total or not expected):
+        return observed
+    _log.info("the counts of %s are taken by reading the batch again", ", ".join(spec.topics))
+    rows = rows_of(spark, spec, start, end).cache()
     try:
-        found = rows.agg(*columns(reading.topics, judged=reading.late is not None)).first()
+        found = rows.agg(*columns(spec.topics, judged=spec.late is not None)).first()
         records = rows.groupBy("topic", "partition").count().collect()
     finally:
         rows.unpersist()
-    again = Observation.of({} if found is None else found.asDict(), reading.topics)
+    again = Observation.of({} if found is None else found.asDict(), spec.topics)
     counts = {(row["topic"], row["partition"]): int(row["count"]) for row in records}
     return replace(again, records=counts, exact=True)
 
 
-def count_late(spark: SparkSession, reading: Reading, start: Offsets, end: Offsets, watermark: int) -> int:
+def count_late(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets, watermark: int) -> int:
     """Count the rows of one batch behind a watermark, epoch milliseconds; done only when there are some."""
-    rows = rows_of(spark, reading, start, end)
+    rows = rows_of(spark, spec, start, end)
     return rows.where((F.col("kind") == "row") & (F.unix_millis("event_time") < F.lit(watermark))).count()
 
 
-def late_rows(spark: SparkSession, reading: Reading, start: Offsets, end: Offsets) -> list[LateRow]:
+def late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> list[LateRow]:
     """Return the late rows of a batch in the order of each partition's log; judged as the batch itself was."""
-    late = rows_of(spark, reading, start, end).where("late")
+    late = rows_of(spark, spec, start, end).where("late")
     picked = late.select(
         *("topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "raw"),
         *(F.unix_millis("event_time").alias("event_time"), "behind.watermark", "behind.own"),
@@ -68,17 +69,17 @@ def late_rows(spark: SparkSession, reading: Reading, start: Offsets, end: Offset
     return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))
 
 
-def rows_of(spark: SparkSession, reading: Reading, start: Offsets, end: Offsets) -> DataFrame:
+def rows_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> DataFrame:
     """Return the decoded records of a batch, as a batch DataFrame."""
     begins: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
-    for topic in reading.topics:
+    for topic in spec.topics:
         known = start.get(topic) or {}
         for partition, stop in (end.get(topic) or {}).items():
             begins.setdefault(topic, {})[partition] = known.get(partition, EARLIEST_OFFSET)
             ends.setdefault(topic, {})[partition] = stop
-    options = {name: value for name, value in reading.options.items() if name.lower() not in _BOUNDS}
+    options = {name: value for name, value in spec.connection.source_options().items() if name.lower() not in _BOUNDS}
     # The partitions by name: a topic that has grown since has some that this batch does not know.
     options["assign"] = json.dumps({topic: [int(partition) for partition in parts] for topic, parts in ends.items()})
     options |= {"startingOffsets": json.dumps(begins), "endingOffsets": json.dumps(ends)}
-    return decoded(spark.read.format("kafka").options(**options).load(), reading)
+    return decoded(spark.read.format("kafka").options(**options).load(), spec)

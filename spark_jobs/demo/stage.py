@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from floodmark.spark_jobs.batch.handler import Batch
+from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.job import Job
 
 

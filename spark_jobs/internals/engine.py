@@ -10,6 +10,7 @@ from typing import Any, Final
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import each, kind_of, nodes, reaching
+from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
 from pyspark.sql.streaming.query import StreamingQuery
 
 _STATEFUL: Final = "StateStoreWriter"
@@ -38,32 +39,43 @@ class InterruptedBatchError(Exception):
 class Engine:
     """The execution engine of one running query; valid on the query's own thread, that is inside ``foreachBatch``.
 
+    Its watermarks are Floodmark's, epoch milliseconds: `spark_watermark` translates them.
+
+    Args:
+        query: the query.
+        windows_close: when Spark closes windows.
+
     Raises:
         UnsupportedSparkError: where this Spark lacks what is needed; before any watermark has moved.
     """
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, windows_close: WindowsClose = "after") -> None:
+        self._windows_close: Final = windows_close
         with reaching("StreamExecution.watermarkTracker()"):
             self._engine = query._jsq.streamingQuery()  # noqa: SLF001
             self._tracker = self._engine.watermarkTracker()
             self._tracker.currentWatermark()
 
     @property
-    def watermark(self) -> int:
-        """The watermark that Spark runs this batch with, epoch milliseconds; 0 before any is set."""
-        return int(self._tracker.currentWatermark())
-
-    @property
-    def late_watermark(self) -> int:
-        """The watermark by which this batch's operators judge late rows: that of the batch before; 0: none was set."""
+    def late_watermark(self) -> int | None:
+        """The watermark by which this batch's operators judge late rows: that of the batch before; ``None``: none."""
         with reaching("IncrementalExecution.prevOffsetSeqMetadata()"):
             before = self._engine.lastExecution().prevOffsetSeqMetadata()
-            return int(before.get().batchWatermarkMs()) if before.isDefined() else 0
+            watermark = int(before.get().batchWatermarkMs()) if before.isDefined() else 0
+        return from_spark_watermark(watermark, self._windows_close)
 
-    def set_watermark(self, watermark: int) -> None:
-        """Set the watermark that the next batch runs with, epoch milliseconds; a lower one than now is not taken."""
-        if watermark > self.watermark:
-            self._tracker.setWatermark(watermark)
+    def set_watermark(self, watermark: int | None) -> None:
+        """Set the watermark that the next batch runs with; a lower one than now, or none, is not taken."""
+        then = self._spark_watermark(watermark)
+        if then is not None and then > self._now():
+            self._tracker.setWatermark(then)
+
+    def _now(self) -> int:
+        """Return Spark's watermark of this batch; 0 before any is set."""
+        return int(self._tracker.currentWatermark())
+
+    def _spark_watermark(self, watermark: int | None) -> int | None:
+        return None if watermark is None else spark_watermark(watermark, self._windows_close)
 
     def observed(self) -> dict[str, dict[str, Any]]:
         """Return what the observations of this batch saw, by name; one without a row may be missing."""
@@ -92,19 +104,22 @@ class Engine:
         """Say how far the results of this batch are complete.
 
         Args:
-            batch_watermark: the watermark that is known to hold for this batch, as Spark counts it; ``None``: none.
+            batch_watermark: the watermark that is known to hold for this batch; ``None``: none.
             next_watermark: the watermark that will be set after it.
         """
+        now, then = self._spark_watermark(batch_watermark), self._spark_watermark(next_watermark)
+        if now is not None:  # what Spark really runs with may be less, but never more counts
+            now = min(now, self._now()) or None
         with reaching("StateStoreWriter.produceOutputWatermark()"):
-            plan = self._engine.lastExecution().executedPlan()
-            flow = _flow(plan, batch_watermark, next_watermark)
-        complete = flow.then if not flow.stateful else flow.now if flow.pending else flow.then
+            flow = _flow(self._engine.lastExecution().executedPlan(), now, then)
+        complete = flow.now if flow.stateful and flow.pending else flow.then
+        complete = None if complete is None else from_spark_watermark(complete, self._windows_close)
         return Results(complete, passes_late=flow.passes_late)
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of a batch: no later one is stamped at or below ``complete``, epoch milliseconds as Spark counts."""
+    """The results of a batch: no later one is stamped below ``complete``; ``None``: nothing is known."""
 
     complete: int | None
     passes_late: bool

@@ -15,7 +15,7 @@ from typing import Any, Final
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.timestamps import EARLIEST
 from floodmark.schemas.tracker import Tracker
-from floodmark.spark_jobs.progress.reconcile import SeenMark
+from floodmark.spark_jobs.progress.reconcile import MarkAt
 
 Place = tuple[str, int]
 """A topic and a partition."""
@@ -25,19 +25,34 @@ NOTHING: Final = -(1 << 62)
 
 
 def shifted(record: WatermarkRecord, shift: int) -> WatermarkRecord:
-    """Return what a record promises of event times that lie up to ``shift`` milliseconds before those it speaks of."""
+    """Return what a record promises of event times that lie up to ``shift`` milliseconds before those it speaks of.
+
+    >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
+    >>> shifted(record, 60).watermark, shifted(record, 0) is record
+    (30, True)
+    """
     if not shift:
         return record
     watermark = None if record.watermark is None else max(EARLIEST, record.watermark - shift)
-    told = {percent: max(EARLIEST, time - shift) for percent, time in (record.percentiles or {}).items()}
-    return replace(record, watermark=watermark, percentiles=told or None)
+    percentiles = {percent: max(EARLIEST, time - shift) for percent, time in (record.percentiles or {}).items()}
+    return replace(record, watermark=watermark, percentiles=percentiles or None)
 
 
 def driving(record: WatermarkRecord, percentile: int | None) -> WatermarkRecord:
-    """Return a record with the watermark that drives the job: the percentile that was asked for, where there is one."""
+    """Return a record with the watermark that drives the job: that of the lowest percentile that is enough.
+
+    Args:
+        record: the record; where it has no such percentile, its own watermark drives.
+        percentile: 1 to 100; ``None``: all events count.
+
+    >>> record = WatermarkRecord(
+    ...     source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0, percentiles={50: 120, 99: 100}
+    ... )
+    >>> [driving(record, percentile).watermark for percentile in (None, 50, 95, 100)]
+    [90, 120, 100, 90]
+    """
     if percentile is None or record.percentiles is None:
         return record
-    # The lowest percentile that keeps at least what was asked for; the promise itself is that of all.
     enough = {percent: time for percent, time in record.percentiles.items() if percent >= percentile}
     return replace(record, watermark=enough[min(enough)] if enough else record.watermark)
 
@@ -56,7 +71,14 @@ class _Partition:
 
 @dataclass(slots=True)
 class Promises:
-    """What was promised in each partition, by its own records alone."""
+    """What was promised in each partition, by its own records alone.
+
+    >>> promises = Promises()
+    >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
+    >>> promises.apply(MarkAt("clicks", 0, offset=7, log_time=0, record=record))
+    >>> promises.promised(("clicks", 0)), promises.promised(("clicks", 1)) == NOTHING
+    (90, True)
+    """
 
     partitions: dict[Place, _Partition] = field(default_factory=dict)
 
@@ -72,7 +94,7 @@ class Promises:
                 found.partitions[place].renew(place)
         return found
 
-    def take(self, mark: SeenMark, percentile: int | None = None, shift: int = 0) -> None:
+    def apply(self, mark: MarkAt, percentile: int | None = None, shift: int = 0) -> None:
         """Take in the next mark of its partition, see `driving` and `shifted`."""
         place = mark.topic, mark.partition
         part = self.partitions.get(place)
@@ -119,6 +141,10 @@ class Brief:
     percentile: int | None = None
     shift: int = 0
 
+    def apply(self, mark: MarkAt) -> None:
+        """Take in the next mark of its partition: it speaks of the rows behind it."""
+        self.promises.apply(mark, self.percentile, self.shift)
+
     def to_text(self, topics: Iterable[str]) -> str:
         """Write it, for some topics, as a short text."""
         parts = [self.promises.snapshot(topics), self.watermark, self.percentile, self.shift]
@@ -153,11 +179,11 @@ class LateRow:
         '8 ms behind the watermark 20 of its partition'
         """
         whose = "of its partition" if self.own else "that its batch ran with"
-        said: Mapping[str, str] = {
+        headers: Mapping[str, str] = {
             "floodmark-late": f"{self.watermark - self.event_time} ms behind the watermark {self.watermark} {whose}",
             "floodmark-late-by": str(self.watermark - self.event_time),
             "floodmark-late-watermark": str(self.watermark),
             "floodmark-late-reason": "partition" if self.own else "batch",
             "floodmark-late-from": f"{self.topic}/{self.partition}/{self.offset}",
         }
-        return [(name, text.encode()) for name, text in said.items()]
+        return [(name, text.encode()) for name, text in headers.items()]

@@ -2,113 +2,234 @@
 
 The invariant: *the output watermark of a batch is complete up to what the batch ran with*.  Spark applies the watermark
 that the records of batch n give from batch n + 1 on, so the rows of batch n + 1 are the last ones below it.  How far
-below, the operators say: a join may give rows that are as much older as its bound is wide.
+below, the operators say: a join may give rows that are as much older as its bound is wide.  So the output watermark
+never goes back, and what all events together allow is never above the watermark that drives the job.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
-from floodmark.schemas.counts import RecordCounts
-from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.schemas.counts import Discrepancy, RecordCounts
+from floodmark.schemas.errors import UnreadableTopicError
+from floodmark.schemas.snapshots import versioned
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.schemas.tracker import Tracker
-from floodmark.spark_jobs.progress.lateness import Promises
-
-WindowsClose = Literal["after", "at"]
-"""When Spark closes a window that ends at E, as the watermark T passes: ``after``: T > E.  ``at``: T >= E."""
+from floodmark.schemas.tracker import Hold, Tracker
+from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving, shifted
+from floodmark.spark_jobs.progress.reconcile import BatchMarks, MarkAt, Offsets, reconcile
+from floodmark.spark_jobs.progress.unusable import Skipped, is_tally, nothing_usable, tally
 
 FORMAT: Final = 2
 
-
-def spark_watermark(watermark: int, windows_close: WindowsClose) -> int:
-    """Translate a watermark (no later event below T) to Spark's, whose late filter is ``event_time <= watermark``.
-
-    ``after`` gives T - 1 ms: no operator drops a row at exactly T.  ``at`` gives T, so that a window is out one mark
-    earlier, but operators on raw event times (session windows, joins, dropDuplicates, timers) drop a row at exactly T.
-
-    >>> spark_watermark(12, "after"), spark_watermark(12, "at"), spark_watermark(END_OF_TIME, "after") == END_OF_TIME
-    (11, 12, True)
-    """
-    return watermark - 1 if windows_close == "after" and watermark != END_OF_TIME else watermark
+_STORED: Final = {"missing_event_time": "timeless"}
+"""Counts that have another name in snapshots."""
 
 
-def ran_with_of(watermark: int, windows_close: WindowsClose) -> int | None:
-    """Translate Spark's watermark back; 0 is Spark's word for none.
-
-    >>> ran_with_of(11, "after"), ran_with_of(12, "at"), ran_with_of(0, "at")
-    (12, 12, None)
-    """
-    if watermark == 0:
-        return None
-    return watermark + 1 if windows_close == "after" and watermark != END_OF_TIME else watermark
-
-
-@dataclass(slots=True)
 class Progress:
-    """The state of one job, as of the last finished batch.
+    """The state of one job, as of the last finished batch.  Only its methods change it.
 
     Args:
         tracker: all that the input has promised.
-        applied: the watermark that the next batch runs with.
+        next_watermark: the watermark that the next batch runs with.
         output: the watermark handed on; ``None``: nothing yet.
         epoch: the generation of the job as a source of its output topic.
         counts: totals since the checkpoint began.
-        ledger: whether the records that the marks count were all read.
+        record_counts: whether the records that the marks count were all read.
         promised: where a percentile drives the job, what all events together allow; else ``None``.
         promises: where late rows are judged one by one, what was promised in each partition; else ``None``.
+
+    >>> progress = Progress(Tracker({"clicks"}))
+    >>> progress.advance()
+    >>> progress.finish_batch(complete=30, hold=10), progress.finish_batch(complete=35, hold=20)
+    (20, 20)
     """
 
-    tracker: Tracker
-    applied: int | None = None
-    output: int | None = None
-    epoch: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    ledger: RecordCounts = field(default_factory=RecordCounts)
-    promised: Tracker | None = None
-    promises: Promises | None = None
+    __slots__ = (
+        "_counts",
+        "_epoch",
+        "_next_watermark",
+        "_output",
+        "_promised",
+        "_promises",
+        "_record_counts",
+        "_tracker",
+    )
 
-    def advance(self) -> int | None:
-        """Take what the trackers have learnt into the next batch, and return the watermark that it runs with."""
-        self.tracker.advance()
-        if self.promised is not None:
-            self.promised.advance()
-        self.applied = self.tracker.watermark
-        return self.applied
+    def __init__(  # the parts of a snapshot
+        self,
+        tracker: Tracker,
+        *,
+        next_watermark: int | None = None,
+        output: int | None = None,
+        epoch: int = 0,
+        counts: Mapping[str, int] = MappingProxyType({}),
+        record_counts: RecordCounts | None = None,
+        promised: Tracker | None = None,
+        promises: Promises | None = None,
+    ) -> None:
+        self._tracker = tracker
+        self._next_watermark = next_watermark
+        self._output = output
+        self._epoch = epoch
+        self._counts = Counter(counts)
+        self._record_counts = RecordCounts() if record_counts is None else record_counts
+        self._promised = promised
+        self._promises = promises
 
-    def hand_on(self, complete: int | None, hold: int) -> int | None:
-        """Say what is complete after a batch.
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of the input, epoch milliseconds; ``None``: not known."""
+        return self._tracker.watermark
 
-        Args:
-            complete: no later result is stamped below it, but for the hold.
-            hold: how much earlier than its completion a result may be stamped, milliseconds.
+    @property
+    def next_watermark(self) -> int | None:
+        """The watermark that the next batch runs with, epoch milliseconds; ``None``: none."""
+        return self._next_watermark
 
-        Returns:
-            The output watermark: never back, `END_OF_TIME` when all input has ended and is worked off.
-        """
-        if complete is not None:
-            held = complete if complete == END_OF_TIME else complete - hold
-            self.output = held if self.output is None else max(self.output, held)
-        return self.output
+    @property
+    def promised(self) -> int | None:
+        """What all events together allow, epoch milliseconds: less than `watermark` where a percentile drives."""
+        return (self._promised or self._tracker).watermark
+
+    @property
+    def output(self) -> int | None:
+        """The watermark handed on, epoch milliseconds; ``None``: nothing yet."""
+        return self._output
+
+    @property
+    def epoch(self) -> int:
+        """The generation of the job as a source of its output topic."""
+        return self._epoch
 
     @property
     def ended(self) -> bool:
         """Whether all input has ended and every result of it is out."""
-        return self.output == END_OF_TIME
+        return self._output == END_OF_TIME
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The totals since the checkpoint began, and what became of the watermark records."""
+        return {name: n for name, n in self._counts.items() if not is_tally(name)} | dict(self._tracker.counts)
+
+    def holders(self) -> list[Hold]:
+        """Name what holds the watermark of the input."""
+        return self._tracker.holders()
+
+    def nothing_usable(self, topics: Collection[str]) -> UnreadableTopicError | None:
+        """Return the error for topics of which no record could be used so far, see `unusable.nothing_usable`."""
+        return nothing_usable(self._counts, tuple(topics))
+
+    def brief(self, percentile: int | None = None, shift: int = 0) -> Brief | None:
+        """Return what the tasks of the next batch must know to judge its rows; ``None``: they do not judge."""
+        if self._promises is None:
+            return None
+        return Brief(
+            self._promises, NOTHING if self._next_watermark is None else self._next_watermark, percentile, shift
+        )
+
+    def resume(self, *, now: int, percentile: bool = False, judged: bool = False) -> None:
+        """Begin a new epoch of the job.
+
+        Args:
+            now: epoch milliseconds.
+            percentile: whether a percentile drives the job.
+            judged: whether late rows are judged one by one.
+        """
+        self._epoch = max(self._epoch + 1, now)
+        if percentile and self._promised is None:
+            self._promised = Tracker.restore(self._tracker.snapshot())
+        if not judged:
+            self._promises = None
+        elif self._promises is None:
+            self._promises = Promises.of(self._tracker)
+
+    def rebuilt(self, batch_watermark: int | None, *, stateful: bool, hold: int) -> None:
+        """Hand on what is certainly complete, after a lost snapshot was worked out again.
+
+        With state nothing says how far operators were complete, but at the end: the next batch tells.
+
+        Args:
+            batch_watermark: what the last committed batch ran with; ``None``: none.
+            stateful: whether operators keep state.
+            hold: see `finish_batch`.
+        """
+        if not stateful:
+            self._hand_on(self._next_watermark, hold)
+        elif batch_watermark == self._next_watermark == END_OF_TIME:
+            self._hand_on(END_OF_TIME, hold)
+
+    def apply(self, mark: MarkAt, percentile: int | None = None, shift: int = 0) -> None:
+        """Take in the next mark of its partition.
+
+        Args:
+            mark: the mark.
+            percentile: see `lateness.driving`.
+            shift: see `lateness.shifted`.
+        """
+        place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
+        if self._promises is not None:
+            self._promises.apply(mark, percentile, shift)
+        if mark.record is None:
+            for tracker in filter(None, (self._promised, self._tracker)):
+                tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
+            return
+        record = shifted(mark.record, shift)
+        if self._promised is not None:
+            self._promised.apply(record, **place)
+        self._tracker.apply(driving(record, percentile), **place)
+
+    def tally(self, topic: str, rows: int, unusable: Mapping[str, Skipped]) -> None:
+        """Add up what one source of the job has brought, see `unusable.tally`."""
+        tally(self._counts, topic, rows, unusable)
+
+    def reconcile(
+        self, marks: BatchMarks, start: Offsets, end: Offsets, uncounted: Collection[str]
+    ) -> list[Discrepancy]:
+        """Compare the rows of a batch with what its marks count, see `reconcile.reconcile`."""
+        return reconcile(self._record_counts, marks, start, end, uncounted)
+
+    def advance(self) -> None:
+        """Take what the trackers have learnt into `next_watermark`."""
+        self._tracker.advance()
+        if self._promised is not None:
+            self._promised.advance()
+        self._next_watermark = self._tracker.watermark
+
+    def finish_batch(
+        self, *, complete: int | None, hold: int = 0, counts: Mapping[str, int] | None = None
+    ) -> int | None:
+        """Hand on what is complete after a batch, and add up what it has counted.
+
+        Args:
+            complete: no later result is stamped below it, but for the hold; ``None``: nothing is known.
+            hold: how much earlier than its completion a result may be stamped, milliseconds.
+            counts: of this batch.
+
+        Returns:
+            The output watermark: never back, `END_OF_TIME` when all input has ended and is worked off.
+        """
+        self._counts.update(counts or {})
+        return self._hand_on(complete, hold)
+
+    def _hand_on(self, complete: int | None, hold: int) -> int | None:
+        if complete is not None:
+            held = complete if complete == END_OF_TIME else complete - hold
+            self._output = held if self._output is None else max(self._output, held)
+        return self._output
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of it as a value that JSON can carry."""
         return {
             "format": FORMAT,
-            "tracker": self.tracker.snapshot(),
-            "applied": self.applied,
-            "output": self.output,
-            "epoch": self.epoch,
-            "counts": dict(self.counts),
-            "ledger": self.ledger.snapshot(),
-            "promised": None if self.promised is None else self.promised.snapshot(),
-            **({} if self.promises is None else {"promises": self.promises.snapshot()}),
+            "tracker": self._tracker.snapshot(),
+            "applied": self._next_watermark,
+            "output": self._output,
+            "epoch": self._epoch,
+            "counts": _renamed(self._counts, _STORED),
+            "ledger": self._record_counts.snapshot(),
+            "promised": None if self._promised is None else self._promised.snapshot(),
+            **({} if self._promises is None else {"promises": self._promises.snapshot()}),
         }
 
     @classmethod
@@ -118,21 +239,20 @@ class Progress:
         Raises:
             CorruptSnapshotError: where it is of another format or damaged.
         """
-        try:
-            if snapshot["format"] != FORMAT:
-                reason = f"its format is {snapshot['format']}, expected {FORMAT}"
-                raise CorruptSnapshotError(where=where, reason=reason, advice="use the Floodmark version that wrote it")
+        with versioned(snapshot, where, FORMAT):
             return cls(
                 Tracker.restore(snapshot["tracker"]),
-                snapshot["applied"],
-                snapshot["output"],
-                snapshot["epoch"],
-                Counter(snapshot["counts"]),
-                RecordCounts.restore(snapshot["ledger"]),
-                None if snapshot["promised"] is None else Tracker.restore(snapshot["promised"]),
-                Promises.restore(snapshot["promises"]) if "promises" in snapshot else None,
+                next_watermark=snapshot["applied"],
+                output=snapshot["output"],
+                epoch=snapshot["epoch"],
+                counts=_renamed(snapshot["counts"], {stored: name for name, stored in _STORED.items()}),
+                record_counts=RecordCounts.restore(snapshot["ledger"]),
+                promised=None if snapshot["promised"] is None else Tracker.restore(snapshot["promised"]),
+                promises=Promises.restore(snapshot["promises"]) if "promises" in snapshot else None,
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptSnapshotError(
-                where=where, reason=f"{type(error).__name__}: {error}", advice="restore an intact copy"
-            ) from error
+
+
+def _renamed(counts: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:
+    """Rename counts, also those of a topic (``clicks/timeless``)."""
+    parts = ((*name.rpartition("/"), count) for name, count in counts.items())
+    return {f"{topic}{slash}{names.get(kind, kind)}": count for topic, slash, kind, count in parts}

@@ -8,8 +8,8 @@ and whatever was aborted; then the number of records bounds what the offsets alo
 import base64
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -23,8 +23,11 @@ Offsets = Mapping[str, Mapping[str, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class SeenMark:
-    """A record under a mark key.  One that cannot be read has no ``record``, but a ``reason`` and its ``source``."""
+class MarkAt:
+    """A record under a mark key, and where it stands.
+
+    One that cannot be read has no ``record``, but a ``reason``, and the ``source`` of its key.
+    """
 
     topic: str
     partition: int
@@ -34,67 +37,90 @@ class SeenMark:
     reason: str = ""
     source: str | None = None
 
+    @classmethod
+    def decode(  # what Kafka has of a record
+        cls, topic: str, partition: int, offset: int, log_time: int, key: bytes, value: bytes | None
+    ) -> "MarkAt":
+        """Read the record of a mark key."""
+        try:
+            return cls(topic, partition, offset, log_time, decode_watermark(key, value))
+        except UnreadableMarkError as error:
+            return cls(topic, partition, offset, log_time, None, str(error), source_of(key))
 
-@dataclass(slots=True)
-class Sight:
+
+def parse_marks(marks: str) -> list[MarkAt]:
+    """Read marks from JSON, as the metrics of a source bring them.
+
+    >>> parse_marks('[{"topic": "clicks", "partition": 0, "offset": 7, "log_time": 5, "key": "", "value": "AA=="}]')
+    ... # doctest: +ELLIPSIS
+    [MarkAt(topic='clicks', partition=0, offset=7, log_time=5, record=None, reason=..., source=None)]
+    """
+    return list(map(_parse, json.loads(marks)))
+
+
+def _parse(mark: Mapping[str, Any]) -> MarkAt:
+    value = mark.get("value")
+    data = None if value is None else base64.b64decode(value)
+    place = (mark["topic"], mark["partition"], mark["offset"], mark["log_time"])
+    return MarkAt.decode(*place, base64.b64decode(mark["key"]), data)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMarks:
     """The marks of one batch in the order of each partition, and how many records it read of each partition."""
 
-    marks: list[SeenMark] = field(default_factory=list)
-    records: Counter[tuple[str, int]] = field(default_factory=Counter)
+    marks: Sequence[MarkAt]
+    records: Mapping[tuple[str, int], int]
 
-    def add(self, marks: str, records: Mapping[tuple[str, int], int]) -> None:
-        """Add what one reading observed.
+    @classmethod
+    def of(cls, observed: Iterable[tuple[str, Mapping[tuple[str, int], int]]]) -> "BatchMarks":
+        """Bring together what the sources of a job observed: marks as JSON, and records per partition.
 
-        Args:
-            marks: as JSON.
-            records: per partition.
+        >>> BatchMarks.of([("[]", {("clicks", 0): 2}), ("[]", {("views", 0): 1})]).records
+        {('clicks', 0): 2, ('views', 0): 1}
         """
-        self.marks += seen_marks(marks)
+        marks, records = list[MarkAt](), Counter[tuple[str, int]]()
+        for text, read in observed:
+            marks += parse_marks(text)
+            records.update(read)
         # The order within each partition is the log's; between partitions it does not matter.
-        self.marks.sort(key=lambda mark: (mark.topic, mark.partition, mark.offset))
-        self.records.update(records)
-
-    def audit(
-        self, ledger: RecordCounts, start: Offsets, end: Offsets, uncounted: Collection[str]
-    ) -> Iterator[Discrepancy]:
-        """Enter the batch into the ledger, and yield where rows and marks disagree.
-
-        Args:
-            ledger: of the job, as of the batch before.
-            start: where the batch begins; partitions not named begin at 0.
-            end: where it ends.
-            uncounted: topics to leave out.
-        """
-        marked: Counter[tuple[str, int]] = Counter()
-        for (topic, partition), group in groupby(self.marks, lambda mark: (mark.topic, mark.partition)):
-            marks = list({mark.offset: mark for mark in group}.values())
-            marked[topic, partition] = len(marks)
-            if topic in uncounted:
-                continue
-            begin, stop = (int((ends.get(topic) or {}).get(str(partition), 0)) for ends in (start, end))
-            span = Span(begin, stop, self.records[topic, partition])
-            for mark, (least, most) in zip(marks, rows_before(span, [mark.offset for mark in marks]), strict=True):
-                if mark.record is not None:
-                    place = {"topic": topic, "partition": partition, "offset": mark.offset}
-                    yield from ledger.on_mark(mark.record, **place, rows=least, most=most)
-        for (topic, partition), count in self.records.items():
-            if topic not in uncounted:
-                ledger.on_rows(topic, partition, count - marked[topic, partition])
+        marks.sort(key=lambda mark: (mark.topic, mark.partition, mark.offset))
+        return cls(marks, dict(records))
 
 
-def seen_marks(marks: str) -> list[SeenMark]:
-    """Read marks from JSON, as the metrics of a reading bring them."""
-    return list(map(_seen, json.loads(marks)))
+def reconcile(
+    counts: RecordCounts, batch: BatchMarks, start: Offsets, end: Offsets, uncounted: Collection[str] = ()
+) -> list[Discrepancy]:
+    """Take a batch into the counts of records, and return where rows and marks disagree.
 
+    Args:
+        counts: of the job, as of the batch before.
+        batch: what the batch read.
+        start: where the batch begins; partitions not named begin at 0.
+        end: where it ends.
+        uncounted: topics to leave out.
 
-def _seen(mark: Mapping[str, Any]) -> SeenMark:
-    place = (mark["topic"], mark["partition"], mark["offset"], mark["log_time"])
-    key, value = base64.b64decode(mark["key"]), mark.get("value")
-    try:
-        record = decode_watermark(key, None if value is None else base64.b64decode(value))
-    except UnreadableMarkError as error:
-        return SeenMark(*place, None, str(error), source_of(key))
-    return SeenMark(*place, record)
+    >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=9, partitions=1, emitted_at=0, records=3)
+    >>> batch = BatchMarks([MarkAt("clicks", 0, offset=2, log_time=0, record=mark)], {("clicks", 0): 3})
+    >>> [str(found) for found in reconcile(RecordCounts(), batch, {}, {"clicks": {"0": 3}})]
+    ['lost rows: clicks/0 between the beginning and offset 2: 1 rows, by the marks of source web']
+    """
+    found, marked = list[Discrepancy](), Counter[tuple[str, int]]()
+    for (topic, partition), group in groupby(batch.marks, lambda mark: (mark.topic, mark.partition)):
+        marks = list({mark.offset: mark for mark in group}.values())
+        marked[topic, partition] = len(marks)
+        if topic in uncounted:
+            continue
+        begin, stop = (int((ends.get(topic) or {}).get(str(partition), 0)) for ends in (start, end))
+        span = Span(begin, stop, batch.records.get((topic, partition), 0))
+        for mark, (least, most) in zip(marks, rows_before(span, [mark.offset for mark in marks]), strict=True):
+            if mark.record is not None:
+                place = {"topic": topic, "partition": partition, "offset": mark.offset}
+                found += counts.on_mark(mark.record, **place, rows=least, most=most)
+    for (topic, partition), count in batch.records.items():
+        if topic not in uncounted:
+            counts.on_rows(topic, partition, count - marked[topic, partition])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from floodmark.schemas.errors import UnreadableTopicError
 
-UNUSABLE: Final = ("unreadable", "timeless", "out_of_range")
+UNUSABLE: Final = ("unreadable", "missing_event_time", "out_of_range")
 """The counts of records that should have been rows."""
 
 _YEAR_10000: Final = 253_402_300_800  # seconds since 1970
@@ -16,10 +16,10 @@ _ROWS: Final = "rows"
 _TOO_LARGE: Final = "too_large"
 _PARTITION: Final = "partition"
 _OFFSET: Final = "offset"
-_MILLISECONDS: Final = 'are these milliseconds? use json(..., unit="ms")'
+_MILLISECONDS: Final = 'are these milliseconds? use json_lines(..., unit="ms")'
 _CAUSES: Final = {
     "unreadable": "another schema or format than value= says",
-    "timeless": "event_time= names a field that these records do not have",
+    "missing_event_time": "event_time= names a field that these records do not have",
     "out_of_range": "a default in the place of a time",
 }
 
@@ -56,15 +56,15 @@ class Skipped:
 
     def __str__(self) -> str:
         """Say where the first one stands and what its time may be."""
-        said = f"{self.count}, the first at {self.topic}/{self.partition}@{self.offset}"
+        where = f"{self.count}, the first at {self.topic}/{self.partition}@{self.offset}"
         if self.seconds is None:
-            return said
+            return where
         hint = _MILLISECONDS if self.too_large else "Spark can judge those after 1970 and before 9999"
-        return f"{said}: its time is {self.seconds} s from 1970; {hint}"
+        return f"{where}: its time is {self.seconds} s from 1970; {hint}"
 
 
 def tally(counts: Counter[str], topic: str, rows: int, unusable: Mapping[str, Skipped]) -> None:
-    """Add up what a reading has seen under its first topic, by names that no other count has."""
+    """Add up what one source of a job has brought, under its first topic, by names that no other count has."""
     counts[f"{topic}/{_ROWS}"] += rows
     for kind, skipped in unusable.items():
         if skipped.count and not any(counts[f"{topic}/{other}"] for other in UNUSABLE):
@@ -88,17 +88,17 @@ def nothing_usable(counts: Mapping[str, int], topics: Sequence[str]) -> Unreadab
 
     >>> counts = Counter()
     >>> nothing_usable(counts, ["t"])
-    >>> tally(counts, "t", 0, {"timeless": Skipped(2, "t", 0, 7)})
+    >>> tally(counts, "t", 0, {"missing_event_time": Skipped(2, "t", 0, 7)})
     >>> nothing_usable(counts, ["t"]).cause
-    '2 are timeless (event_time= names a field that these records do not have)'
+    '2 missing_event_time (event_time= names a field that these records do not have)'
     >>> tally_row(counts, "t")
     >>> nothing_usable(counts, ["t"])
     """
-    seen = {kind: sum(counts.get(f"{topic}/{kind}", 0) for topic in topics) for kind in (_ROWS, _TOO_LARGE, *UNUSABLE)}
-    count = sum(seen[kind] for kind in UNUSABLE)
-    if seen[_ROWS] or not count:
+    found = {kind: sum(counts.get(f"{topic}/{kind}", 0) for topic in topics) for kind in (_ROWS, _TOO_LARGE, *UNUSABLE)}
+    count = sum(found[kind] for kind in UNUSABLE)
+    if found[_ROWS] or not count:
         return None
-    causes = {**_CAUSES, "out_of_range": _MILLISECONDS} if seen[_TOO_LARGE] else _CAUSES
-    cause = "; ".join(f"{seen[kind]} are {kind} ({causes[kind]})" for kind in UNUSABLE if seen[kind])
+    causes = {**_CAUSES, "out_of_range": _MILLISECONDS} if found[_TOO_LARGE] else _CAUSES
+    cause = "; ".join(f"{found[kind]} {kind} ({causes[kind]})" for kind in UNUSABLE if found[kind])
     place = {name: counts.get(f"{topics[0]}/{name}", 0) for name in (_PARTITION, _OFFSET)}
     return UnreadableTopicError(topic=", ".join(topics), count=count, cause=cause, **place)

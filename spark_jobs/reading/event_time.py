@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import TimestampType
 
 NEVER: Final = "9000 years"
-"""The delay of a read's event-time column: data never move Spark's watermark, only the drive does."""
+"""The delay of a read's event-time column: data never move Spark's watermark, only the handler of batches does."""
 
 NEVER_MS: Final = 289_267_200_000_000
 """The same as Spark keeps it: a year has twelve months of 31 days there."""

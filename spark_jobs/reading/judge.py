@@ -1,8 +1,8 @@
-"""Judge each row of a reading next to its source, in the one scan: adds the watermark that the row may be behind.
+"""Judge each row next to where it is read, in the one scan: adds the watermark that the row may be behind.
 
 A task of Spark's Kafka source reads one partition in the order of its log, marks and all.  A function in Python beside
-it follows the marks; of data rows it sees no more than their number.  What was promised before the batch comes from the
-drive, as a local property of the query's thread.
+it follows the marks; of data rows it sees no more than their number.  What was promised before the batch comes from its
+handler, as a local property of the query's thread.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs.progress.lateness import Brief
-from floodmark.spark_jobs.progress.reconcile import seen_marks
+from floodmark.spark_jobs.progress.reconcile import parse_marks
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -29,7 +29,7 @@ def judged(rows: DataFrame, name: str) -> DataFrame:
 
     Args:
         rows: decoded, as they come from the source.
-        name: of the reading; the drive sets the local property of that name.
+        name: of the source; the handler of the batch sets the local property of that name.
     """
     place = F.struct("topic", "partition", "offset", F.unix_millis("timestamp").alias("log_time"))
     fields = [place.getField(field).alias(field) for field in ("topic", "partition", "offset", "log_time")]
@@ -68,7 +68,7 @@ def judge(brief: Brief, topics: pd.Series, partitions: pd.Series, marks: pd.Seri
             own[begin : end + 1] = promised >= brief.watermark
             text = marks.iloc[end]
             if isinstance(text, str):
-                for mark in seen_marks(text):
-                    brief.promises.take(mark, brief.percentile, brief.shift)
+                for mark in parse_marks(text):
+                    brief.apply(mark)
             begin = end + 1
     return pd.DataFrame({"watermark": watermark, "own": own})

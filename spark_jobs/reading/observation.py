@@ -1,4 +1,4 @@
-"""What the driver learns of one batch of a reading: the columns of the metrics, and their values as one frozen value.
+"""What the driver learns of one batch of a source: the columns of the metrics, and their values as one frozen value.
 
 Spark collects the metrics in accumulators of the tasks.  A task that runs again (its executor was lost, or it ran twice
 at once) adds to them again, and a plan that runs twice does so with all its tasks.  So the counts are kept apart by
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from floodmark.schemas.timestamps import is_late
 from floodmark.spark_jobs.progress.unusable import UNUSABLE, Skipped
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -24,7 +25,7 @@ _PLACES: Final = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one batch saw of one reading.
+    """What one batch read of one source.
 
     ``marks``: the records under mark keys, as JSON.  ``records``: how many of each partition.
     ``earliest``: the lowest event time, epoch milliseconds.  ``exact``: whether each record was counted exactly once;
@@ -48,6 +49,10 @@ class Observation:
     def total(self) -> int:
         """How many records were read, marks among them."""
         return sum(self.records.values())
+
+    def is_late(self, watermark: int | None) -> bool:
+        """Tell whether any row is behind a watermark."""
+        return self.earliest is not None and is_late(self.earliest, watermark)
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], topics: Sequence[str]) -> "Observation":
@@ -76,7 +81,7 @@ def columns(topics: Sequence[str], *, judged: bool = False) -> list[Column]:
     """Return the aggregates over decoded records that `Observation.of` reads.
 
     Args:
-        topics: of the reading.
+        topics: of the source.
         judged: whether the rows carry what `judge.judged` adds.
     """
     index = F.array_position(F.array(*map(F.lit, topics)), F.col("topic")) - 1

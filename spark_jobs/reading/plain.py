@@ -20,7 +20,7 @@ _wrapped: Final = set[str]()
 
 
 def start(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query that a drive drives."""
+    """Start a query that a handler of batches drives."""
     return _start(writer)
 
 

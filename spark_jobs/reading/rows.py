@@ -1,15 +1,11 @@
 """From Kafka records to what they are: marks, rows with an event time, or what is counted instead."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from floodmark.producers.clients.admin import Config
-from floodmark.schemas.records import KEY_PREFIX, TIME_HEADER, WatermarkRecord
+from floodmark.schemas.records import KEY_PREFIX, TIME_HEADER
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
-from floodmark.spark_jobs.progress.lateness import shifted
-from floodmark.spark_jobs.queries.source_options import from_earliest
 from floodmark.spark_jobs.reading.judge import judged
+from floodmark.spark_jobs.reading.source import Decoder, SourceSpec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
@@ -20,46 +16,8 @@ _FIRST: Final = 1
 _LAST: Final = 253_370_764_800_000_000 - 1
 """The last microsecond of 9998: an ended input's watermark is that of 9999, and windows behind it never close."""
 
-
 _OURS: Final = "floodmark "
 """How the names of our columns begin, beside fields whose names may be any."""
-
-
-Decoder = Callable[[Column], Column]
-"""From a column of binary values to a column of structs; null where a value cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One call of `read`: what the drive must know of it."""
-
-    name: str
-    topics: tuple[str, ...]
-    event_time: Column
-    decode: Decoder
-    client: Config = field(repr=False)  # may hold secrets, as the options
-    options: Mapping[str, str] = field(repr=False)
-    percentile: int | None = None
-    shift: int = 0
-    """How far event times may lie before those that the marks speak of, milliseconds."""
-    settings: Config = field(default_factory=dict, repr=False)
-    """Those of the client as they were given: with the places of secrets, where ``client`` has the secrets."""
-    late: str | None = None
-    """What becomes of late rows: ``drop``, ``adjust``, or the topic they go to; ``None``: Spark's operators decide."""
-
-    @property
-    def late_topic(self) -> str | None:
-        """The topic that late rows go to."""
-        return None if self.late in {None, "drop", "adjust"} else self.late
-
-    @property
-    def from_earliest(self) -> bool:
-        """Whether a new query begins with the first record that Kafka has."""
-        return from_earliest(self.options)
-
-    def shifted(self, record: WatermarkRecord) -> WatermarkRecord:
-        """Say what a mark promises of this reading's event times."""
-        return shifted(record, self.shift)
 
 
 def header_time(name: str) -> Column:
@@ -86,13 +44,13 @@ def flat(kafka: DataFrame, decode: Decoder) -> DataFrame:
     return kafka.select(kept).select("*", F.col(f"`{_OURS}value`.*"))
 
 
-def decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
+def decoded(kafka: DataFrame, spec: SourceSpec) -> DataFrame:
     """Tell what each record is, and decode it.
 
     Adds ``raw``, ``control``, ``task``, ``value``, ``event_time`` and ``kind``: ``mark``, ``row``, or what the
     record is counted as; and what `judge.judged` adds, where late rows are judged.
     """
-    columns = flat(kafka, reading.decode).withColumn(f"{_OURS}event_time", reading.event_time)
+    columns = flat(kafka, spec.decode).withColumn(f"{_OURS}event_time", spec.event_time)
     ours = [name for name in columns.columns if name.startswith(_OURS)]
     rows = columns.select([F.col(f"`{name}`").alias(name.removeprefix(_OURS)) for name in ours])
     if "headers" in rows.columns:
@@ -101,9 +59,9 @@ def decoded(kafka: DataFrame, reading: Reading) -> DataFrame:
         F.when(F.col("control"), "mark")
         .when(F.col("raw").isNull(), "tombstones")
         .when(F.col("value").isNull(), "unreadable")
-        .when(F.col("event_time").isNull(), "timeless")
+        .when(F.col("event_time").isNull(), "missing_event_time")
         .when(~F.unix_micros("event_time").between(_FIRST, _LAST), "out_of_range")
         .otherwise("row")
     )
     rows = rows.withColumn("kind", kind)
-    return rows if reading.late is None else judged(rows, reading.name)
+    return rows if spec.late is None else judged(rows, spec.name)

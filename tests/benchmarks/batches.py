@@ -17,7 +17,7 @@ from floodmark.producers.clients.admin import end_offsets
 from floodmark.spark_jobs import avro, local_session
 from floodmark.spark_jobs.batch.reread import rows_of
 from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises
-from floodmark.spark_jobs.read import Reading
+from floodmark.spark_jobs.reading.source import Connection, SourceSpec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -49,11 +49,11 @@ def main(records: int) -> None:
         spark = local_session("batches")
         found = end_offsets(kafka.config, _TOPIC)
         ends = {_TOPIC: {str(partition): end for partition, end in found.items()}}
-        source = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.isolation.level": "read_committed"}
 
         def scan(late: str | None) -> DataFrame:
-            reading = Reading("batches", (_TOPIC,), F.col("at"), avro(EVENT).decode, kafka.config, source, late=late)
-            rows = rows_of(spark, reading, {}, ends).where("not control")
+            connection = Connection((_TOPIC,), kafka.bootstrap_servers)
+            spec = SourceSpec("batches", connection, F.col("at"), avro(EVENT).decode, late=late)
+            rows = rows_of(spark, spec, {}, ends).where("not control")
             return rows.select("value.*", *([] if late is None else ["late"]))
 
         spark.sparkContext.setLocalProperty("batches", Brief(Promises(), NOTHING, None).to_text([_TOPIC]))

@@ -14,7 +14,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.spark_jobs import avro, local_session
-from floodmark.spark_jobs.read import Reading, decoded
+from floodmark.spark_jobs.reading.rows import decoded
+from floodmark.spark_jobs.reading.source import Connection, SourceSpec
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import EVENT, events
@@ -37,9 +38,10 @@ def scan(spark: SparkSession, kafka: EmbeddedKafka, headers: str) -> float:
         "startingOffsets": "earliest",
         "includeHeaders": headers,
     }
-    reading = Reading("headers", ("events",), F.col("at"), avro(EVENT).decode, kafka.config, options)
+    connection = Connection(("events",), kafka.bootstrap_servers)
+    spec = SourceSpec("headers", connection, F.col("at"), avro(EVENT).decode)
     began = cpu_seconds(pid)
-    rows = decoded(spark.read.format("kafka").options(**options).load(), reading)
+    rows = decoded(spark.read.format("kafka").options(**options).load(), spec)
     rows.where("kind = 'row'").select("value.*", "event_time").write.format("noop").mode("append").save()
     return cpu_seconds(pid) - began
 

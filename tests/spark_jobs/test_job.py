@@ -222,8 +222,11 @@ def test_what_cannot_be_read_is_skipped_and_counted(kafka, topic, source, checkp
     ours.end()
     job = counted(windowed(source(given)), out, checkpoint)
     job.awaitTermination(_LIMIT)
-    seen = {name: job.counts[name] for name in ("unreadable", "timeless", "tombstones", "unreadable_marks", "late")}
-    assert seen == {"unreadable": 2, "timeless": 1, "tombstones": 1, "unreadable_marks": 2, "late": 0}
+    seen = {
+        name: job.counts[name]
+        for name in ("unreadable", "missing_event_time", "tombstones", "unreadable_marks", "late")
+    }
+    assert seen == {"unreadable": 2, "missing_event_time": 1, "tombstones": 1, "unreadable_marks": 2, "late": 0}
     assert window_counts(drain(kafka.config, out)[0]) == {("u", WIDTH): 1}
 
 

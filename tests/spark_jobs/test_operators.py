@@ -261,6 +261,8 @@ def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, to
         ran = run(session, kafka.config, trial, topic, str(tmp_path / stamp))
         assert differences(trial, ran) == []
         closed[stamp] = next(
-            ran.ran_with(number) for number, batch in enumerate(ran.written) if (batch.marks[0].watermark or 0) > 20_000
+            ran.batch_watermark(number)
+            for number, batch in enumerate(ran.written)
+            if (batch.marks[0].watermark or 0) > 20_000
         )
     assert closed == {"end": 20_001, "start": 30_001}

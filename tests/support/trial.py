@@ -66,7 +66,7 @@ class Ran:
     written: list[Written]
     counts: Mapping[str, int]
 
-    def ran_with(self, batch_id: int) -> int | None:
+    def batch_watermark(self, batch_id: int) -> int | None:
         """Return the watermark of a batch's operators."""
         before = self.batches.get(batch_id - 1)
         return None if before is None else before.watermark
@@ -147,7 +147,7 @@ def _of_rows(rows: Rows, ran: Ran) -> list[str]:
     timed = [row for row in rows if row.out is not None]
     for number, batch in enumerate(ran.written):
         done.update(batch.rows)
-        with_ = ran.ran_with(number)
+        with_ = ran.batch_watermark(number)
         due = Counter((row.k, row.stamp, row.n) for row in timed if with_ is not None and row.out <= with_)
         early = Counter((row.k, row.stamp, row.n) for row in timed if with_ is None or row.out > with_)
         if missing := due - done:
@@ -167,7 +167,7 @@ def _of_marks(clock: Clock, ran: Ran) -> list[str]:
     """Marks keep up with what a batch ran with, and are never ahead of what it has read."""
     least = most = None
     for number, batch in enumerate(ran.written):
-        with_, read_ = ran.ran_with(number), ran.batches[number].watermark
+        with_, read_ = ran.batch_watermark(number), ran.batches[number].watermark
         least = _highest(least, with_ if clock.stateful else read_, clock.behind)
         most = _highest(most, read_, clock.behind)
         for mark in batch.marks:
@@ -192,7 +192,15 @@ def _highest(before: int | None, watermark: int | None, behind: int) -> int | No
 def _of_counts(trial: Trial, ran: Ran) -> list[str]:
     counts = {**ran.counts, "data": ran.counts["records"] - ran.counts["marks"]}
     size = sum(len(log.rows) for log in trial.logs)
-    expected = {"data": size, "late": 0, "lost": 0, "surplus": 0, "unreadable": 0, "timeless": 0, "sequence_gaps": 0}
+    expected = {
+        "data": size,
+        "late": 0,
+        "lost": 0,
+        "surplus": 0,
+        "unreadable": 0,
+        "missing_event_time": 0,
+        "sequence_gaps": 0,
+    }
     return [
         f"{name} is {counts.get(name, 0)}, expected {n}" for name, n in expected.items() if counts.get(name, 0) != n
     ]

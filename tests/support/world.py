@@ -22,7 +22,9 @@ from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, deco
 from floodmark.schemas.classify import Data, Mark, Sorter, Unreadable
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
-from floodmark.spark_jobs.progress.progress import Progress, spark_watermark
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.reconcile import MarkAt
+from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 
 WIDTH = 10
 STEP = timedelta(seconds=1)
@@ -163,7 +165,7 @@ class Committed:
 
 
 class Stage:
-    """One job: counts per tumbling window, driven as `spark_jobs.drive` drives Spark."""
+    """One job: counts per tumbling window, driven as `batch.handler` drives Spark."""
 
     def __init__(self, name: str, given: InMemoryLog, out: InMemoryLog, chance: Random) -> None:
         """Begin with an empty checkpoint."""
@@ -208,29 +210,32 @@ class Stage:
                 for number, log in enumerate(self.given.partitions)
             }
         self._step("before", kill_at)
-        ran_with = progress.applied
-        windows, late, sorter = Counter(disk.windows), 0, Sorter({self.given.topic: progress.tracker})
+        batch_watermark = progress.next_watermark
+        windows, late = Counter(disk.windows), 0
         for number, end in disk.planned.items():
-            for offset in range(disk.offsets.get(number, 0), end):
-                record = sorted_by(sorter, self.given.partitions[number][offset])
-                row = row_of(record.value or b"") if isinstance(record, Data) else None
+            for record in self.given.partitions[number][disk.offsets.get(number, 0) : end]:
+                if record.key is not None:
+                    place = (record.topic, number, record.offset, record.log_time)
+                    progress.apply(MarkAt.decode(*place, record.key, record.value))
+                    continue
+                row = row_of(record.value or b"")
                 if row is None:
                     continue
-                late += is_late(row.event_time, ran_with)
+                late += is_late(row.event_time, batch_watermark)
                 end_of_window = row.window or row.event_time // WIDTH * WIDTH + WIDTH
                 if end_of_window > disk.watermark:
                     windows[end_of_window] += row.count
         closed = {end: windows.pop(end) for end in sorted(windows) if end <= disk.watermark}
         self._step("ran", kill_at)
         progress.advance()
-        output = progress.hand_on(ran_with, 0)
+        output = progress.finish_batch(complete=batch_watermark)
         disk.snapshots[disk.batch_id] = json.dumps(progress.snapshot())
         self._step("stored", kill_at)
         self._transaction(disk.batch_id, closed, output)
         self._step("committed", kill_at)
         watermark = disk.watermark
-        if progress.applied is not None:
-            watermark = max(watermark, spark_watermark(progress.applied, "after"))
+        if progress.next_watermark is not None:
+            watermark = max(watermark, spark_watermark(progress.next_watermark, "after"))
         self._step("set", kill_at)
         self.late += late
         self.disk = Committed(disk.batch_id + 1, disk.planned, windows, watermark, None, disk.snapshots)
@@ -364,7 +369,7 @@ class World:
             for stage in self.stages:
                 stage.run(None)
             self.follower.run(stops=False)
-        raise AssertionError([stage.progress and stage.progress.tracker.holders() for stage in self.stages])
+        raise AssertionError([stage.progress and stage.progress.holders() for stage in self.stages])
 
     def step(self) -> None:
         """One thing happens."""

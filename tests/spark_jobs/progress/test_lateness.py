@@ -10,7 +10,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving, shifted
-from floodmark.spark_jobs.progress.reconcile import seen_marks
+from floodmark.spark_jobs.progress.reconcile import parse_marks
 from floodmark.spark_jobs.reading.judge import judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,10 +70,10 @@ def test_neither_batches_nor_chunks_change_what_is_late(log, batches, chunks, sh
             size = stop - begin
             columns = pd.Series(["t"] * size), pd.Series([0] * size), pd.Series(texts, dtype=object)
             found += list(judge(brief, *columns)["watermark"])
-        for at in range(start, end):  # as the drive does behind the batch
+        for at in range(start, end):  # as the handler does behind the batch
             if log[at] is not None:
-                (seen,) = seen_marks(written(log[at], at))
-                promises.take(seen, None, shift)
+                (seen,) = parse_marks(written(log[at], at))
+                promises.apply(seen, None, shift)
     assert found == plainly(log, shift)
 
 
@@ -87,8 +87,8 @@ def test_what_a_tracker_knows_is_taken_up():
     tracker.apply(mark("a", 30, partitions=2), topic="t", partition=1, log_time=0)
     promises = Promises.of(tracker)
     assert [promises.promised(("t", number)) for number in range(2)] == [NOTHING, 30]
-    (seen,) = seen_marks(written(mark("a", 40, 1, partitions=2), 5))
-    promises.take(replace(seen, partition=1))
+    (seen,) = parse_marks(written(mark("a", 40, 1, partitions=2), 5))
+    promises.apply(replace(seen, partition=1))
     assert promises.promised(("t", 1)) == 40
 
 

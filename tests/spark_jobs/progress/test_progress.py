@@ -1,35 +1,103 @@
-from collections import Counter
+"""What a job knows of its progress: the laws of its watermarks, and that its snapshots are taken up."""
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from floodmark.producers.testing import mark
-from floodmark.schemas import END_OF_TIME, Tracker
+from floodmark.schemas import END_OF_TIME, Tracker, is_late
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.spark_jobs.progress.progress import Progress, spark_watermark
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.reconcile import MarkAt
+from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
+from hypothesis import given
+from hypothesis import strategies as st
+
+KEPT = Path(__file__).parent / "kept" / "snapshot.json"
+"""A snapshot that was written before `Progress` kept its own fields."""
+SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
 
 
-def told(progress, watermark, sequence=0, **more):
-    progress.tracker.apply(mark("a", watermark, sequence, **more), topic="t", partition=0, log_time=0)
+def apply(progress, watermark, sequence=0, *, partition=0, percentile=None, percentiles=None, **more):
+    record = replace(mark("a", watermark, sequence, **more), percentiles=percentiles)
+    progress.apply(MarkAt("t", partition, sequence, 0, record), percentile)
 
 
-def test_what_a_batch_learns_drives_the_next():
+def test_the_marks_of_a_batch_give_the_watermark_of_the_next():
     progress = Progress(Tracker({"t"}))
-    told(progress, 30)
-    assert progress.advance() == progress.applied == 30
+    apply(progress, 30)
+    assert progress.next_watermark is None
+    progress.advance()
+    assert progress.next_watermark == progress.watermark == 30
     assert progress.output is None
 
 
 def test_a_hold_keeps_the_output_back_and_the_end_releases_it():
     progress = Progress(Tracker({"t"}))
-    assert progress.hand_on(None, 10) is None
-    assert progress.hand_on(30, 10) == 20
+    assert progress.finish_batch(complete=None, hold=10) is None
+    assert progress.finish_batch(complete=30, hold=10) == 20
     assert not progress.ended
-    assert progress.hand_on(END_OF_TIME, 10) == END_OF_TIME
+    assert progress.finish_batch(complete=END_OF_TIME, hold=10) == END_OF_TIME
     assert progress.ended
 
 
-def test_the_output_never_goes_back():
-    progress = Progress(Tracker({"t"}), applied=30, output=30)
-    assert progress.hand_on(30, 10) == progress.hand_on(None, 0) == 30
+batches = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 1), st.integers(0, 100), st.integers(0, 50))),
+        st.booleans(),
+        st.integers(0, 20),
+        st.sampled_from(["go on", "restart", "lose the snapshot"]),
+    )
+)
+
+
+@given(batches, st.booleans())
+def test_watermarks_keep_their_order_over_batches_and_restarts(history, percentile):
+    """All events together never allow more than what drives; the output never goes back, nor ahead of what is known."""
+    progress, sequences, output = Progress(Tracker({"t"})), [0, 0], None
+    progress.resume(now=0, percentile=percentile)
+    for marks, stateful, hold, then in history:
+        batch_watermark = progress.next_watermark
+        for partition, watermark, more in marks:
+            percentiles = {50: watermark + more, 100: watermark}
+            options = {"partition": partition, "partitions": 2, "percentile": 50 if percentile else None}
+            apply(progress, watermark, sequences[partition], percentiles=percentiles, **options)
+            sequences[partition] += 1
+        progress.advance()
+        complete = batch_watermark if stateful else progress.next_watermark
+        before, output = output, progress.finish_batch(complete=complete, hold=hold)
+        assert before is None or (output is not None and not is_late(output, before))
+        assert output is None or output <= progress.next_watermark
+        if progress.promised is not None:
+            assert progress.promised <= progress.next_watermark
+        if not percentile:
+            assert progress.promised == progress.watermark
+        if then != "go on":
+            epoch = progress.epoch
+            progress = Progress.restore(json.loads(json.dumps(progress.snapshot())), "here")
+            progress.resume(now=0, percentile=percentile)
+            assert progress.epoch > epoch
+        if then == "lose the snapshot":
+            progress.rebuilt(progress.next_watermark, stateful=stateful, hold=hold)
+            output = progress.output
+
+
+@pytest.mark.parametrize(
+    ("batch_watermark", "stateful", "output"),
+    [(30, False, 30), (30, True, None), (END_OF_TIME, True, None), (None, False, 30)],
+)
+def test_a_rebuilt_job_hands_on_only_what_is_certainly_complete(batch_watermark, stateful, output):
+    progress = Progress(Tracker({"t"}), next_watermark=30)
+    progress.rebuilt(batch_watermark, stateful=stateful, hold=0)
+    assert progress.output == output
+
+
+def test_a_rebuilt_job_that_had_ended_has_ended():
+    progress = Progress(Tracker({"t"}), next_watermark=END_OF_TIME)
+    progress.rebuilt(END_OF_TIME, stateful=True, hold=10)
+    assert progress.ended
 
 
 @pytest.mark.parametrize(("watermark", "after", "at"), [(12, 11, 12), (END_OF_TIME, END_OF_TIME, END_OF_TIME)])
@@ -38,13 +106,24 @@ def test_spark_is_driven_one_millisecond_below_unless_told_otherwise(watermark, 
 
 
 def test_a_snapshot_is_the_whole_state():
-    progress = Progress(Tracker({"t"}), counts=Counter(late=2), epoch=7)
-    told(progress, 30)
-    progress.hand_on(progress.advance(), 0)
+    progress = Progress(Tracker({"t"}), counts={"late": 2}, epoch=7)
+    apply(progress, 30)
+    progress.advance()
+    progress.finish_batch(complete=30)
     again = Progress.restore(progress.snapshot(), "here")
     assert again.snapshot() == progress.snapshot()
-    told(again, 40, 1)
-    assert again.hand_on(again.advance(), 0) == 40
+    apply(again, 40, 1)
+    again.advance()
+    assert again.finish_batch(complete=again.next_watermark) == 40
+
+
+def test_a_snapshot_of_before_is_taken_up_and_written_alike():
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    progress = Progress.restore(kept, "here")
+    assert (progress.next_watermark, progress.promised, progress.output) == (60, 40, 30)
+    assert (progress.counts["missing_event_time"], progress.counts["late"]) == (3, 1)
+    assert progress.nothing_usable(["clicks"]) is None
+    assert json.loads(json.dumps(progress.snapshot())) == kept
 
 
 @pytest.mark.parametrize("damage", [{"format": 99}, {"tracker": None}, {"counts": 3}])
@@ -52,3 +131,22 @@ def test_a_damaged_snapshot_is_refused(damage):
     good = Progress(Tracker({"t"})).snapshot()
     with pytest.raises(CorruptSnapshotError):
         Progress.restore({**good, **damage}, "here")
+
+
+def test_only_its_own_methods_change_it():
+    progress = Progress(Tracker({"t"}))
+    for name in ("watermark", "next_watermark", "promised", "output", "epoch", "ended", "anything"):
+        with pytest.raises(AttributeError):
+            setattr(progress, name, 1)
+    progress.counts["late"] = 5
+    assert "late" not in progress.counts
+
+
+def test_no_module_assigns_to_what_a_progress_holds():
+    for path in SPARK_JOBS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                owner = target.value if isinstance(target, ast.Attribute) else None
+                name = getattr(owner, "attr", getattr(owner, "id", ""))
+                assert not name.endswith("progress"), f"{path}:{node.lineno}"

@@ -179,7 +179,7 @@ def test_a_nested_time_drives_windows(source, rows, checkpoint):
     nested = rows(value=formats.json("k STRING, payload STRUCT<at: TIMESTAMP>"), event_time="payload.at")
     job, found = keep(windows(nested), checkpoint)
     job.awaitTermination(LIMIT)
-    assert (found, job.counts["unreadable"], job.counts["timeless"]) == ([(10_000, 1)], 1, 1)
+    assert (found, job.counts["unreadable"], job.counts["missing_event_time"]) == ([(10_000, 1)], 1, 1)
 
 
 def test_what_an_injector_has_adjusted_counts_in_a_job_with_defaults(spark, kafka, topic, checkpoint):
@@ -234,4 +234,4 @@ def test_the_last_header_that_holds_a_time_counts(kafka, source, rows, checkpoin
     job, found = keep(rows().select(F.unix_millis("at")), checkpoint)
     job.awaitTermination(LIMIT)
     assert sorted(found) == [(5_000,), (7_000,), (15_000,), (15_000,), (15_000,)]
-    assert job.counts["timeless"] == 0
+    assert job.counts["missing_event_time"] == 0

@@ -32,7 +32,11 @@ def rows(spark, kafka, source):
 
 
 def unusable(job):
-    return {name: job.counts[name] for name in ("unreadable", "timeless", "out_of_range", "late") if job.counts[name]}
+    return {
+        name: job.counts[name]
+        for name in ("unreadable", "missing_event_time", "out_of_range", "late")
+        if job.counts[name]
+    }
 
 
 OPERATORS = {
@@ -58,7 +62,7 @@ def test_times_that_no_watermark_can_judge_are_counted(source, rows, checkpoint,
     assert any(f"{source.topic}/0@" in line for line in caplog.messages)
 
 
-def test_garbage_is_unreadable_and_a_row_without_a_time_is_timeless(source, rows, checkpoint):
+def test_garbage_is_unreadable_and_a_row_without_a_time_is_counted(source, rows, checkpoint):
     for value in (b"{", b"[]", b"null", b"\xff", b'{"at": "2024-13-01"}', b'{"k": 1, "at": true}'):
         source.raw(value)
     for value in ({"k": "k"}, {"k": "k", "at": None}):
@@ -67,7 +71,7 @@ def test_garbage_is_unreadable_and_a_row_without_a_time_is_timeless(source, rows
     source.end()
     job, kept = keep(windows(rows()), checkpoint)
     job.awaitTermination(LIMIT)
-    assert unusable(job) == {"unreadable": 6, "timeless": 2}
+    assert unusable(job) == {"unreadable": 6, "missing_event_time": 2}
     assert kept == [(BASE + 10_000, 1)]
 
 

@@ -1,0 +1,93 @@
+"""What a batch observed, and how it is taken into the job's progress."""
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from floodmark.schemas.counts import Discrepancy, Mismatch
+from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.spark_jobs.batch.output import Output
+from floodmark.spark_jobs.batch.report import COUNTED
+from floodmark.spark_jobs.batch.reread import observation
+from floodmark.spark_jobs.internals.engine import Engine
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.reconcile import BatchMarks, Offsets
+from floodmark.spark_jobs.reading.observation import Observation
+from floodmark.spark_jobs.reading.source import SourceSpec
+from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one batch has read and written, and between which offsets."""
+
+    inputs: Sequence[tuple[SourceSpec, Observation]]
+    output: Output
+    metrics: Mapping[str, Mapping[str, Any]]
+    """All that Spark observed, by the names of the observations."""
+    start: Offsets
+    end: Offsets
+
+    @classmethod
+    def of(cls, spark: SparkSession, engine: Engine, specs: Sequence[SourceSpec]) -> "Observed":
+        """Ask the engine, right after the batch ran."""
+        metrics, (start, end) = engine.observed(), engine.offsets()
+        inputs = [(spec, observation(spark, spec, metrics.get(spec.name, {}), start, end)) for spec in specs]
+        return cls(inputs, Output.of(metrics), metrics, start, end)
+
+
+def take_in(
+    job: str, progress: Progress, observed: Observed, uncounted: Collection[str]
+) -> tuple[Counter[str], tuple[Discrepancy, ...]]:
+    """Take the marks and counts of a batch into the progress.
+
+    Args:
+        job: whose.
+        progress: what the job knew before the batch.
+        observed: what the batch observed.
+        uncounted: topics in which rows may vanish by design, so that counts prove nothing.
+
+    Returns:
+        What the batch counts, see `report.COUNTED`, but for late rows; and where rows and marks disagree.
+    """
+    counts = Counter(dict.fromkeys(COUNTED, 0))
+    for spec, found in observed.inputs:
+        counts.update(records=found.total, tombstones=found.tombstones)
+        for kind, skipped in found.unusable.items():
+            counts[kind] += skipped.count
+            if skipped.count:
+                _log.warning("job %s: %s rows: %s", job, kind, skipped)
+        progress.tally(spec.topics[0], found.rows, found.unusable)
+    marks = BatchMarks.of((found.marks, found.records) for _, found in observed.inputs)
+    of_topic = {topic: spec for spec, _ in observed.inputs for topic in spec.topics}
+    for mark in marks.marks:
+        counts["marks"] += 1
+        if mark.record is None:
+            counts["unreadable_marks"] += 1
+            _log.warning("job %s: %s/%d@%d: %s", job, mark.topic, mark.partition, mark.offset, mark.reason)
+        spec = of_topic[mark.topic]
+        progress.apply(mark, spec.percentile, spec.shift)
+    discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)
+    for discrepancy in discrepancies:
+        _log.warning("job %s: %s", job, discrepancy)
+        if discrepancy.kind is not Mismatch.GAP:
+            counts["lost" if discrepancy.kind is Mismatch.LOST else "surplus"] += discrepancy.records
+    return counts, tuple(discrepancies)
+
+
+def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> None:
+    """Log that no record of a source could be used so far.
+
+    Raises:
+        UnreadableTopicError: where the input has ended.
+    """
+    for spec in specs:
+        error = progress.nothing_usable(spec.topics)
+        if error is not None and progress.next_watermark == END_OF_TIME:
+            raise error
+        if error is not None:
+            _log.error("job %s, so far: %s", job, error)

@@ -1,0 +1,47 @@
+"""The late rows of a batch: judged one by one in its tasks, or counted behind a watermark after it."""
+
+import logging
+from collections.abc import Sequence
+
+from floodmark.spark_jobs.batch.intake import Observed
+from floodmark.spark_jobs.batch.reread import count_late, late_rows
+from floodmark.spark_jobs.batch.sinks import Sink
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.reading.source import SourceSpec
+from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+def brief_tasks(spark: SparkSession, specs: Sequence[SourceSpec], progress: Progress) -> None:
+    """Tell the tasks of the next batch what they need to judge its rows; called on the query's own thread."""
+    for spec in specs:
+        brief = None if spec.late is None else progress.brief(spec.percentile, spec.shift)
+        if brief is not None:
+            spark.sparkContext.setLocalProperty(spec.name, brief.to_text(spec.topics))
+
+
+def count_and_route(job: str, spark: SparkSession, observed: Observed, watermark: int | None, sink: Sink) -> int:
+    """Count the late rows of a batch, and give those that have a topic of their own to the sink.
+
+    Args:
+        job: whose.
+        spark: the session.
+        observed: what the batch observed.
+        watermark: behind which the rows of those sources are late whose rows are not judged one by one.
+        sink: writes late rows with the batch.
+    """
+    judged = behind = 0
+    for spec, found in observed.inputs:
+        if spec.late is None:
+            if found.is_late(watermark):
+                behind += count_late(spark, spec, observed.start, observed.end, watermark or 0)
+        elif found.late:
+            judged += found.late
+            where = f"{found.late_elsewhere} of them only behind that of the batch, the first at {found.late_at}"
+            _log.warning("job %s: %d row(s) behind their watermark, %s", job, found.late, where)
+            if spec.late_topic is not None:
+                sink.route(spec.late_topic, late_rows(spark, spec, observed.start, observed.end))
+    if behind:
+        _log.warning("job %s: %d row(s) behind the watermark %s", job, behind, watermark)
+    return judged + behind

@@ -1,0 +1,49 @@
+"""What one batch did, as its user is told."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from floodmark.schemas.counts import Discrepancy
+from floodmark.spark_jobs.progress.unusable import UNUSABLE
+
+COUNTED: Final = ("records", "marks", "late", *UNUSABLE, "unreadable_marks", "tombstones", "lost", "surplus")
+"""What each batch counts; a job has the totals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch did; the counts are of this batch alone.
+
+    ``watermark`` is the input watermark that the next batch runs with, ``output`` the one handed on,
+    ``promised`` what all events together allow: less, where a percentile drives the job.  ``late``: rows
+    behind their watermark, see ``README.md`` beside this module.  ``unreadable``: values that could not be decoded;
+    ``missing_event_time``: rows without event time; ``out_of_range``: rows whose event time Spark's watermark cannot
+    judge; all were skipped.  ``unreadable_marks``: mark keys without a readable watermark record.
+    ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;
+    ``discrepancies`` says where, and which marks are missing.
+    """
+
+    job: str
+    batch_id: int
+    watermark: int | None
+    promised: int | None
+    output: int | None
+    ended: bool
+    records: int
+    marks: int
+    late: int
+    unreadable: int
+    missing_event_time: int
+    out_of_range: int
+    unreadable_marks: int
+    tombstones: int
+    lost: int
+    surplus: int
+    rows: int
+    seconds: float
+    discrepancies: tuple[Discrepancy, ...] = ()
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON."""
+        return json.dumps(asdict(self))

@@ -1,0 +1,85 @@
+"""Where a job stands when it starts: the progress of its last committed batch, or that worked out again."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from floodmark.producers.clients.admin import begin_offsets
+from floodmark.schemas.counts import RecordCounts
+from floodmark.schemas.errors import SnapshotError
+from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.batch.rebuild import rebuild
+from floodmark.spark_jobs.batch.settings import Settings
+from floodmark.spark_jobs.batch.snapshots import Snapshots
+from floodmark.spark_jobs.batch.unread import refuse_unread
+from floodmark.spark_jobs.internals.checkpoint import Committed
+from floodmark.spark_jobs.progress.lateness import shifted
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.spark_watermark import from_spark_watermark
+from floodmark.spark_jobs.reading.source import SourceSpec
+
+_log = logging.getLogger(__name__)
+
+
+def resume(
+    job: str, specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed | None
+) -> Progress:
+    """Take up the progress of the last committed batch, in a new epoch.
+
+    Args:
+        job: the job.
+        specs: what it reads.
+        snapshots: of its checkpoint.
+        settings: whether a lost snapshot may be rebuilt, and how.
+        last: the last batch that Spark has committed; ``None``: none.
+
+    Raises:
+        SnapshotError: where the progress is not known any more.
+        UnreadInputError: where the job has ended, and rows have come since.
+    """
+    if last is None:
+        topics = [topic for spec in specs for topic in spec.topics]
+        progress = Progress(Tracker(topics), record_counts=RecordCounts(_partial(specs)))
+    else:
+        try:
+            progress = snapshots.load(last.batch_id)
+        except SnapshotError as error:
+            if not settings.rebuild:
+                raise
+            _log.warning("job %s: %s", job, error)
+            progress = _rebuilt(specs, snapshots, settings, last)
+    progress.resume(
+        now=time.time_ns() // 1_000_000,
+        percentile=any(spec.percentile is not None for spec in specs),
+        judged=any(spec.late is not None for spec in specs),
+    )
+    if progress.ended and last is not None:
+        refuse_unread(job, _configs(specs), last.offsets)
+    return progress
+
+
+def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed) -> Progress:
+    shifts = {topic: spec.shift for spec in specs for topic in spec.topics}
+    progress = rebuild(_configs(specs), last.offsets, lambda topic, record: shifted(record, shifts[topic]))
+    progress.rebuilt(
+        from_spark_watermark(last.watermark, settings.windows_close),
+        stateful=snapshots.checkpoint.is_stateful,
+        hold=milliseconds(settings.hold),
+    )
+    return progress
+
+
+def _configs(specs: Sequence[SourceSpec]) -> dict[str, dict[str, object]]:
+    """Return each topic that is read, and the confluent-kafka settings to read it with."""
+    return {topic: config for spec in specs for config in [spec.connection.config()] for topic in spec.topics}
+
+
+def _partial(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:
+    """Name the partitions whose first records this job does not read."""
+    return {
+        (topic, number)
+        for spec in specs
+        for (topic, number), low in begin_offsets(spec.connection.config(), spec.topics).items()
+        if low > 0 or not spec.connection.from_earliest
+    }

@@ -1,0 +1,19 @@
+"""How a job hands its progress on, as `write` was told."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from floodmark.schemas.records import Membership
+from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
+from floodmark.spark_jobs.reading.event_time import Derived
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """See the arguments of `write`; ``derived``: the event times that the query derives."""
+
+    hold: timedelta = timedelta(0)
+    windows_close: WindowsClose = "after"
+    rebuild: bool = False
+    membership: Membership = Membership()  # noqa: RUF009  # frozen
+    derived: Derived = Derived()  # noqa: RUF009  # frozen

@@ -1,0 +1,83 @@
+"""How a query is stopped between two batches, so that a later start runs none of them again.
+
+Theory of operation
+-------------------
+Spark calls the handler of a batch on the query's own thread and commits the batch after that.  A stop in the middle of
+either would leave a planned batch that the next start runs again: harmless where batches are transactions, double rows
+where they are not.  So a stop has three steps, each by another thread than the query's:
+
+1. it is requested: the batch in work comes to its end, and no other begins;
+2. it waits until Spark has committed that batch: Spark reports its progress, or asks for the next batch, which waits;
+3. the query is stopped: the batch that waited is interrupted before it has done anything.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
+
+from floodmark.spark_jobs.internals.engine import InterruptedBatchError
+from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL: Final = 0.005
+_COMMIT_TIMEOUT: Final = 10.0
+
+
+class Stopping:
+    """The stop of one query: the handler runs each batch inside `batch`, another thread calls `stop`."""
+
+    def __init__(self) -> None:
+        self.last_batch: int | None = None
+        """The last batch that was worked off; Spark commits it after that."""
+        self._lock: Final = threading.Lock()
+        self._between: Final = threading.Event()
+        """The query has committed its last batch, and the next one waits."""
+        self._query: StreamingQuery | None = None
+
+    @contextmanager
+    def batch(self, batch_id: int) -> Iterator[None]:
+        """Keep a stop waiting while a batch runs.
+
+        Raises:
+            InterruptedBatchError: where a stop was requested before: the batch has not begun; after the query stopped.
+        """
+        with self._lock:
+            if self._query is not None:
+                self._interrupt(self._query)
+            yield
+            self.last_batch = batch_id
+
+    def _interrupt(self, query: StreamingQuery) -> NoReturn:
+        self._between.set()
+        while query.isActive:
+            time.sleep(_POLL)
+        raise InterruptedBatchError
+
+    def stop(self, query: StreamingQuery, timeout: float = _COMMIT_TIMEOUT) -> None:
+        """Stop a query behind the batch in work.
+
+        Args:
+            query: the query.
+            timeout: how long Spark may take to commit the batch, seconds; the query is stopped then, too.
+        """
+        self.request_stop(query)
+        self.wait_committed(query, timeout)
+        query.stop()
+
+    def request_stop(self, query: StreamingQuery) -> None:
+        """Wait for the batch in work, and let no other begin."""
+        with self._lock:
+            self._query = query
+
+    def wait_committed(self, query: StreamingQuery, timeout: float) -> None:
+        """Wait until Spark has committed the last batch, or has stopped, for as many seconds at most."""
+        deadline = time.monotonic() + timeout
+        while query.isActive and not self._is_committed(query) and time.monotonic() < deadline:
+            self._between.wait(_POLL)
+
+    def _is_committed(self, query: StreamingQuery) -> bool:
+        if self.last_batch is None or self._between.is_set():
+            return True
+        progress = query.lastProgress
+        return progress is not None and int(progress["batchId"]) >= self.last_batch
