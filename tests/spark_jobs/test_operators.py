@@ -12,37 +12,8 @@ import pytest
 from floodmark.producers import Data, Observer
 from floodmark.schemas import END_OF_TIME, Membership
 from floodmark.schemas.errors import PromiseBrokenError
+from support import operators as ops
 from support.harness import until
-from support.operators import (
-    Query,
-    Source,
-    Step,
-    again,
-    deduplicated,
-    deduplicated_within,
-    exploded,
-    filtered,
-    first_and_last,
-    floored,
-    joined,
-    joined_windows,
-    mapped_in_pandas,
-    one,
-    pandas_state,
-    pandas_udf,
-    renumbered,
-    seen_once,
-    sliding,
-    static_join,
-    timers,
-    tumbling,
-    udf,
-    union,
-    viewed,
-)
-from support.operators import (
-    session as sessions,
-)
 from support.streams import Log, Put, Say, batches_of, decode, total
 from support.trial import Trial, differences, frames, quick, run, start
 
@@ -51,46 +22,54 @@ pytestmark = pytest.mark.spark
 _LIMIT = 240
 
 
-def query(source: Source, *steps: Step) -> Query:
-    return Query(source, steps)
+def query(source: ops.Source, *steps: ops.Step) -> ops.Query:
+    return ops.Query(source, steps)
 
 
 TABLE = [
-    query(one(), tumbling(10_000)),
-    query(one(), sliding(10_000, 5_000)),
-    query(one(), sessions(3_000)),
-    query(one(), first_and_last(10_000)),
-    query(one(), deduplicated()),
-    query(one(), pandas_state(10_000)),
-    query(one(), timers(10_000)),
-    query(one(), seen_once()),
-    query(one(), viewed(10_000)),
-    query(one(), tumbling(5_000), tumbling(20_000)),
-    query(one(), sessions(3_000), tumbling(20_000)),
-    query(one(), deduplicated(), tumbling(10_000), sliding(20_000, 10_000)),
-    query(joined("inner", 4_000)),
-    query(joined("left", 4_000)),
-    query(joined("right", 4_000)),
-    query(joined("full", 4_000)),
-    query(joined("semi", 4_000)),
-    query(joined("inner", 4_000), tumbling(10_000)),
-    query(joined("left", 4_000), tumbling(10_000)),
-    query(joined("right", 4_000), tumbling(10_000)),
-    query(joined_windows(10_000)),
-    query(union(), sessions(3_000)),
-    query(one(), static_join("inner"), tumbling(10_000)),
-    query(one(), static_join("left")),
-    query(one(), exploded(), udf(), filtered(), tumbling(10_000), pandas_udf(), mapped_in_pandas()),
-    query(one(), pandas_udf(), tumbling(10_000), exploded(), udf(), renumbered()),
-    query(one(), deduplicated_within(1_000)),
-    query(one(), mapped_in_pandas(), again(), tumbling(10_000)),
-    query(one(), timers(5_000), again(), tumbling(20_000)),
-    query(one(), floored(1_000), tumbling(10_000)),
-    query(one(), tumbling(10_000, "start")),
-    query(one(), tumbling(10_000, "earliest")),
-    query(one(), tumbling(10_000, "latest")),
-    query(one(), sessions(3_000, "latest")),
-    query(one(), tumbling(5_000), sessions(3_000)),
+    query(ops.one(), ops.tumbling(10_000)),
+    query(ops.one(), ops.sliding(10_000, 5_000)),
+    query(ops.one(), ops.session(3_000)),
+    query(ops.one(), ops.first_and_last(10_000)),
+    query(ops.one(), ops.deduplicated()),
+    query(ops.one(), ops.pandas_state(10_000)),
+    query(ops.one(), ops.timers(10_000)),
+    query(ops.one(), ops.seen_once()),
+    query(ops.one(), ops.viewed(10_000)),
+    query(ops.one(), ops.tumbling(5_000), ops.tumbling(20_000)),
+    query(ops.one(), ops.session(3_000), ops.tumbling(20_000)),
+    query(ops.one(), ops.deduplicated(), ops.tumbling(10_000), ops.sliding(20_000, 10_000)),
+    query(ops.joined("inner", 4_000)),
+    query(ops.joined("left", 4_000)),
+    query(ops.joined("right", 4_000)),
+    query(ops.joined("full", 4_000)),
+    query(ops.joined("semi", 4_000)),
+    query(ops.joined("inner", 4_000), ops.tumbling(10_000)),
+    query(ops.joined("left", 4_000), ops.tumbling(10_000)),
+    query(ops.joined("right", 4_000), ops.tumbling(10_000)),
+    query(ops.joined_windows(10_000)),
+    query(ops.union(), ops.session(3_000)),
+    query(ops.one(), ops.static_join("inner"), ops.tumbling(10_000)),
+    query(ops.one(), ops.static_join("left")),
+    query(
+        ops.one(),
+        ops.exploded(),
+        ops.udf(),
+        ops.filtered(),
+        ops.tumbling(10_000),
+        ops.pandas_udf(),
+        ops.mapped_in_pandas(),
+    ),
+    query(ops.one(), ops.pandas_udf(), ops.tumbling(10_000), ops.exploded(), ops.udf(), ops.renumbered()),
+    query(ops.one(), ops.deduplicated_within(1_000)),
+    query(ops.one(), ops.mapped_in_pandas(), ops.again(), ops.tumbling(10_000)),
+    query(ops.one(), ops.timers(5_000), ops.again(), ops.tumbling(20_000)),
+    query(ops.one(), ops.floored(1_000), ops.tumbling(10_000)),
+    query(ops.one(), ops.tumbling(10_000, "start")),
+    query(ops.one(), ops.tumbling(10_000, "earliest")),
+    query(ops.one(), ops.tumbling(10_000, "latest")),
+    query(ops.one(), ops.session(3_000, "latest")),
+    query(ops.one(), ops.tumbling(5_000), ops.session(3_000)),
 ]
 
 
@@ -108,7 +87,7 @@ _FIRST = 90_000
 """The first mark, before all rows."""
 
 
-def walk(case: Query, closes: int = 1) -> tuple[list[Log], int]:
+def walk(case: ops.Query, closes: int = 1) -> tuple[list[Log], int]:
     """Return logs that step through the moments at which results are out, and how many records each batch reads."""
     base = [rows_of(seed, 14) for seed in range(case.source.inputs)]
     moments = sorted({row.out for row in case.plain(base, closes)[0] if row.out is not None} or {110_000, 120_000})
@@ -142,7 +121,7 @@ def test_exact_at_each_watermark(session, kafka, topic, checkpoint, case):
     assert {batch.watermark for batch in ran.batches.values()} == {END_OF_TIME, *(mark - case.shift for mark in marks)}
 
 
-@pytest.mark.parametrize("case", [query(one(), sliding(10_000, 5_000)), query(one(), viewed(10_000))])
+@pytest.mark.parametrize("case", [query(ops.one(), ops.sliding(10_000, 5_000)), query(ops.one(), ops.viewed(10_000))])
 def test_windows_that_close_at_their_end_are_out_a_mark_earlier(session, kafka, topic, checkpoint, case):
     logs, size = walk(case, closes=0)
     trial = Trial(case, logs, size, write={"windows_close": "at"})
@@ -152,15 +131,15 @@ def test_windows_that_close_at_their_end_are_out_a_mark_earlier(session, kafka, 
 @pytest.mark.parametrize(
     ("case", "dropped"),
     [
-        (query(one(), tumbling(50_000)), []),  # its window is still open
-        (query(one(), tumbling(10_000)), [105_000]),  # that of the other one ends at 120,000
-        (query(one(), sessions(3_000)), [105_000]),  # the other one's own session would end later
-        (query(one(), deduplicated()), [105_000, 119_999]),
-        (query(one(), pandas_state(10_000)), [105_000, 119_999]),
-        (query(one(), timers(10_000)), [105_000, 119_999]),
-        (query(joined("left", 4_000)), [105_000, 119_999]),
+        (query(ops.one(), ops.tumbling(50_000)), []),  # its window is still open
+        (query(ops.one(), ops.tumbling(10_000)), [105_000]),  # that of the other one ends at 120,000
+        (query(ops.one(), ops.session(3_000)), [105_000]),  # the other one's own session would end later
+        (query(ops.one(), ops.deduplicated()), [105_000, 119_999]),
+        (query(ops.one(), ops.pandas_state(10_000)), [105_000, 119_999]),
+        (query(ops.one(), ops.timers(10_000)), [105_000, 119_999]),
+        (query(ops.joined("left", 4_000)), [105_000, 119_999]),
     ],
-    ids=lambda value: value.name if isinstance(value, Query) else f"{len(value)} dropped",
+    ids=lambda value: value.name if isinstance(value, ops.Query) else f"{len(value)} dropped",
 )
 def test_what_an_operator_drops_of_late_rows(session, kafka, topic, checkpoint, case, dropped):
     """Two rows come behind the mark 120,000, one at exactly that time; all three are a batch behind its effect."""
@@ -178,7 +157,7 @@ def test_what_an_operator_drops_of_late_rows(session, kafka, topic, checkpoint, 
 
 
 def test_in_update_mode_the_last_revision_of_a_window_is_its_result(session, kafka, topic, checkpoint):
-    case = query(one(), tumbling(10_000))
+    case = query(ops.one(), ops.tumbling(10_000))
     logs, size = walk(case)
     trial = Trial(case, logs, size, write={"output_mode": "update"})
     ran = run(session, kafka.config, trial, topic, checkpoint)
@@ -191,7 +170,11 @@ def test_in_update_mode_the_last_revision_of_a_window_is_its_result(session, kaf
 
 
 def test_several_jobs_use_one_read(session, kafka, topic, tmp_path):
-    cases = [query(one(), tumbling(10_000)), query(one(), sessions(3_000)), query(one(), filtered())]
+    cases = [
+        query(ops.one(), ops.tumbling(10_000)),
+        query(ops.one(), ops.session(3_000)),
+        query(ops.one(), ops.filtered()),
+    ]
     log, size = walk(cases[0])[0][0], 20
     given, outs = topic(1), [topic(2) for _ in cases]
     log.write(kafka.config, given)
@@ -205,7 +188,7 @@ def test_several_jobs_use_one_read(session, kafka, topic, tmp_path):
 
 
 def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka, topic, tmp_path):
-    case, membership, out = query(one(), tumbling(10_000)), Membership(version=1, size=2), topic(1)
+    case, membership, out = query(ops.one(), ops.tumbling(10_000)), Membership(version=1, size=2), topic(1)
     logs = [Log(1, [*(Put("s", row) for row in rows_of(seed, 20)), Say("s", 120_000)]) for seed in (1, 2)]
     given = [topic(1) for _ in logs]
     for log, name in zip(logs, given, strict=True):
@@ -241,7 +224,7 @@ def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka,
 
 def test_a_session_over_windows_needs_a_hold_of_a_millisecond(session, kafka, topic, checkpoint):
     """Spark's time of a window is its end less a microsecond, so the session ends within a millisecond."""
-    case = query(one(), tumbling(5_000), sessions(3_000))
+    case = query(ops.one(), ops.tumbling(5_000), ops.session(3_000))
     logs, size = walk(case)
     given = topic(1)
     logs[0].write(kafka.config, given)
@@ -256,7 +239,7 @@ def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, to
     log = Log(1, [Say("s", 10_000), Put("s", ("a", 12_000, 1)), *marks, Say("s", "end")])
     closed = {}
     for stamp in ("end", "start"):
-        case = query(one(), sliding(10_000, 5_000, stamp))
+        case = query(ops.one(), ops.sliding(10_000, 5_000, stamp))
         trial = Trial(case, [log], 1)
         ran = run(session, kafka.config, trial, topic, str(tmp_path / stamp))
         assert differences(trial, ran) == []

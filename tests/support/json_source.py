@@ -1,12 +1,14 @@
 """A source of JSON rows, and a job that keeps its rows: for tests of what a job reads."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, explicit
-from floodmark.spark_jobs import Job, write
-from pyspark.sql import DataFrame
+from floodmark.spark_jobs import Job, formats, read, write
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 LIMIT = 180
@@ -42,6 +44,23 @@ class Source:
     def end(self) -> None:
         """Say that nothing more comes."""
         self._producer.end()
+
+
+@pytest.fixture
+def source(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Source:
+    """Give a source in a topic of its own."""
+    return Source(kafka, topic(1))
+
+
+@pytest.fixture
+def rows(spark: SparkSession, kafka: EmbeddedKafka, source: Source) -> Callable[..., DataFrame]:
+    """Give a function that reads what the source writes: ``rows(late="drop")``."""
+
+    def reader(**options: Any) -> DataFrame:
+        usual = {"value": formats.json(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
+        return read(spark, topics=source.topic, **{**usual, **options})
+
+    return reader
 
 
 def windows(rows: DataFrame) -> DataFrame:

@@ -9,41 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from support.operators import (
-    Query,
-    Source,
-    Step,
-    again,
-    deduplicated,
-    deduplicated_within,
-    exploded,
-    filtered,
-    first_and_last,
-    floored,
-    joined,
-    joined_windows,
-    mapped_in_pandas,
-    one,
-    pandas_state,
-    pandas_udf,
-    renumbered,
-    seen_once,
-    session,
-    sliding,
-    static_join,
-    timers,
-    together,
-    tumbling,
-    udf,
-    union,
-    viewed,
-)
+from support import operators as ops
 from support.streams import Log, Put, Say
 from support.trial import Trial
 
 _BEGIN = 1_000_000
-_PLAIN = (renumbered, filtered, exploded)
-_PYTHON = (udf, pandas_udf)
+_PLAIN = (ops.renumbered, ops.filtered, ops.exploded)
+_PYTHON = (ops.udf, ops.pandas_udf)
 
 
 def case(seed: int) -> Trial:
@@ -61,28 +33,30 @@ def case(seed: int) -> Trial:
     return Trial(query, logs, max(6, size // chance.randrange(2, 9)), restarts, write, outputs=chance.randrange(1, 3))
 
 
-def _whole_windows(query: Query) -> bool:
+def _whole_windows(query: ops.Query) -> bool:
     """Tell whether no operator compares raw event times, so that windows may close at their end."""
     stateful = [step.name.split()[0] for step in query.steps if step.stateful]
     return not query.source.stateful and stateful != [] and set(stateful) <= {"tumbling", "sliding", "min_by,", "SQL"}
 
 
-def _query(chance: random.Random) -> Query:
+def _query(chance: random.Random) -> ops.Query:
     source = _source(chance)
-    steps: list[Step] = []
-    _maybe(chance, steps, 0.35, [*_PLAIN, *_PYTHON, lambda: static_join("inner"), lambda: static_join("left")])
+    steps: list[ops.Step] = []
+    _maybe(chance, steps, 0.35, [*_PLAIN, *_PYTHON, lambda: ops.static_join("inner"), lambda: ops.static_join("left")])
     if source.event_time and chance.random() < 0.12:
         # Spark loses its event time in Python, and gets it back; a time that lies back needs a watermark that does so.
-        steps += [mapped_in_pandas(), again()] if source.stateful or chance.random() < 0.5 else [floored(1_000)]
+        steps += (
+            [ops.mapped_in_pandas(), ops.again()] if source.stateful or chance.random() < 0.5 else [ops.floored(1_000)]
+        )
     for left in reversed(range(chance.choice([0, 1, 1, 1, 2, 2]) if source.event_time else 0)):
         after_windows = source.ends or any(step.ends for step in steps)
         steps.append(_stateful(chance, last=not left, after_windows=after_windows))
         _maybe(chance, steps, 0.2, _PLAIN)
-    _maybe(chance, steps, 0.25, [*_PLAIN, *_PYTHON, mapped_in_pandas])
-    return Query(source, tuple(steps))
+    _maybe(chance, steps, 0.25, [*_PLAIN, *_PYTHON, ops.mapped_in_pandas])
+    return ops.Query(source, tuple(steps))
 
 
-def _maybe(chance: random.Random, steps: list[Step], probability: float, kinds: Sequence[Any]) -> None:
+def _maybe(chance: random.Random, steps: list[ops.Step], probability: float, kinds: Sequence[Any]) -> None:
     if chance.random() < probability:
         steps.append(chance.choice(kinds)())
 
@@ -91,37 +65,37 @@ def _width(chance: random.Random) -> int:
     return chance.choice([1_000, 3_000, 5_000, 10_000, 7_777, 20_000])
 
 
-def _source(chance: random.Random) -> Source:
+def _source(chance: random.Random) -> ops.Source:
     pick = chance.random()
     if pick < 0.45:
-        return one()
+        return ops.one()
     if pick < 0.6:
-        return chance.choice([union, together])()
+        return chance.choice([ops.union, ops.together])()
     if pick < 0.9:
-        return joined(
+        return ops.joined(
             chance.choice(["inner", "left", "right", "full", "semi"]), chance.choice([0, 1, 500, 4_000, 9_999])
         )
-    return joined_windows(_width(chance))
+    return ops.joined_windows(_width(chance))
 
 
-def _stateful(chance: random.Random, *, last: bool, after_windows: bool) -> Step:
+def _stateful(chance: random.Random, *, last: bool, after_windows: bool) -> ops.Step:
     """Choose an operator that keeps state."""
     width, slide = _width(chance), chance.choice([500, 2_592, 3_333])
     stamp = chance.choice(["end", "end", "start", "earliest", "latest"]) if last else "end"
     kinds = {
-        tumbling(width, stamp): 25,
-        sliding(slide * 2, slide): 15,
-        sliding(slide * 3, slide): 5,
-        session(chance.choice([500, 2_000, 4_321]), "end" if stamp in {"end", "start"} else "latest"): 20,
-        deduplicated(): 8,
-        deduplicated_within(chance.choice([1, 1_000, 20_000])): 4,
-        first_and_last(width): 7,
-        viewed(width): 5,
+        ops.tumbling(width, stamp): 25,
+        ops.sliding(slide * 2, slide): 15,
+        ops.sliding(slide * 3, slide): 5,
+        ops.session(chance.choice([500, 2_000, 4_321]), "end" if stamp in {"end", "start"} else "latest"): 20,
+        ops.deduplicated(): 8,
+        ops.deduplicated_within(chance.choice([1, 1_000, 20_000])): 4,
+        ops.first_and_last(width): 7,
+        ops.viewed(width): 5,
     }
     if last:  # Spark's event time ends with them
-        kinds |= {timers(width): 3, seen_once(): 3}
+        kinds |= {ops.timers(width): 3, ops.seen_once(): 3}
         if not after_windows:  # Spark takes it after no aggregation
-            kinds |= {pandas_state(width): 6}
+            kinds |= {ops.pandas_state(width): 6}
     return chance.choices(list(kinds), list(kinds.values()))[0]
 
 

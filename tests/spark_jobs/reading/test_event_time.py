@@ -15,27 +15,13 @@ from floodmark.schemas.errors import EventTimeShiftError, UsageError
 from floodmark.spark_jobs import drop_duplicates_within, event_time, formats, read
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
-from support.json_source import BASE, LIMIT, SCHEMA, Source, keep, windows
+from support.json_source import BASE, LIMIT, keep, windows
 
 pytestmark = pytest.mark.spark
 
 MINUTE = 1_020_000
 ONE_MINUTE = timedelta(minutes=1)
 FLOOR = "date_trunc('minute', at)"
-
-
-@pytest.fixture
-def source(kafka, topic):
-    return Source(kafka, topic(1))
-
-
-@pytest.fixture
-def rows(spark, kafka, source):
-    def reader(**options):
-        given = {"value": formats.json(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
-        return read(spark, topics=source.topic, **{**given, **options})
-
-    return reader
 
 
 @pytest.mark.parametrize(("watermark", "kept"), [(9_999, 1), (10_000, 1), (10_001, 2)])

@@ -7,28 +7,14 @@ from datetime import UTC, datetime
 import pytest
 from floodmark.producers import Observer
 from floodmark.schemas.errors import UnreadableTopicError, UsageError
-from floodmark.spark_jobs import formats, read, write
+from floodmark.spark_jobs import formats, write
 from floodmark.spark_jobs.read import _load
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
-from support.json_source import BASE, LIMIT, SCHEMA, Source, keep, windows
+from support.json_source import BASE, LIMIT, SCHEMA, keep, windows
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def source(kafka, topic):
-    return Source(kafka, topic(1))
-
-
-@pytest.fixture
-def rows(spark, kafka, source):
-    def reader(**options):
-        given = {"value": formats.json(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
-        return read(spark, topics=source.topic, **{**given, **options})
-
-    return reader
 
 
 def unusable(job):
