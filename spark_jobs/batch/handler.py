@@ -52,7 +52,7 @@ class BatchHandler:
         sink: where its rows go.
         snapshots: where its progress is kept.
         settings: how it hands its progress on.
-        on_batch: is told what each batch did.
+        on_batch: is called with the report of each batch.
     """
 
     def __init__(

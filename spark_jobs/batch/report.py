@@ -1,4 +1,4 @@
-"""What one batch did, as its user is told."""
+"""The report of one batch, and what is counted in it."""
 
 import json
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""How a job hands its progress on, as `write` was told."""
+"""How a job hands its progress on."""
 
 from dataclasses import dataclass
 from datetime import timedelta

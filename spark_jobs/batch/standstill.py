@@ -1,4 +1,4 @@
-"""A watermark that has stood still for some batches, said once."""
+"""Names once who holds a watermark that has stood still for some batches."""
 
 import logging
 from typing import Final

@@ -1,4 +1,4 @@
-"""What came into topics after a job had read them to their end."""
+"""Records that were written to topics after a job had read them to their end."""
 
 from collections.abc import Mapping
 from itertools import islice

@@ -131,9 +131,9 @@ class _Flow:
     """What leaves an operator."""
 
     now: int | None
-    """The watermark of its results, given what the batch ran with; ``None``: none."""
+    """The watermark of its results in this batch; ``None``: none."""
     then: int | None
-    """The same, given what the next batch runs with."""
+    """The same, with the watermark of the next batch."""
     stateful: bool = False
     pending: bool = False
     """Whether an operator so far wants another batch when the watermark moves on, though nothing new may come."""
@@ -179,7 +179,7 @@ def _produced(node: Any, watermark: int | None) -> int | None:  # noqa: ANN401  
     if watermark is None or watermark == END_OF_TIME:
         return watermark  # a bound must not keep the end from coming
     produced = node.produceOutputWatermark(watermark)
-    # applyInPandasWithState does not say: its rows are the function's own, and are held against the watermark later.
+    # applyInPandasWithState names none: its rows are the function's own, and are held against the watermark later.
     return int(produced.get()) if produced.isDefined() else watermark
 
 

@@ -172,7 +172,7 @@ class LateRow:
     own: bool
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """Say where it came from, behind which watermark it is, by how much, and whose watermark that is.
+        """Return where it stood, behind which watermark it is, by how much, and whose watermark that is.
 
         >>> row = LateRow("clicks", 0, 7, 0, None, b"", event_time=12, watermark=20, own=True)
         >>> {name: value.decode() for name, value in row.headers()}["floodmark-late"]

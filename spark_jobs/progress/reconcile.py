@@ -1,8 +1,8 @@
-"""What one batch saw of its topics: the marks, and whether the rows that they count were all there.  Pure.
+"""What one batch read of its topics: the marks, and whether the rows that they count were all there.  Pure.
 
 A batch says how many records it read of each partition, and where its marks stand, but not how many rows stand before
-a mark: that would take a second read.  Offsets tell, where they have no holes.  Transactions leave holes, one a commit
-and whatever was aborted; then the number of records bounds what the offsets alone leave open.
+a mark: that would take a second read.  Offsets show it, where they have no holes.  Transactions leave holes, one a
+commit and whatever was aborted; then the number of records bounds what the offsets alone leave open.
 """
 
 import base64

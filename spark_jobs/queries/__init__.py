@@ -1,1 +1,1 @@
-"""What can be said of a query before it runs: its plan, its options, and what is refused.  Pure."""
+"""What is known of a query before it runs: its plan, its options, and what is refused.  Pure."""

@@ -51,7 +51,7 @@ class Operator:
 
 
 def observations_behind_state(plan: Operator) -> set[str]:
-    """Return the names of those observations that see what an operator with state has given out.
+    """Return the names of those observations that stand behind an operator with state.
 
     >>> below = Operator("CollectMetrics", observation="below")
     >>> above = Operator("CollectMetrics", observation="above", children=(Operator("Aggregate", children=(below,)),))

@@ -1,4 +1,4 @@
-"""The options of Spark's Kafka source: ours, overruled by the user's.  Spark takes their names in any case.  Pure."""
+"""The options of Spark's Kafka source: defaults, overruled by the user's.  Spark ignores the case of names.  Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,8 +6,8 @@ from typing import Final
 _TUNED: Final = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "8388608"}
 
 
-def source_options(bootstrap_servers: str, topics: tuple[str, ...], given: Mapping[str, str]) -> dict[str, str]:
-    """Bring ours and the user's together.
+def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults with the user's options, which overrule them.
 
     >>> options = source_options("k:9092", ("a", "b"), {"startingoffsets": "latest", "kafka.max.poll.records": "7"})
     >>> options["subscribe"], options["startingoffsets"], "startingOffsets" in options
@@ -15,7 +15,7 @@ def source_options(bootstrap_servers: str, topics: tuple[str, ...], given: Mappi
     >>> options["kafka.max.poll.records"]
     '7'
     """
-    ours = {
+    defaults = {
         **_TUNED,
         "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.isolation.level": "read_committed",
@@ -23,8 +23,8 @@ def source_options(bootstrap_servers: str, topics: tuple[str, ...], given: Mappi
         "startingOffsets": "earliest",
         "includeHeaders": "true",
     }
-    named = {name.lower() for name in given}
-    return {**{name: value for name, value in ours.items() if name.lower() not in named}, **given}
+    named = {name.lower() for name in options}
+    return {**{name: value for name, value in defaults.items() if name.lower() not in named}, **options}
 
 
 def from_earliest(options: Mapping[str, str]) -> bool:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 _MAX_PARTITIONS: Final = 1 << 20
 _MAX_TASKS: Final = 1 << 20
 _PLACES: Final = 1 << 12
-"""So many tasks less one are told apart; the counts of more are not exact."""
+"""So many tasks less one are kept apart; the counts of more are not exact."""
 
 
 @dataclass(frozen=True, slots=True)

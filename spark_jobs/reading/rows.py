@@ -51,8 +51,8 @@ def decoded(kafka: DataFrame, spec: SourceSpec) -> DataFrame:
     record is counted as; and what `judge.judged` adds, where late rows are judged.
     """
     columns = flat(kafka, spec.decode).withColumn(f"{_OURS}event_time", spec.event_time)
-    ours = [name for name in columns.columns if name.startswith(_OURS)]
-    rows = columns.select([F.col(f"`{name}`").alias(name.removeprefix(_OURS)) for name in ours])
+    added = [name for name in columns.columns if name.startswith(_OURS)]
+    rows = columns.select([F.col(f"`{name}`").alias(name.removeprefix(_OURS)) for name in added])
     if "headers" in rows.columns:
         rows = rows.withColumn("event_time", F.coalesce(header_time(TIME_HEADER), "event_time"))
     kind = (

@@ -95,10 +95,10 @@ def spark_options(settings: Mapping[str, Any]) -> dict[str, str]:
         java["ssl.keystore.type"] = "PKCS12"
     if "ssl.ca.location" in settings:
         java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(settings["ssl.ca.location"])}
-    for theirs, ours in (("ssl.certificate", "ssl.keystore.certificate.chain"), ("ssl.key", "ssl.keystore.key")):
-        pem, location = settings.get(f"{theirs}.pem"), settings.get(f"{theirs}.location")
+    for name, java_name in (("ssl.certificate", "ssl.keystore.certificate.chain"), ("ssl.key", "ssl.keystore.key")):
+        pem, location = settings.get(f"{name}.pem"), settings.get(f"{name}.location")
         if pem is not None or location is not None:
-            java |= {"ssl.keystore.type": "PEM", ours: str(pem) if pem is not None else _file(str(location))}
+            java |= {"ssl.keystore.type": "PEM", java_name: str(pem) if pem is not None else _file(str(location))}
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
         java["ssl.endpoint.identification.algorithm"] = ""
     used = {place.group(1) for value in java.values() for place in _PLACE.finditer(value)}
