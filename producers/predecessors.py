@@ -4,12 +4,12 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared
-from floodmark.producers.readers.replay import read_to_end
-from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import BrokerUnavailableError, UnreadableMarkError
-from floodmark.schemas.records import WatermarkRecord, is_mark_key
+from floodmark.producers.readers.replay import read_until_end
+from floodmark.schemas.classify import Classified, Mark
+from floodmark.schemas.errors import BrokerUnavailableError
+from floodmark.schemas.records import WatermarkRecord
 
 _log = logging.getLogger(__name__)
 _TAIL: Final = 100
@@ -38,7 +38,7 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
         ahead = consumer.offsets_for_times([TopicPartition(topic, 0, now)], timeout=TIMEOUT)[0].offset
         start = max(low, high - _TAIL)
         start = start if ahead < 0 else min(start, ahead)  # negative: no record is from then or later
-        return _newest(read_to_end(settings, {(topic, 0): start}, {(topic, 0): high}))
+        return _newest(read_until_end(settings, {(topic, 0): start}, {(topic, 0): high}))
     except (KafkaException, BrokerUnavailableError) as error:
         _log.warning("the last marks of topic %r cannot be read, so the clock alone gives the epoch: %s", topic, error)
         return {}
@@ -46,16 +46,9 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
         consumer.close()
 
 
-def _newest(messages: Iterable[Message]) -> dict[str, WatermarkRecord]:
+def _newest(records: Iterable[Classified]) -> dict[str, WatermarkRecord]:
     found: dict[str, WatermarkRecord] = {}
-    for message in messages:
-        key, value = message.key(), message.value()
-        if not isinstance(key, bytes) or not is_mark_key(key):
-            continue
-        try:
-            mark = decode_watermark(key, value if isinstance(value, bytes) else None)
-        except UnreadableMarkError:
-            continue  # whoever reads the topic counts it
+    for mark in (record.record for record in records if isinstance(record, Mark)):
         last = found.get(mark.source)
         if last is None or (mark.epoch, mark.sequence) > (last.epoch, last.sequence):
             found[mark.source] = mark

@@ -3,19 +3,16 @@
 Nothing here waits, and none of it needs a broker.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from floodmark.producers.clients.clock import Clock
-from floodmark.schemas.classify import Data, Mark, Sorter, Unreadable
-from floodmark.schemas.codec import encode_watermark
+from floodmark.schemas.classify import Classified, Headers, Sorter, classify, mark_record
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, Membership, Status, WatermarkRecord, mark_key
+from floodmark.schemas.records import Membership, Status, WatermarkRecord
 from floodmark.schemas.timestamps import event_time_of, milliseconds
 from floodmark.schemas.tracker import Tracker
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 class ManualClock(Clock):
@@ -103,8 +100,7 @@ def mark(  # noqa: PLR0913  # a test names what matters and leaves the rest
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
+class LogRecord(NamedTuple):
     """A record as Kafka would hold it: data, or a mark in its bytes."""
 
     topic: str
@@ -158,7 +154,7 @@ class InMemoryLog:
             log_time: epoch milliseconds.
         """
         if isinstance(value, WatermarkRecord):
-            key, value, headers = mark_key(value.source), encode_watermark(value), [(HEADER, FORMAT_VERSION)]
+            key, value, headers = mark_record(value)
         records = self.partitions[partition]
         records.append(LogRecord(self.topic, partition, len(records), log_time, key, value, list(headers)))
         return len(records) - 1
@@ -172,7 +168,7 @@ class InMemoryLog:
         """Add partitions, until there are so many; a topic never shrinks."""
         self.partitions += [[] for _ in range(partitions - len(self.partitions))]
 
-    def read(self, tracker: Tracker, begin: Mapping[int, int] | None = None) -> list[Data | Mark | Unreadable]:
+    def read(self, tracker: Tracker, begin: Mapping[int, int] | None = None) -> list[Classified]:
         """Return every record as readers see it, partition by partition, and apply the marks to a tracker.
 
         Args:
@@ -181,15 +177,7 @@ class InMemoryLog:
         """
         sorter = Sorter({self.topic: tracker})
         return [
-            sorter.take(
-                self.topic,
-                record.partition,
-                record.offset,
-                log_time=record.log_time,
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-            )
+            sorter.take(classify(*record))
             for partition, records in enumerate(self.partitions)
             for record in records[(begin or {}).get(partition, 0) :]
         ]

@@ -5,21 +5,19 @@ tracker but the records themselves.  The idea of a validator that replays a feed
 """
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from floodmark.schemas.codec import decode_watermark
+from floodmark.schemas.classify import Headers, Mark, Unreadable
+from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
-from floodmark.schemas.errors import UnreadableMarkError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord, source_of
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
 
 _REPLAYS: Final = 64
 """So many marks of a source are remembered, to tell a replay from another mark under the same number."""
-
-Headers = Sequence[tuple[str, str | bytes | None]] | None
 
 
 class Fault(Enum):
@@ -112,10 +110,10 @@ class Checker:
         partial: partitions whose first records are not there any more, so that their counts begin in the middle.
         compacted: whether records are left out on purpose, so that nothing counts.
 
-    >>> from floodmark.schemas.codec import encode_watermark
+    >>> from floodmark.schemas.classify import classify, mark_record
     >>> mark = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=30, partitions=1, emitted_at=0, records=0)
     >>> checker = Checker()
-    >>> for finding in checker.mark(0, 0, b"__floodmark__/a", encode_watermark(mark), [("floodmark", b"1")]):
+    >>> for finding in checker.mark(classify("clicks", 0, 0, 0, *mark_record(mark))):
     ...     print(finding)
     >>> for finding in checker.data(0, 1, event_time=12):
     ...     print(finding)
@@ -167,30 +165,30 @@ class Checker:
         if ended and len(members) >= self._sizes.get(self._version, 1):
             yield Finding(Fault.AFTER_END, partition, offset, None, "a data record, and all sources have ended")
 
-    def mark(self, partition: int, offset: int, key: bytes, value: bytes | None, headers: Headers) -> Iterator[Finding]:
-        """Take a record under a mark key."""
+    def mark(self, mark: Mark | Unreadable) -> Iterator[Finding]:
+        """Take a mark."""
+        partition, offset = mark.partition, mark.offset
         state = self._partitions[partition]
         state.last_offset = offset
-        try:
-            record = decode_watermark(key, value)
-        except UnreadableMarkError as error:
-            source = state.sources.get(source_of(key) or "")
+        if isinstance(mark, Unreadable):
+            source = state.sources.get(mark.source or "")
             if source is not None:
                 source.is_unread = True
-            yield Finding(Fault.UNREADABLE_MARK, partition, offset, None, str(error))
+            yield Finding(Fault.UNREADABLE_MARK, partition, offset, None, mark.reason)
             return
+        record = mark.record
         self.records["marks"] += 1
         findings = [
-            *self._header(record, headers),
+            *self._header(record, mark.headers),
             *self._membership(record),
-            *self._statement(state, record, hash(value)),
+            *self._statement(state, record, hash(encode_watermark(record))),
             *self._counts(partition, offset, record),
         ]
         for fault, message in findings:
             yield Finding(fault, partition, offset, record.source, f"{record.source}: {message}")
 
     @staticmethod
-    def _header(record: WatermarkRecord, headers: Headers) -> Iterator[tuple[Fault, str]]:
+    def _header(record: WatermarkRecord, headers: Headers | None) -> Iterator[tuple[Fault, str]]:
         found = dict(headers or []).get(HEADER)
         if found not in {FORMAT_VERSION, FORMAT_VERSION.decode()}:
             yield Fault.MISSING_HEADER, f"mark {record.sequence} has header {found!r}, expected {FORMAT_VERSION!r}"

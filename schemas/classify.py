@@ -1,69 +1,170 @@
-"""Tell the data of a topic from its watermark records, and apply these to trackers.  Pure: is fed what Kafka holds."""
+"""The one edge between Kafka's records and Floodmark's: what a record is, and how a mark is written.  Pure.
 
-import re
+`classify` is the only reader of mark keys and `mark_record` the only writer of them; all that reads or writes a
+topic goes through these two, so the wire contract stands in one place.
+"""
+
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
-from floodmark.schemas.codec import decode_watermark
+from floodmark.schemas.codec import decode_watermark, encode_watermark
 from floodmark.schemas.errors import UnreadableMarkError
-from floodmark.schemas.records import TIME_HEADER, WatermarkRecord, is_mark_key, source_of
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, is_mark_key, mark_key, source_of
 from floodmark.schemas.tracker import Tracker, Verdict
 
-Headers = Sequence[tuple[str, str | bytes | None]] | None
-Place = tuple[str, int]
+Headers = Sequence[tuple[str, bytes | None]]
+
+Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
-_TIME: Final = re.compile("-?[0-9]{1,15}")
+
+class Place(NamedTuple):
+    """Where a record stands.
+
+    >>> str(Place("clicks", 0, 12))
+    'clicks/0@12'
+    """
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}@{self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class _Record:
+    topic: str
+    partition: int
+    offset: int
+    log_time: int
+    """Kafka's timestamp, epoch milliseconds; 0 where there is none."""
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        return Place(self.topic, self.partition, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Data(_Record):
     """A data record as it stands in Kafka."""
 
-    topic: str
-    partition: int
-    offset: int
-    log_time: int
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]] | None = None
+    headers: Headers | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A watermark record, and what became of it."""
+class Mark(_Record):
+    """A watermark record."""
 
-    topic: str
-    partition: int
-    offset: int
-    log_time: int
     record: WatermarkRecord
-    verdict: Verdict
+    headers: Headers | None = None
+    verdict: Verdict | None = None
+    """What a tracker made of it; ``None``: it was not applied to one."""
+
+    @property
+    def source(self) -> str:
+        """The source that wrote it."""
+        return self.record.source
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(_Record):
     """A mark key whose value cannot be read: counted, no watermark moves, and its source is waited for."""
 
-    topic: str
-    partition: int
-    offset: int
     reason: str
+    source: str | None
+    """The source that the key names; ``None``: no source can have that id."""
+    headers: Headers | None = None
+
+
+Classified = Data | Mark | Unreadable
+
+
+def classify(
+    topic: str,
+    partition: int,
+    offset: int,
+    log_time: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers | None = None,
+) -> Classified:
+    """Return what a Kafka record is; the key alone decides between data and marks.
+
+    Args:
+        topic: where it stands.
+        partition: where it stands.
+        offset: where it stands.
+        log_time: Kafka's timestamp, epoch milliseconds.
+        key: as it is in Kafka.
+        value: as it is in Kafka.
+        headers: as they are in Kafka.
+
+    >>> classify("clicks", 0, 7, 0, b"user-1", b"{}").key
+    b'user-1'
+    >>> str(classify("clicks", 0, 8, 0, b"__floodmark__/web", b"").place)
+    'clicks/0@8'
+    """
+    if key is None or not is_mark_key(key):
+        return Data(topic, partition, offset, log_time, key, value, headers)
+    try:
+        record = decode_watermark(key, value)
+    except UnreadableMarkError as error:
+        return Unreadable(topic, partition, offset, log_time, str(error), source_of(key), headers)
+    return Mark(topic, partition, offset, log_time, record, headers)
+
+
+def mark_header(record: Classified, source: str, name: str) -> bytes | None:
+    """Return a header that a source has added to a mark of its own; ``None``: it is no such record.
+
+    The last one of that name counts.  It may stand on a mark that another version of Floodmark has written.
+    """
+    if isinstance(record, Data) or record.source != source:
+        return None
+    return dict(record.headers or ()).get(name)
+
+
+class MarkRecord(NamedTuple):
+    """A mark as Kafka takes it."""
+
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes | None]]
+
+
+def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
+    """Return a mark as the Kafka record that it is.
+
+    Args:
+        record: the mark.
+        headers: the writer's own, behind the one that all marks have.
+
+    Raises:
+        InvalidRecordError: where it cannot be written.
+
+    >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=12, partitions=1, emitted_at=0)
+    >>> key, value, headers = mark_record(mark)
+    >>> classify("clicks", 0, 0, 0, key, value, headers).record == mark
+    True
+    """
+    return MarkRecord(mark_key(record.source), encode_watermark(record), [(HEADER, FORMAT_VERSION), *headers])
 
 
 class Sorter:
-    """Turn raw records into `Data`, `Mark` and `Unreadable`; each mark is applied to its topic's tracker.
+    """Apply the marks of topics to trackers, each in the order of its partition, and count what comes.
 
     Args:
         trackers: what takes the marks of each topic.
         applied: offsets below which the trackers hold the marks of a partition already; those are read, not applied.
     """
 
-    def __init__(self, trackers: Mapping[str, Tracker], applied: Mapping[Place, int] | None = None) -> None:
-        """Begin with nothing read."""
+    def __init__(self, trackers: Mapping[str, Tracker], applied: Mapping[Partition, int] | None = None) -> None:
         self.trackers: Final = trackers
         self.counts: dict[str, Counter[str]] = {topic: Counter() for topic in trackers}
         """Per topic: ``data``, ``marks``, ``unreadable``."""
@@ -71,52 +172,25 @@ class Sorter:
         """Per topic: the highest number of partitions that a mark has named."""
         self._applied = applied or {}
 
-    def take(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        *,
-        log_time: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: list[tuple[str, bytes | None]] | None = None,
-    ) -> Data | Mark | Unreadable:
-        """Return what one record is, in the order of its partition."""
+    def take(self, record: Classified) -> Classified:
+        """Count a record and apply it, where it is a mark; returns it, a mark with its verdict."""
+        topic, partition = record.topic, record.partition
         counts = self.counts[topic]
-        if key is None or not is_mark_key(key):
+        if isinstance(record, Data):
             counts["data"] += 1
-            return Data(topic, partition, offset, log_time, key, value, headers)
-        again = offset < self._applied.get((topic, partition), 0)
-        try:
-            record = decode_watermark(key, value)
-        except UnreadableMarkError as error:
+            return record
+        again = record.offset < self._applied.get((topic, partition), 0)
+        tracker = self.trackers[topic]
+        if isinstance(record, Unreadable):
             counts["unreadable"] += 1
             if not again:
-                self.trackers[topic].apply_unreadable(
-                    source_of(key), topic=topic, partition=partition, offset=offset, log_time=log_time
+                tracker.apply_unreadable(
+                    record.source, topic=topic, partition=partition, offset=record.offset, log_time=record.log_time
                 )
-            return Unreadable(topic, partition, offset, str(error))
+            return record
         counts["marks"] += 1
-        self.named[topic] = max(self.named[topic], record.partitions)
+        self.named[topic] = max(self.named[topic], record.record.partitions)
         if again:
-            return Mark(topic, partition, offset, log_time, record, Verdict.REPLAYED)
-        verdict = self.trackers[topic].apply(record, topic=topic, partition=partition, log_time=log_time)
-        return Mark(topic, partition, offset, log_time, record, verdict)
-
-
-def adjusted_time(headers: Headers) -> int | None:
-    """Return the event time that counts in place of the record's own, epoch milliseconds; ``None``: its own counts.
-
-    That is the last readable `floodmark-time` header; one that is not readable is as if it were not there.
-
-    >>> adjusted_time([("floodmark-time", b"12"), ("floodmark-time", b"noon"), ("trace", b"x")])
-    12
-    >>> adjusted_time([("trace", b"x")])
-    """
-    for name, value in reversed(headers or ()):
-        if name == TIME_HEADER and value is not None:
-            text = value.decode("latin-1") if isinstance(value, bytes) else value
-            if _TIME.fullmatch(text) and EARLIEST <= int(text) <= END_OF_TIME:
-                return int(text)
-    return None
+            return replace(record, verdict=Verdict.REPLAYED)
+        verdict = tracker.apply(record.record, topic=topic, partition=partition, log_time=record.log_time)
+        return replace(record, verdict=verdict)

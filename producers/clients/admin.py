@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 from confluent_kafka.cimpl import NewTopic
+from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 
 TIMEOUT: Final = 15.0
@@ -21,9 +22,6 @@ TIMEOUT: Final = 15.0
 _SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
-
-FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
-"""Errors that say: another instance has the same transactional id now."""
 
 Config = Mapping[str, Any]
 """confluent-kafka settings; every one of them passes through."""
@@ -138,9 +136,9 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
             raise UnknownTopicError(topic=", ".join(topics), bootstrap_servers=servers)
 
 
-def begin_offsets(config: Config, topics: Collection[str]) -> dict[tuple[str, int], int]:
+def begin_offsets(config: Config, topics: Collection[str]) -> dict[Partition, int]:
     """Return the offset of the first record that Kafka still has of each partition."""
-    return {place: begin for topic in topics for place, (begin, _) in _bounds(config, topic).items()}
+    return {place: begin for topic in topics for place, (begin, _) in offset_bounds(config, topic).items()}
 
 
 def compacted_topics(config: Config, topics: Collection[str]) -> set[str]:
@@ -174,16 +172,15 @@ def _settings(config: Config, topics: Collection[str]) -> dict[str, dict[str, st
 
 def end_offsets(config: Config, topic: str) -> dict[int, int]:
     """Return the offset after the last readable record of each partition (`read_committed`)."""
-    return {number: end for (_, number), (_, end) in _bounds(config, topic).items()}
+    return {number: end for (_, number), (_, end) in offset_bounds(config, topic).items()}
 
 
-def _bounds(config: Config, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-    consumer = Consumer({**config, "group.id": "floodmark-offsets", "enable.auto.commit": False}, logger=QUIET)
-    try:
+def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]]:
+    """Return of each partition the offset of its first record, and that after its last readable one."""
+    settings = {**config, "group.id": "floodmark-offsets", "enable.auto.commit": False}
+    with closing(Consumer(settings, logger=QUIET)) as consumer:
         count = partition_count(consumer, topic, config.get("bootstrap.servers"))
         return {
             (topic, number): consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT)
             for number in range(count)
         }
-    finally:
-        consumer.close()

@@ -6,71 +6,89 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from floodmark.producers.clients.admin import FENCED, Config
-from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError, InjectorError
+from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.delivery import send
+from floodmark.schemas.classify import Headers, mark_record
+from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError
+from floodmark.schemas.records import WatermarkRecord
 
 _log = logging.getLogger(__name__)
 _TIMEOUT: Final = 30.0
+_FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
+"""Another instance has the same transactional id now."""
 _REFUSED: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
 
 
 class Transaction:
-    """One open transaction at a time; takes over from any instance with the same id before.
+    """One writer's transactions into one topic, one open at a time; fences any instance with the same id before.
+
+    What a writer must know to go on stands in a header of its last mark: see `last_matching` and `mark_header`.
 
     Args:
-        config: confluent-kafka settings, with ``transactional.id``.
-        name: who writes, for messages.
-        topic: where to, for messages.
+        config: confluent-kafka settings; the transactional id comes from ``name`` and ``topic``.
+        name: who writes: the source id, or the job.
+        topic: where to.
+        kind: what ``name`` is, for messages.
+        refused: makes the error for a record that Kafka does not take, from the reason; default:
+            `BrokerUnavailableError`, as for all else.
 
     Raises:
-        FencedError, BrokerUnavailableError: where Kafka does not take it.
+        FencedError, BrokerUnavailableError: where Kafka does not take it; so do all its methods.
     """
 
-    def __init__(self, config: Config, name: str, topic: str) -> None:
-        """Fence those before."""
-        self._servers, self._name, self._topic = config.get("bootstrap.servers"), name, topic
-        self.producer = Producer(dict(config), logger=_log)
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        topic: str,
+        *,
+        kind: str = "job",
+        refused: Callable[[str], FloodmarkError] | None = None,
+    ) -> None:
+        self._servers, self._name, self._topic, self._kind = config.get("bootstrap.servers"), name, topic, kind
+        self._refused = refused
+        self.producer = Producer({**config, "transactional.id": f"floodmark-{name}-{topic}"}, logger=_log)
         self._open = False
         self._call(self.producer.init_transactions, _TIMEOUT)
 
     def begin(self) -> None:
-        """Open it, where it is not open."""
+        """Open a transaction, where none is open."""
         if not self._open:
             self._call(self.producer.begin_transaction)
             self._open = True
 
-    def produce(  # a Kafka record
+    def produce(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None,
         partition: int,
-        timestamp: int,
-        headers: Any,  # noqa: ANN401
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None = None,
+        timestamp: int = 0,
     ) -> None:
         """Hand over a record; waits where the queue is full.
 
-        Raises:
-            InjectorError: where Kafka refuses the record, or one before it.
-            FencedError, BrokerUnavailableError: where Kafka takes none.
+        Args:
+            topic: where to.
+            partition: where to; -1: the partitioner decides.
+            key: of the record.
+            value: of the record.
+            headers: of the record.
+            timestamp: Kafka's, epoch milliseconds; 0: now.
         """
-        while True:
-            try:
-                self.producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
-            except BufferError:
-                self.producer.poll(0.05)
-            except KafkaException as error:
-                self.refuse(error)
-            else:
-                return
+        try:
+            send(self.producer, topic, value, key, partition, timestamp=timestamp, headers=headers)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._STATE:  # noqa: SLF001  # its public name
+                self._call(self.producer.commit_transaction, _TIMEOUT)  # only the transaction knows the first failure
+            self.fail(error)
+
+    def produce_mark(self, partition: int, mark: WatermarkRecord, headers: Headers = ()) -> None:
+        """Hand over a mark, with the writer's own headers."""
+        self.produce(self._topic, partition, *mark_record(mark, headers))
 
     def commit(self) -> None:
-        """Commit what is open.
-
-        Raises:
-            InjectorError: where Kafka refuses a record of it.
-            FencedError, BrokerUnavailableError: where Kafka does not take it.
-        """
+        """Commit what is open."""
         self._call(self.producer.commit_transaction, _TIMEOUT)
         self._open = False
 
@@ -81,24 +99,18 @@ class Transaction:
             with suppress(FloodmarkError):
                 self._call(self.producer.abort_transaction, _TIMEOUT)
 
-    def refuse(self, error: KafkaException) -> NoReturn:
-        """Raise what is behind an error of ``produce``: after the first failure only the transaction knows it."""
-        if error.args[0].code() == KafkaError._STATE:  # noqa: SLF001  # its public name
-            self._call(self.producer.commit_transaction, _TIMEOUT)
-        self._translate(error)
-
     def _call(self, do: Callable[..., object], *arguments: object) -> None:
         try:
             do(*arguments)
         except KafkaException as error:
-            self._translate(error)
+            self.fail(error)
 
-    def _translate(self, error: KafkaException) -> NoReturn:
+    def fail(self, error: KafkaException) -> NoReturn:
+        """Raise what an error of confluent-kafka means for this writer."""
         cause: Any = error.args[0]
-        if cause.code() in FENCED:
+        if cause.code() in _FENCED:
             raise FencedError(job=self._name, topic=self._topic) from error
-        if cause.code() in _REFUSED:
-            advice = "give that topic the max.message.bytes and message.timestamp.* of the input, and start again"
-            raise InjectorError(source=self._name, reason=cause.str(), advice=advice) from error
-        reason = f"transaction of injector {self._name!r}: {cause.str()}"
+        if self._refused is not None and cause.code() in _REFUSED:
+            raise self._refused(cause.str()) from error
+        reason = f"transaction of {self._kind} {self._name!r}: {cause.str()}"
         raise BrokerUnavailableError(bootstrap_servers=self._servers, seconds=_TIMEOUT, reason=reason) from error

@@ -6,18 +6,18 @@ time policy, or by the promises that the topic brings itself.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final
 
 from floodmark.producers.event_times.formats import InputFormat, Over, Resolved
 from floodmark.producers.event_times.time_policy import Timekeeper, TimePolicy
+from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import CorruptSnapshotError, InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_mark_key
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late
 
-Headers = Sequence[tuple[str, bytes]]
 _NONE: Final[Headers] = ()
 _LONG: Final = 32
 
@@ -140,7 +140,7 @@ class PolicyLane(Lane):
         _, adjusted = self.keeper.decide(time, arrival, substream)
         if adjusted is None:
             return Way.OUT, _NONE
-        headers = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]
+        headers: list[tuple[str, bytes | None]] = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]
         if substream is not None and (watermark := self.keeper.watermark_of(substream)) is not None:
             headers.append((SUBSTREAM_HEADER, b"%d" % watermark))
         return Way.ON, headers or _NONE

@@ -3,12 +3,12 @@
 import logging
 import math
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import Message
+from floodmark.producers.clients.records import UNREADABLE_HEADERS, Record
 from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.event_times.input_partition import Headers
+from floodmark.schemas.classify import Headers, Place
 from floodmark.schemas.records import HEADER, TIME_HEADER
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 
@@ -35,29 +35,30 @@ class Copies:
         self.first_trouble: str | None = None
         """The place of the first record that is not as it should be, and why."""
 
-    def name(self, message: Message, why: str) -> None:
+    def name(self, record: Record, why: str) -> None:
         """Keep the first place, and log the first of each partition."""
-        number: Any = message.partition()
-        place = f"{message.topic()}/{number}@{message.offset()}: {why[:_SHOWN]}"
+        number = record.partition()
+        place = f"{Place(record.topic(), number, record.offset())}: {why[:_SHOWN]}"
         self.first_trouble = self.first_trouble or place
         if number not in self._named:
             self._named.add(number)
             _log.warning("injector %s: %s; later ones of this partition are counted", self._injection.source, place)
 
-    def headers(self, message: Message) -> list[tuple[str, Any]]:
+    def headers(self, record: Record) -> Headers:
         """Return a record's headers; names that are no UTF-8 this client can neither read nor pass on."""
         try:
-            given: Any = message.headers()
-        except (SystemError, UnicodeDecodeError) as error:
+            return record.headers() or []
+        except UNREADABLE_HEADERS as error:
             self._counts["unreadable_headers"] += 1
-            self.name(message, f"its headers cannot be read, and are left out: {error.__cause__ or error}")
+            self.name(record, f"its headers cannot be read, and are left out: {error.__cause__ or error}")
             return []
-        return given or []
 
-    def foreign(self, given: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    def foreign(self, headers: Headers) -> Headers:
         """Leave out the headers that are Floodmark's: they would speak of another topic's time, or hide a record."""
-        kept = [header for header in given if header[0] != HEADER and not header[0].startswith(_OURS)]
-        if len(kept) < len(given):
+        if not headers:
+            return headers
+        kept = [header for header in headers if header[0] != HEADER and not header[0].startswith(_OURS)]
+        if len(kept) < len(headers):
             self._counts["headers_removed"] += 1
         return kept
 
@@ -66,16 +67,16 @@ class Copies:
         lowest = -math.inf if self._behind is None else now - self._behind + _MARGIN
         return lowest, math.inf if self._ahead is None else now + self._ahead - _MARGIN
 
-    def without_timestamp(self, message: Message, headers: Headers) -> Headers:
+    def without_timestamp(self, record: Record, headers: Headers) -> Headers:
         """Return the headers of a record whose timestamp the target would refuse, and the whole transaction with it.
 
         It is written with the present; where the timestamp is the event time, that stays in a header.
         """
-        log_time = message.timestamp()[1]
+        log_time = record.timestamp()[1]
         self._counts["timestamps_replaced"] += 1
         target = self._injection.target_topic
-        why = f"{target!r} takes no timestamp {log_time} (message.timestamp.*.max.ms); it gets the present one"
-        self.name(message, why)
+        why = f"{target!r} takes no timestamp {log_time} (record.timestamp.*.max.ms); it gets the present one"
+        self.name(record, why)
         readable = isinstance(self._injection.fmt, LogTime) and EARLIEST <= log_time <= END_OF_TIME
         if readable and TIME_HEADER not in dict(headers):
             return [(TIME_HEADER, b"%d" % log_time), *headers]

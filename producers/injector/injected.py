@@ -1,36 +1,30 @@
 """What an injector has left in its output topic: its state, its decisions, and a way to take all of it back.
 
-A thin shell around `backlog` and confluent-kafka's AdminClient.
+A thin shell around `replay` and confluent-kafka's AdminClient.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
-from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, begin_offsets
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, LaneState
-from floodmark.producers.readers.replay import newest, read_to_end
-from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UnreadableMarkError
-from floodmark.schemas.records import is_mark_key, mark_key
+from floodmark.producers.readers.replay import last_matching, read_until_end
+from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
+from floodmark.schemas.errors import CorruptSnapshotError, InjectorError
 
 
-def _state_of(message: Message, key: bytes) -> LaneState | None:
-    if message.key() != key:
-        return None
-    headers: Any = message.headers()
-    value = dict(headers or []).get(STATE_HEADER)
+def _state_of(record: Classified, source: str) -> LaneState | None:
+    value = mark_header(record, source, STATE_HEADER)
     try:
         return None if value is None else LaneState.unpack(value)
     except CorruptSnapshotError as error:
-        place = f"of an injector at {message.topic()}/{message.partition()}@{message.offset()}"
-        raise replace(error, where=place) from error
+        raise replace(error, where=f"of an injector at {record.place}") from error
 
 
-def states_of(config: Config, topic: str, source: str, partitions: Iterable[int]) -> dict[int, LaneState]:
+def states_of(config: Config, topic: str, source: str, partitions: Collection[int]) -> dict[int, LaneState]:
     """Return by partition the state that an injector wrote last.
 
     Args:
@@ -43,8 +37,7 @@ def states_of(config: Config, topic: str, source: str, partitions: Iterable[int]
         BrokerUnavailableError: where the topic cannot be read.
         CorruptSnapshotError: where a state cannot be read.
     """
-    key = mark_key(source)
-    return newest(config, topic, partitions, lambda message: _state_of(message, key))
+    return last_matching(config, topic, partitions, lambda record: _state_of(record, source))
 
 
 def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tuple[int, int]]]:
@@ -59,12 +52,12 @@ def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tupl
         UnknownTopicError, BrokerUnavailableError: where it cannot be read.
         CorruptSnapshotError: where a state cannot be read.
     """
-    key, found = mark_key(source), dict[int, list[tuple[int, int]]]()
-    for message in read_to_end(config, begin_offsets(config, [topic])):
-        state = _state_of(message, key)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for record in read_until_end(config, begin_offsets(config, [topic])):
+        state = _state_of(record, source)
         if state is not None and state.lane["watermark"] is not None:
             step = (state.next, int(state.lane["watermark"]))
-            found.setdefault(int(message.partition() or 0), []).append(step)
+            found.setdefault(record.partition, []).append(step)
     return found
 
 
@@ -81,23 +74,19 @@ def take_back(config: Config, injection: Injection) -> int:
     Raises:
         InjectorError: where something else is there, or Kafka refuses; then nothing has been deleted.
     """
-    topic, key = injection.target_topic, mark_key(injection.source)
+    topic = injection.target_topic
     counted: dict[int, dict[int, int]] = {}
     data: Counter[int] = Counter()
     begins = begin_offsets(config, [topic])
-    for message in read_to_end(config, begins):
-        number, found, value = int(message.partition() or 0), message.key(), message.value()
-        if not is_mark_key(found):
-            data[number] += 1
-            continue
-        place = f"{topic}/{number}@{message.offset()}"
-        if found != key:
-            raise _refusal(injection, f"{place} is a mark of {found!r}")
-        try:
-            record = decode_watermark(found, value)
-        except UnreadableMarkError as error:
-            raise _refusal(injection, f"{place} is a mark that cannot be read") from error
-        counted.setdefault(number, {})[record.epoch] = record.records or 0
+    for record in read_until_end(config, begins):
+        if isinstance(record, Data):
+            data[record.partition] += 1
+        elif record.source != injection.source:
+            raise _refusal(injection, f"{record.place} is a mark of {record.source!r}")
+        elif isinstance(record, Unreadable):
+            raise _refusal(injection, f"{record.place} is a mark that cannot be read")
+        else:
+            counted.setdefault(record.partition, {})[record.record.epoch] = record.record.records or 0
     for number, count in data.items():
         own = sum(counted.get(number, {}).values())
         if count > own:

@@ -17,9 +17,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import (
     Config,
     begin_offsets,
@@ -29,6 +29,7 @@ from floodmark.producers.clients.admin import (
 )
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.metrics import Metrics, delay
+from floodmark.producers.clients.records import BATCH, Record, consume, is_end
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, LaneState
 from floodmark.producers.event_times.input_partition import Lane, PolicyLane, Way
@@ -36,13 +37,11 @@ from floodmark.producers.event_times.time_policy import Fate
 from floodmark.producers.injector.copies import Copies
 from floodmark.producers.injector.injected import states_of, take_back
 from floodmark.producers.injector.preview import Preview, look_ahead
-from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.errors import InjectorError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord, mark_key
+from floodmark.schemas.records import Status, WatermarkRecord
 from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
-_BATCH: Final = 10_000
 _LOOK_INTERVAL: Final = 10.0
 _FORMAT: Final = "format"  # in the state of a lane; older versions ignore it
 _OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
@@ -105,7 +104,6 @@ class Injector(Closing):
         self._now = now
         self._decisions = {number: deque(steps) for number, steps in (decisions or {}).items()}
         self._replaying = decisions is not None
-        self._key = mark_key(injection.source)
         given, self._partitions = self._sizes()
         transactional = {
             "linger.ms": 20,
@@ -113,9 +111,10 @@ class Injector(Closing):
             "message.max.bytes": 1_000_000_000,  # the broker decides
             **config,
             **(producer_config or {}),
-            "transactional.id": f"floodmark-{injection.source}-{injection.target_topic}",
         }
-        self._out = Transaction(transactional, injection.source, injection.target_topic)
+        self._out = Transaction(
+            transactional, injection.source, injection.target_topic, kind="injector", refused=self._refusal
+        )
         self._copies = Copies(injection, timestamp_tolerances(config, injection.target_topic), self.counts)
         self._epoch = take_back(config, injection) if reset else 0
         self._unproven = True
@@ -135,6 +134,11 @@ class Injector(Closing):
         self._amid = False
         self._next_commit = time.monotonic()
         self._next_look = time.monotonic() + _LOOK_INTERVAL
+
+    def _refusal(self, reason: str) -> InjectorError:
+        """Say what to do where the target does not take a record."""
+        advice = "give that topic the max.message.bytes and message.timestamp.* of the input, and start again"
+        return InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
     def _sizes(self) -> tuple[int, int]:
         """Return how many partitions the input and the target have."""
@@ -230,7 +234,7 @@ class Injector(Closing):
 
     def step(self, progress: Callable[["Injector"], None] | None = None) -> None:
         """Take in what has come, and commit when due; the first commit marks all partitions before any record."""
-        ahead: list[Message] = []
+        ahead: list[Record] = []
         if not self.counts["transactions"]:
             ahead = self._look_ahead()
             self.commit()
@@ -238,71 +242,63 @@ class Injector(Closing):
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             self._grow()
         wait = max(0.0, min(0.1, self._next_commit - time.monotonic()))
-        self._take(ahead or self._consumer.consume(_BATCH, wait))
+        self._take(ahead or consume(self._consumer, wait))
         self._align()
         if time.monotonic() >= self._next_commit:
             self.commit()
             if progress is not None:
                 progress(self)
 
-    def _look_ahead(self) -> list[Message]:
+    def _look_ahead(self) -> list[Record]:
         """Return the first records, once one of them has told a time: a wrong option must not write a whole topic."""
         if not self._unproven or self.injection.allow_unreadable:
             return []
         used = {number: self.injection.lane() for number, track in self._tracks.items() if track.used}
         preview = Preview(self.injection, used)
-        found = look_ahead(self._consumer, preview, _BATCH, lambda preview: preview.timed)
+        found = look_ahead(self._consumer, preview, BATCH, lambda preview: preview.timed)
         preview.require_time()
         return found
 
-    def _take(self, messages: list[Message]) -> None:
+    def _take(self, records: list[Record]) -> None:
         self._amid = True
         self._out.begin()
         seen, copies = time.monotonic(), self._copies
         lowest, highest = copies.taken(self._now())
-        tracks, produce, target = self._tracks, self._out.producer.produce, self.injection.target_topic
-        for message in messages:
-            error = message.error()
-            number: Any = message.partition()
-            track = tracks[number]
+        target = self.injection.target_topic
+        for record in records:
+            error, number = record.error(), record.partition()
+            track = self._tracks[number]
             if error is not None:
                 self._note(track, error)
                 continue
-            key: Any = message.key()
-            value: Any = message.value()
-            offset: Any = message.offset()
-            log_time = message.timestamp()[1]
+            key, value, offset, log_time = record.key(), record.value(), record.offset(), record.timestamp()[1]
             if self._replaying:
                 self._replay(number, track, offset)
             lane = track.lane
             way, headers = lane.take(key, value, log_time)
             if lane.trouble is not None:
-                copies.name(message, lane.trouble)
+                copies.name(record, lane.trouble)
                 lane.trouble = None
             track.next, track.seen, track.at_end, track.dirty = offset + 1, seen, False, True
             if way is Way.AWAY:
                 continue
-            given = copies.headers(message)
+            own = copies.headers(record)
             if not lowest <= log_time <= highest:
-                headers, log_time = copies.without_timestamp(message, headers), 0
+                headers, log_time = copies.without_timestamp(record, headers), 0
             if way is Way.ON:
-                both: Any = [*copies.foreign(given), *headers] if given else list(headers)
-                try:
-                    produce(target, value, key, number, timestamp=log_time, headers=both)
-                except BufferError:
-                    self._out.produce(target, value, key, number, log_time, both)
-                except KafkaException as failure:
-                    self._out.refuse(failure)
+                self._out.produce(target, number, key, value, [*copies.foreign(own), *headers], log_time)
                 track.records += 1
             else:
-                self._drop(message, log_time, given)
-        self.counts["records"] += len(messages)
+                self.counts["dropped"] += 1
+                if self.injection.dropped_to is not None:
+                    self._out.produce(self.injection.dropped_to, -1, key, value, own, log_time)
+        self.counts["records"] += len(records)
         self._out.producer.poll(0)
         self._amid = False
 
     def _note(self, track: _Track, error: KafkaError) -> None:
         """Learn that a partition has come to its end; raise what is an error."""
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+        if is_end(error):
             track.at_end = True
             self.counts["records"] -= 1
             if not self._replaying:
@@ -320,14 +316,6 @@ class Injector(Closing):
             _, watermark = steps.popleft()
             if isinstance(track.lane, PolicyLane):
                 track.lane.keeper.advance(watermark)
-
-    def _drop(self, message: Message, log_time: int, headers: list[tuple[str, Any]]) -> None:
-        self.counts["dropped"] += 1
-        topic = self.injection.dropped_to
-        if topic is not None:
-            key: Any = message.key()
-            value: Any = message.value()
-            self._out.produce(topic, value, key, -1, log_time, headers)
 
     def commit(self) -> None:
         """Mark what has moved, and commit it together with the records.
@@ -355,10 +343,6 @@ class Injector(Closing):
         lane = {**track.lane.snapshot(), _FORMAT: self.injection.fmt.about}
         state = LaneState(track.next, self._epoch, lane, dict(track.lane.counts))
         packed = state.pack(self.injection.source, number)
-        self._send_mark(number, track, status, [(STATE_HEADER, packed)])
-        track.marked, track.dirty = track.lane.watermark, False
-
-    def _send_mark(self, number: int, track: _Track, status: Status, headers: list[tuple[str, bytes]]) -> None:
         record = WatermarkRecord(
             source=self.injection.source,
             epoch=self._epoch,
@@ -370,10 +354,10 @@ class Injector(Closing):
             membership=self.injection.membership,
             records=track.records,
         )
+        self._out.produce_mark(number, record, [(STATE_HEADER, packed)])
         track.sequence += 1
+        track.marked, track.dirty = track.lane.watermark, False
         self.counts["marks"] += 1
-        both = [(HEADER, FORMAT_VERSION), *headers]
-        self._out.produce(self.injection.target_topic, encode_watermark(record), self._key, number, 0, both)
 
     def _align(self) -> None:
         """Pause the partitions that are too far ahead of the slowest; it itself never is."""

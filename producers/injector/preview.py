@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
+from floodmark.producers.clients.records import Record, consume, is_end
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import Lane
 from floodmark.producers.injector.injected import states_of
+from floodmark.schemas.classify import Place
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.records import TIME_HEADER
 from floodmark.schemas.timestamps import to_datetime
@@ -42,13 +44,12 @@ class Preview:
     failed: bool = False
     """Whether any should have told one and did not."""
 
-    def add(self, message: Message) -> None:
+    def add(self, record: Record) -> None:
         """Take in one record."""
-        key: Any = message.key()
-        value: Any = message.value()
-        lane = self.lanes[int(message.partition() or 0)]
+        value = record.value()
+        lane = self.lanes[record.partition()]
         before, lane.timed = lane.fates.copy(), False
-        _, headers = lane.take(key, value, message.timestamp()[1])
+        _, headers = lane.take(record.key(), value, record.timestamp()[1])
         self.records += 1
         self.timed = self.timed or lane.timed
         self.failed = self.failed or not (lane.timed or value is None or (lane.trouble is None and lane.fmt.promises))
@@ -56,7 +57,7 @@ class Preview:
         lane.trouble = None
         for fate in lane.fates - before or [_READ]:
             self.fates[fate] = self.fates.get(fate, 0) + 1
-            place = f"{message.topic()}/{message.partition()}@{message.offset()}"
+            place = Place(record.topic(), record.partition(), record.offset())
             self.examples.setdefault(fate, f"{place} {_shown(value)}{told and ': '}{told}")
 
     def require_time(self) -> None:
@@ -107,19 +108,19 @@ def _shown(value: bytes | None) -> str:
 
 def look_ahead(
     consumer: Consumer, preview: Preview, limit: int, enough: Callable[[Preview], bool] = lambda _: False
-) -> list[Message]:
+) -> list[Record]:
     """Read until a preview has enough, has seen ``limit`` records, or all that is there; return what was read."""
-    deadline, open_, found = time.monotonic() + _PATIENCE, set(preview.lanes), list[Message]()
+    deadline, open_, found = time.monotonic() + _PATIENCE, set(preview.lanes), list[Record]()
     while open_ and preview.records < limit and not enough(preview) and time.monotonic() < deadline:
-        messages = consumer.consume(limit - preview.records, 0.2)
-        found += messages
-        for message in messages:
-            error = message.error()
+        records = consume(consumer, 0.2, limit - preview.records)
+        found += records
+        for record in records:
+            error = record.error()
             if error is None:
                 if not enough(preview):  # the rest of a large batch costs nothing then
-                    preview.add(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                open_.discard(int(message.partition() or 0))
+                    preview.add(record)
+            elif is_end(error):
+                open_.discard(record.partition())
     return found
 
 

@@ -10,13 +10,12 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, shared
+from floodmark.producers.clients.records import classified, consume
 from floodmark.producers.strategies.generator import duration_of
-from floodmark.schemas.codec import decode_watermark
-from floodmark.schemas.errors import UnreadableMarkError
-from floodmark.schemas.records import Status, WatermarkRecord, is_mark_key
+from floodmark.schemas.classify import Mark, Unreadable
+from floodmark.schemas.records import Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
-_BATCH: Final = 10_000
 PATIENCE: Final = 60_000
 """How long a source without a lease is waited for after its last mark, milliseconds."""
 
@@ -112,15 +111,11 @@ class Alignment:
 
     def poll(self, now: int) -> None:
         """Take in what has come, without waiting; ``now``: milliseconds of a clock that is never set."""
-        for message in self._consumer.consume(_BATCH, 0):
-            key, value = message.key(), message.value()
-            if message.error() is None and isinstance(key, bytes) and is_mark_key(key):
-                try:
-                    mark = decode_watermark(key, value if isinstance(value, bytes) else None)
-                except UnreadableMarkError as error:
-                    _log.warning("alignment: %s", error)
-                else:
-                    self.peers.take(mark, message.timestamp()[1], now)
+        for mark in (classified(record) for record in consume(self._consumer, 0) if record.error() is None):
+            if isinstance(mark, Mark):
+                self.peers.take(mark.record, mark.log_time, now)
+            elif isinstance(mark, Unreadable):
+                _log.warning("alignment: %s", mark.reason)
 
     def close(self) -> None:
         """Let go of the consumer."""

@@ -1,16 +1,15 @@
 """Run the checker over a real topic, from its beginning to what is its end now.  A thin shell."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Message
+from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.clients.admin import Config, begin_offsets, compacted_topics, require_topics
 from floodmark.producers.event_times.formats import InputFormat, Resolved
-from floodmark.producers.readers.replay import read_to_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.checker import Checker, Finding
-from floodmark.schemas.classify import adjusted_time
+from floodmark.schemas.classify import Classified, Data
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
-from floodmark.schemas.records import is_mark_key
+from floodmark.schemas.records import TIME_HEADER, header_time
 
 
 def checker_of(config: Config, topic: str) -> Checker:
@@ -45,8 +44,8 @@ def findings(
     """
     known, size = 0, require_topics(config, [topic])[topic]
     while known < size:
-        for message in read_to_end(config, {(topic, number): OFFSET_BEGINNING for number in range(known, size)}):
-            yield from _judge(checker, message, values)
+        for record in read_until_end(config, {(topic, number): OFFSET_BEGINNING for number in range(known, size)}):
+            yield from _judge(checker, record, values)
             if progress is not None:
                 progress(sum(checker.records.values()))
         known, size = size, require_topics(config, [topic])[topic]
@@ -59,19 +58,16 @@ def check_topic(config: Config, topic: str, values: InputFormat | None = None) -
     return checker, list(findings(config, topic, values, checker))
 
 
-def _judge(checker: Checker, message: Message, values: InputFormat | None) -> Iterator[Finding]:
-    key: Any = message.key()
-    value: Any = message.value()
-    headers: Any = message.headers()
-    partition, offset = int(message.partition() or 0), int(message.offset() or 0)
-    if is_mark_key(key):
-        return checker.mark(partition, offset, key, value, headers)
-    if values is None or value is None:
+def _judge(checker: Checker, record: Classified, values: InputFormat | None) -> Iterator[Finding]:
+    if not isinstance(record, Data):
+        return checker.mark(record)
+    partition, offset = record.partition, record.offset
+    if values is None or record.value is None:
         return checker.data(partition, offset, None)
     try:
-        time: int | Resolved | None = adjusted_time(headers)
+        time: int | Resolved | None = header_time(record.headers, TIME_HEADER)
         if time is None:
-            time = values.read(key, value, message.timestamp()[1])
+            time = values.read(record.key, record.value, record.log_time)
     except (UnreadableValueError, InvalidEventTimeError) as error:
         return checker.data(partition, offset, None, readable=False, reason=str(error))
     return checker.data(partition, offset, time if isinstance(time, int) else None, readable=time is not None)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
-from floodmark.schemas.classify import Data, Mark, Unreadable
+from floodmark.schemas.classify import Classified, Data
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import EventTimeOf, Handout, Reader, Row, Window
 from floodmark.schemas.errors import UsageError
@@ -52,7 +52,7 @@ class WatermarkedConsumer(Closing):
         self._observer = Observer(
             config, topics, trackers=trackers, offsets=self._reader.begin, applied=self._reader.applied
         )
-        self._unfinished: list[Data | Mark | Unreadable] = []
+        self._unfinished: list[Classified] = []
 
     @property
     def counts(self) -> Counter[str]:

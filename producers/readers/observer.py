@@ -9,25 +9,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    TIMESTAMP_NOT_AVAILABLE,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, partition_count
 from floodmark.producers.clients.closing import Closing
-from floodmark.schemas.classify import Data, Mark, Place, Sorter, Unreadable
+from floodmark.producers.clients.records import Record, classified, consume, is_end
+from floodmark.schemas.classify import Classified, Data, Mark, Partition, Sorter, Unreadable
 from floodmark.schemas.errors import BrokerUnavailableError
 from floodmark.schemas.tracker import Tracker
 
 __all__ = ["Data", "Mark", "Observer", "Unreadable"]
 
 _log = logging.getLogger(__name__)
-_BATCH: Final = 10_000
 _REFRESH: Final = 5.0
 """Seconds between questions for new partitions."""
 _SOON: Final = 0.5
@@ -56,12 +48,12 @@ class Observer(Closing):
         topics: list[str],
         *,
         trackers: Mapping[str, Tracker] | None = None,
-        offsets: Mapping[Place, int] | None = None,
-        applied: Mapping[Place, int] | None = None,
+        offsets: Mapping[Partition, int] | None = None,
+        applied: Mapping[Partition, int] | None = None,
     ) -> None:
         """Assign every partition of every topic."""
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
-        self.ends: dict[Place, int] = {}
+        self.ends: dict[Partition, int] = {}
         """Where each partition ended when its end was last read: the offset that comes next."""
         self._sorter = Sorter(self.trackers, applied)
         self.counts = self._sorter.counts
@@ -70,7 +62,7 @@ class Observer(Closing):
         defaults = {"group.id": "floodmark-observer", "isolation.level": "read_committed"}
         fixed = {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
         self._consumer = Consumer({**defaults, **config, **fixed}, logger=_log)
-        self._fetched: deque[Message] = deque()
+        self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
         for topic in topics:
             self._assign(topic, partition_count(self._consumer, topic, self._servers))
@@ -99,7 +91,7 @@ class Observer(Closing):
         if time.monotonic() - self._refreshed > (_SOON if more else _REFRESH):
             self.refresh()
 
-    def poll(self, timeout: float = 0.2) -> Iterator[Data | Mark | Unreadable]:
+    def poll(self, timeout: float = 0.2) -> Iterator[Classified]:
         """Yield what has come, at most some thousands; waits up to ``timeout`` seconds for the first.
 
         Each mark is applied to its topic's tracker as it is yielded; ask ``trackers[topic].advance()``.  A loop that is
@@ -107,34 +99,18 @@ class Observer(Closing):
         """
         self._refresh_in_time()
         if not self._fetched:
-            self._fetched.extend(self._consumer.consume(_BATCH, timeout))
+            self._fetched.extend(consume(self._consumer, timeout))
         while self._fetched:
-            message = self._fetched.popleft()
-            error = message.error()
+            record = self._fetched.popleft()
+            error = record.error()
             if error is None:
-                yield self._read(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                self.ends[str(message.topic()), int(message.partition() or 0)] = int(message.offset() or 0)
+                yield self._sorter.take(classified(record))
+            elif is_end(error):
+                self.ends[record.topic(), record.partition()] = record.offset()
             elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
                 raise BrokerUnavailableError(bootstrap_servers=self._servers, seconds=timeout, reason=error.str())
             elif not error.retriable():
                 raise KafkaException(error)
-
-    def _read(self, message: Message) -> Data | Mark | Unreadable:
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        if topic is None or partition is None or offset is None:
-            raise AssertionError  # a message without error has a place
-        kind, log_time = message.timestamp()
-        key, value = message.key(), message.value()
-        return self._sorter.take(
-            topic,
-            partition,
-            offset,
-            log_time=0 if kind == TIMESTAMP_NOT_AVAILABLE else log_time,
-            key=key.encode() if isinstance(key, str) else key,
-            value=value.encode() if isinstance(value, str) else value,
-            headers=message.headers(),  # type: ignore[arg-type]  # raw values are bytes
-        )
 
     def close(self) -> None:
         """Let go of the consumer."""

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_END
 from floodmark.producers.clients.admin import Config, end_offsets
-from floodmark.producers.readers.observer import Data, Mark, Observer, Unreadable
+from floodmark.producers.readers.observer import Observer
+from floodmark.schemas.classify import Classified, Data, Mark, Unreadable
 from floodmark.schemas.codec import AvroCodec
 from floodmark.schemas.errors import UnreadableValueError
 from floodmark.schemas.records import Status
 from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
+from floodmark.schemas.tracker import Verdict
 
 _WIDTH: Final = 100
 _POLL: Final = 0.2
@@ -54,6 +56,10 @@ def tail_lines(  # options of a command
                 return
 
 
+def _verdict(mark: Mark) -> str | None:
+    return None if mark.verdict is None else mark.verdict.value
+
+
 def _time(watermark: int | None) -> str:
     if watermark is None:
         return "unknown"
@@ -74,7 +80,7 @@ def _value(value: bytes | None, codec: AvroCodec | None) -> Any:  # noqa: ANN401
         return value.hex()
 
 
-def _line(record: Data | Mark | Unreadable, codec: AvroCodec | None, moved: int | None) -> str:
+def _line(record: Classified, codec: AvroCodec | None, moved: int | None) -> str:
     place = f"{record.partition:>3} @ {record.offset:<8}"
     if isinstance(record, Unreadable):
         return f"{place} ! unreadable mark: {record.reason}"
@@ -84,14 +90,14 @@ def _line(record: Data | Mark | Unreadable, codec: AvroCodec | None, moved: int 
     mark = record.record
     said = [f"{mark.source}", _time(mark.watermark)]
     said += [] if mark.status is Status.ACTIVE else [mark.status.value]
-    said += [] if record.verdict.value == "accepted" else [f"({record.verdict.value})"]
+    said += [] if record.verdict in {None, Verdict.ACCEPTED} else [f"({_verdict(record)})"]
     line = f"{place} # {' '.join(said)}  epoch {mark.epoch} sequence {mark.sequence}"
     line += "" if mark.records is None else f" records {mark.records}"
     line += f" membership {mark.membership.version}/{mark.membership.size}"
     return line if moved is None else f"{line}  ==> topic {_time(moved)}"
 
 
-def _json(record: Data | Mark | Unreadable, codec: AvroCodec | None, moved: int | None) -> str:
+def _json(record: Classified, codec: AvroCodec | None, moved: int | None) -> str:
     place: dict[str, Any] = {"partition": record.partition, "offset": record.offset}
     if isinstance(record, Unreadable):
         return json.dumps({**place, "kind": "unreadable", "reason": record.reason})
@@ -100,4 +106,4 @@ def _json(record: Data | Mark | Unreadable, codec: AvroCodec | None, moved: int 
         return json.dumps({**place, "kind": "data", "key": _value(record.key, None), "value": value}, default=str)
     fields = asdict(record.record)
     fields["status"] = record.record.status.value
-    return json.dumps({**place, "kind": "mark", "verdict": record.verdict.value, **fields, "topic_watermark": moved})
+    return json.dumps({**place, "kind": "mark", "verdict": _verdict(record), **fields, "topic_watermark": moved})

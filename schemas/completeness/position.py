@@ -9,16 +9,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from floodmark.schemas.classify import Place
+from floodmark.schemas.classify import Partition, Place
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.schemas.tracker import Tracker
 
 FORMAT: Final = 2
 _READABLE: Final = {1, FORMAT}
 _ADVICE: Final = "begin without a position, or with one of these topics"
-
-RowKey = tuple[str, int, int]
-"""Topic, partition and offset: the order of rows of one event time."""
 
 
 class Position:
@@ -65,16 +62,16 @@ class Standing:
 
     tracker: Mapping[str, Any]
     """A snapshot of the tracker."""
-    places: Mapping[Place, tuple[int, int]]
+    places: Mapping[Partition, tuple[int, int]]
     """Of each partition: the offset to begin at, and the one below which it has been read."""
     judged: Mapping[str, list[Any] | None]
     """Of each topic without a row that has a time: what is known of those without; ``None``: there was one."""
 
-    def at(self, done: int | None, last: RowKey | None = None) -> Position:
+    def at(self, done: int | None, last: Place | None = None) -> Position:
         """Return the position where all rows below ``done`` are handed out, and those at it up to ``last``."""
         return Position(lambda: self._text(done, last))
 
-    def _text(self, done: int | None, last: RowKey | None) -> str:
+    def _text(self, done: int | None, last: Place | None) -> str:
         state = {
             "format": FORMAT,
             "done": done,
@@ -91,13 +88,13 @@ class Resumed:
     """What a position says, ready to go on from."""
 
     tracker: Tracker
-    begin: dict[Place, int] = field(default_factory=dict)
+    begin: dict[Partition, int] = field(default_factory=dict)
     """Where to read from."""
-    read: dict[Place, int] = field(default_factory=dict)
+    read: dict[Partition, int] = field(default_factory=dict)
     """Below it, a partition has been read before: its marks are in the tracker, its records counted."""
     done: int | None = None
     """All rows below it were handed out."""
-    last: RowKey | None = None
+    last: Place | None = None
     """Of the rows at exactly ``done``, those up to here were handed out."""
     judged: dict[str, list[Any] | None] = field(default_factory=dict)
 
@@ -130,7 +127,7 @@ def _parse(state: Mapping[str, Any]) -> Resumed:
         begin={(topic, partition): begin for topic, partition, begin, _ in state["places"]},
         read={(topic, partition): read for topic, partition, _, read in state["places"]},
         done=state["done"],
-        last=None if last is None else (last[0], last[1], last[2]),
+        last=None if last is None else Place(*last),
         judged=state.get("judged", dict.fromkeys(tracker.topics)),
     )
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from floodmark.schemas.classify import Data, Mark, Place, Unreadable, adjusted_time
+from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place, Unreadable
 from floodmark.schemas.completeness.buffer import Buffer
-from floodmark.schemas.completeness.position import Position, RowKey, Standing, resume
+from floodmark.schemas.completeness.position import Position, Standing, resume
 from floodmark.schemas.errors import (
     CorruptRecordError,
     CorruptSnapshotError,
@@ -28,6 +28,7 @@ from floodmark.schemas.errors import (
     UnreadableTopicError,
     UsageError,
 )
+from floodmark.schemas.records import TIME_HEADER, header_time
 from floodmark.schemas.timestamps import event_time_of, is_late
 
 EventTimeOf = Callable[[Data], int | None]
@@ -99,7 +100,7 @@ class Reader:
         self._behind = {place: read for place, read in resumed.read.items() if resumed.begin[place] < read}
         self._next = dict(resumed.begin)
         self._buffer: Buffer[Data] = Buffer(resumed.done)
-        self._waiting: dict[Place, OrderedDict[int, None]] = {}
+        self._waiting: dict[Partition, OrderedDict[int, None]] = {}
         self._queue: deque[tuple[Any, Position]] = deque()
         self._in_hand: Position | None = None
         self._before: Position | None = None
@@ -123,7 +124,7 @@ class Reader:
             )
         self._use = use
 
-    def take(self, record: Data | Mark | Unreadable) -> str | None:
+    def take(self, record: Classified) -> str | None:
         """Take a record, in the order of its partition; marks have been applied to the tracker.
 
         Returns:
@@ -147,7 +148,7 @@ class Reader:
         self._now = None
         return said
 
-    def take_ends(self, ends: Iterable[tuple[Place, int]]) -> None:
+    def take_ends(self, ends: Iterable[tuple[Partition, int]]) -> None:
         """Learn at which offset partitions end, once their records before it have been taken."""
         if not self._behind:
             return
@@ -157,7 +158,7 @@ class Reader:
             self._behind.pop(place, None)
 
     @staticmethod
-    def _made_anew(place: Place, offset: int, found: str) -> CorruptSnapshotError:
+    def _made_anew(place: Partition, offset: int, found: str) -> CorruptSnapshotError:
         reason = f"it has read {place[0]}/{place[1]} up to offset {offset}, which {found} now"
         advice = "was the topic made anew? begin without a position; if retention has overtaken it, rows are lost"
         return CorruptSnapshotError(where="of the consumer", reason=reason, advice=advice)
@@ -167,7 +168,7 @@ class Reader:
         if again or isinstance(record, Mark):
             return None
         self.counts["unreadable"] += 1
-        return f"{record.topic}/{record.partition}@{record.offset}: {record.reason}"
+        return f"{record.place}: {record.reason}"
 
     def _take_data(self, record: Data, *, again: bool) -> str | None:
         said, time = None, None
@@ -189,7 +190,7 @@ class Reader:
         return said
 
     def _keep(self, record: Data, time: int) -> None:
-        if self._buffer.add(time, record, (record.topic, record.partition, record.offset)):
+        if self._buffer.add(time, record, record.place):
             place = (record.topic, record.partition)
             self._waiting.setdefault(place, OrderedDict())[record.offset] = None
         else:
@@ -197,7 +198,7 @@ class Reader:
 
     def _time_of(self, record: Data) -> int:
         """Return the event time that counts; anything in `_UNTIMED`: it has none that can be read."""
-        adjusted = adjusted_time(record.headers)
+        adjusted = header_time(record.headers, TIME_HEADER)
         if adjusted is not None:
             return adjusted
         time = self._event_time(record)
@@ -213,14 +214,13 @@ class Reader:
         if record.topic in self._warned:
             return None
         self._warned.add(record.topic)
-        return f"{record.topic}/{record.partition}@{record.offset}: no event time, as in others that follow: {reason}"
+        return f"{record.place}: no event time, as in others that follow: {reason}"
 
     def _is_done(self, record: Data, time: int) -> bool:
         """Tell whether a record that is read again was handed out, or was late, before the position."""
         if is_late(time, self._done):
             return True
-        key = (record.topic, record.partition, record.offset)
-        return time == self._done and self._last is not None and key <= self._last
+        return time == self._done and self._last is not None and record.place <= self._last
 
     def arrived(self) -> list[Data]:
         """Return the data records taken since the last call."""
@@ -243,7 +243,7 @@ class Reader:
     ) -> tuple[list[Data], Callable[[Standing], Iterable[tuple[Row, Position]]]]:
         rows = self._buffer.release(watermark)
         return [row for _, row in rows], lambda standing: (
-            ((time, row), standing.at(time, (row.topic, row.partition, row.offset))) for time, row in rows
+            ((time, row), standing.at(time, row.place)) for time, row in rows
         )
 
     def _new_windows(
@@ -307,14 +307,14 @@ class Reader:
             self._now = self._standing(self._places()).at(self._buffer.watermark, self._last_done())
         return self._now
 
-    def _last_done(self) -> RowKey | None:
+    def _last_done(self) -> Place | None:
         return self._last if self._buffer.watermark == self._done else None
 
-    def _standing(self, places: dict[Place, tuple[int, int]]) -> Standing:
+    def _standing(self, places: dict[Partition, tuple[int, int]]) -> Standing:
         judged = {topic: None if said is None else list(said) for topic, said in self._judged.items()}
         return Standing(self.tracker.snapshot(), places, judged)
 
-    def _places(self) -> dict[Place, tuple[int, int]]:
+    def _places(self) -> dict[Partition, tuple[int, int]]:
         """Return of each partition where to begin again, and below which offset it has been read."""
         places = {}
         for place, next_ in self._next.items():

@@ -7,15 +7,13 @@ source speaks again.  Counts of the past are lost.
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.clients.admin import Config
-from floodmark.producers.readers.replay import read_to_end
-from floodmark.schemas.codec import decode_watermark
+from floodmark.producers.readers.replay import read_until_end
+from floodmark.schemas.classify import Data, Mark
 from floodmark.schemas.counts import RecordCounts
-from floodmark.schemas.errors import UnreadableMarkError
-from floodmark.schemas.records import WatermarkRecord, is_mark_key, source_of
+from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import Offsets
@@ -39,24 +37,18 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, promise: Promise) ->
     tracker, read, counts = Tracker(inputs), set[tuple[str, int]](), Counter[str]()
     for topic, config in inputs.items():
         ends = {(topic, int(part)): end for part, end in (offsets.get(topic) or {}).items() if end > 0}
-        for message in read_to_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
-            if is_mark_key(message.key()):
-                _apply(tracker, message, promise)
-            else:
+        for record in read_until_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
+            partition, log_time = record.partition, record.log_time
+            if isinstance(record, Data):
                 tally_row(counts, topic)  # whether it was of use is not known any more
+            elif isinstance(record, Mark):
+                tracker.apply(promise(topic, record.record), topic=topic, partition=partition, log_time=log_time)
+            else:
+                _log.warning("%s: %s", record.place, record.reason)
+                tracker.apply_unreadable(
+                    record.source, topic=topic, partition=partition, offset=record.offset, log_time=log_time
+                )
         read.update(ends)
     tracker.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
     return Progress(tracker, next_watermark=tracker.watermark, counts=counts, record_counts=RecordCounts(read))
-
-
-def _apply(tracker: Tracker, message: Any, promise: Promise) -> None:  # noqa: ANN401
-    log_time = max(0, message.timestamp()[1])
-    place: Any = {"topic": message.topic(), "partition": message.partition(), "log_time": log_time}
-    try:
-        record = decode_watermark(message.key(), message.value())
-    except UnreadableMarkError as error:
-        _log.warning("%s/%s@%s: %s", message.topic(), message.partition(), message.offset(), error)
-        tracker.apply_unreadable(source_of(message.key()), offset=message.offset(), **place)
-        return
-    tracker.apply(promise(message.topic(), record), **place)

@@ -7,16 +7,19 @@ watermark records that follow it.  Between the two the drive stores its snapshot
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from confluent_kafka import KafkaException, Producer
-from floodmark.producers.clients.admin import FENCED, Config, partition_count
+from floodmark.producers.clients.admin import Config, partition_count
+from floodmark.producers.clients.delivery import send
 from floodmark.producers.clients.partitioners import partitioner
-from floodmark.producers.readers.replay import newest
-from floodmark.schemas.codec import encode_watermark
-from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, FencedError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, mark_key
+from floodmark.producers.clients.transaction import Transaction
+from floodmark.producers.readers.replay import last_matching
+from floodmark.schemas.classify import Classified, Headers, mark_header, mark_record
+from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError
+from floodmark.schemas.records import WatermarkRecord
 from floodmark.spark_jobs.progress.lateness import LateRow
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -100,13 +103,14 @@ class FunctionSink(Sink):
 
 
 class _KafkaSink(Sink):
-    """What both Kafka sinks share: the topic, its partitions, and how a mark is written."""
+    """What both Kafka sinks share: the topic, its partitions, and where late rows go."""
+
+    _producer: Producer
 
     def __init__(self, config: Config, topic: str, job: str) -> None:
         self._config = config
         self._topic = topic
         self._job = job
-        self._producer: Producer
         self._late: list[tuple[str, LateRow]] = []
 
     @override
@@ -117,36 +121,16 @@ class _KafkaSink(Sink):
     def release(self) -> None:
         self._late = []
 
-    def _produce_late(self) -> None:
+    def _late_records(self) -> Iterator[tuple[str, int, bytes | None, bytes | None, Headers]]:
+        """Yield topic, partition, key, value and headers of the late rows."""
         for topic, row in self._late:
-            place = row.partition % (partition_count(self._producer, topic, self._config.get("bootstrap.servers")) or 1)
+            count = partition_count(self._producer, topic, self._config.get("bootstrap.servers"))
             key, value = (None if part is None else bytes(part) for part in (row.key, row.value))
-            self._produce(value, key, place, list(row.headers()), topic)
+            yield topic, row.partition % count, key, value, list(row.headers())
 
     @override
     def partitions(self) -> int | None:
         return partition_count(self._producer, self._topic, self._config.get("bootstrap.servers"))
-
-    def _produce_marks(self, marks: Marks, headers: Sequence[tuple[str, bytes]] = ()) -> None:
-        key = mark_key(self._job)
-        for partition, mark in marks:
-            self._produce(encode_watermark(mark), key, partition, [(HEADER, FORMAT_VERSION), *headers])
-
-    def _produce(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        headers: list[tuple[str, str | bytes | None]] | None,
-        topic: str | None = None,
-    ) -> None:
-        while True:
-            try:
-                self._producer.produce(topic or self._topic, value=value, key=key, partition=partition, headers=headers)
-            except BufferError:
-                self._producer.poll(0.05)
-            else:
-                return
 
     @override
     def close(self) -> None:
@@ -157,7 +141,6 @@ class AtLeastOnceSink(_KafkaSink):
     """Spark's own Kafka writer, from the executors: as fast as Spark writes, duplicates after a crash."""
 
     def __init__(self, config: Config, topic: str, job: str, options: Mapping[str, str]) -> None:
-        """Keep the options of Spark's writer."""
         super().__init__(config, topic, job)
         self._options = options
 
@@ -171,8 +154,11 @@ class AtLeastOnceSink(_KafkaSink):
 
     @override
     def commit(self, batch_id: int, marks: Marks) -> None:
-        self._produce_late()
-        self._produce_marks(marks)
+        for topic, partition, key, value, headers in self._late_records():
+            send(self._producer, topic, value, key, partition, headers=headers)
+        for partition, mark in marks:
+            key, value, headers = mark_record(mark)
+            send(self._producer, self._topic, value, key, partition, headers=headers)
         left = self._producer.flush(_TIMEOUT)
         if left:
             reason = f"no acknowledgement within {_TIMEOUT} s"
@@ -188,7 +174,6 @@ class ExactlyOnceSink(_KafkaSink):
     """
 
     def __init__(self, config: Config, topic: str, job: str, checkpoint_id: str) -> None:
-        """Keep the names."""
         super().__init__(config, topic, job)
         self._checkpoint_id = checkpoint_id
         self._place = partitioner(str(config.get("partitioner", "consistent_random")))
@@ -197,25 +182,16 @@ class ExactlyOnceSink(_KafkaSink):
 
     @override
     def open(self) -> None:
-        transactional = {"transactional.id": f"floodmark-{self._job}-{self._topic}", "transaction.timeout.ms": 300_000}
-        self._producer = Producer({**self._config, **transactional}, logger=_log)
+        self._out = Transaction({**self._config, "transaction.timeout.ms": 300_000}, self._job, self._topic)
+        self._producer = self._out.producer
         try:
-            self._producer.init_transactions(_TIMEOUT)
-            self._last = self._last_batch()
+            self._last = last_matching(self._config, self._topic, [0], self._number).get(0, -1)
         except KafkaException as error:
-            raise self._unavailable(error) from error
+            self._out.fail(error)
 
-    def _last_batch(self) -> int:
-        """Return the number of the last batch of this checkpoint in the topic, found from its end; -1: none."""
-        key = mark_key(self._job)
-        found = newest(
-            self._config, self._topic, [0], lambda mark: self._number(mark.headers()) if mark.key() == key else None
-        )
-        return found.get(0, -1)
-
-    def _number(self, headers: Any) -> int | None:  # noqa: ANN401  # confluent-kafka's own loose type
-        value = dict(headers or []).get(BATCH_HEADER, b"").decode()
-        checkpoint_id, _, number = value.partition("/")
+    def _number(self, record: Classified) -> int | None:
+        """Return the number of the batch of this checkpoint that a record ends."""
+        checkpoint_id, _, number = (mark_header(record, self._job, BATCH_HEADER) or b"").decode().partition("/")
         return int(number) if checkpoint_id == self._checkpoint_id else None
 
     @override
@@ -230,10 +206,7 @@ class ExactlyOnceSink(_KafkaSink):
 
     @override
     def rows(self) -> Mapping[int, int] | None:
-        counts: dict[int, int] = {}
-        for partition, _, _ in self._rows:
-            counts[partition] = counts.get(partition, 0) + 1
-        return counts
+        return Counter(partition for partition, _, _ in self._rows)
 
     @override
     def commit(self, batch_id: int, marks: Marks) -> None:
@@ -244,18 +217,18 @@ class ExactlyOnceSink(_KafkaSink):
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._transact(batch_id, rows, marks)
-            except KafkaException as error:
-                cause: Any = error.args[0]
-                if cause.code() in FENCED:
-                    raise FencedError(job=self._job, topic=self._topic) from error
+            except BrokerUnavailableError as error:
                 if attempt == _ATTEMPTS:
-                    raise self._unavailable(error) from error
-                _log.warning("job %s: batch %d is tried again after: %s", self._job, batch_id, cause)
+                    raise
+                _log.warning("job %s: batch %d is tried again after: %s", self._job, batch_id, error)
                 time.sleep(attempt)
                 # With a new client: it ends the old transaction, and learns whether that was committed after all.
                 self.open()
                 if self.is_there(batch_id):
                     return
+            except BaseException:
+                self._out.abort()  # or what comes next would be committed with what is left of this
+                raise
             else:
                 self._last = batch_id
                 return
@@ -265,15 +238,12 @@ class ExactlyOnceSink(_KafkaSink):
         return batch_id <= self._last
 
     def _transact(self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks) -> None:
-        self._producer.begin_transaction()
+        out, number = self._out, f"{self._checkpoint_id}/{batch_id}".encode()
+        out.begin()
         for partition, key, value in rows:
-            self._produce(value, key, partition, None)
-        self._produce_late()
-        self._produce_marks(marks, [(BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode())])
-        self._producer.commit_transaction(_TIMEOUT)
-
-    def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
-        reason = f"transaction of job {self._job!r}: {error.args[0].str()}"
-        return BrokerUnavailableError(
-            bootstrap_servers=self._config.get("bootstrap.servers"), seconds=_TIMEOUT, reason=reason
-        )
+            out.produce(self._topic, partition, key, value)
+        for late in self._late_records():
+            out.produce(*late)
+        for partition, mark in marks:
+            out.produce_mark(partition, mark, [(BATCH_HEADER, number)])
+        out.commit()

@@ -5,9 +5,9 @@ from itertools import islice
 from typing import Final
 
 from floodmark.producers.clients.admin import Config, begin_offsets, end_offsets
-from floodmark.producers.readers.replay import read_to_end
+from floodmark.producers.readers.replay import read_until_end
+from floodmark.schemas.classify import Data
 from floodmark.schemas.errors import UnreadInputError
-from floodmark.schemas.records import is_mark_key
 from floodmark.spark_jobs.progress.reconcile import Offsets
 
 _MOST: Final = 100_000
@@ -33,11 +33,11 @@ def refuse_unread(job: str, inputs: Mapping[str, Config], offsets: Offsets) -> N
         starts = {place: max(read.get(str(place[1]), 0), begins.get(place, 0)) for place in ends}
         starts = {place: start for place, start in starts.items() if start < ends[place]}
         first: dict[int, int] = {}
-        for message in islice(read_to_end(config, starts, ends), _MOST - looked):
+        for record in islice(read_until_end(config, starts, ends), _MOST - looked):
             looked += 1
-            if not is_mark_key(message.key()):
+            if isinstance(record, Data):
                 count += 1
-                first.setdefault(int(message.partition() or 0), int(message.offset() or 0))
+                first.setdefault(record.partition, record.offset)
         places += [f"{topic}/{number} from offset {offset} on" for number, offset in sorted(first.items())]
     if count:
         records = f"at least {count}" if looked >= _MOST else str(count)

@@ -36,7 +36,7 @@ from floodmark.schemas import (
     is_mark_key,
     mark_key,
 )
-from floodmark.schemas.classify import Sorter
+from floodmark.schemas.classify import Sorter, classify
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
@@ -255,9 +255,7 @@ def reader(data: bytes) -> None:
         if parts.below(2):
             key, value = mark_key("ab"[parts.below(2)]), encode_watermark(_record(parts) or _marks()[0])
         partition, log_time = parts.below(2), parts.long()
-        followed.take(
-            sorter.take("t", partition, offset, log_time=log_time, key=key, value=value, headers=headers or None)
-        )
+        followed.take(sorter.take(classify("t", partition, offset, log_time, key, value, headers or None)))
         offset += 1
         assert watermark is None or followed.tracker.watermark >= watermark
         watermark = followed.tracker.watermark

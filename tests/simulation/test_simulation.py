@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from floodmark.schemas.checker import Checker, Fault
+from floodmark.schemas.classify import Data, classify
 from support.world import HAPPENINGS, STEPS, World, row_of
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "2000"))
@@ -20,11 +21,11 @@ def check(topic):
     """Hold a log of the world against the specification."""
     checker, found = Checker(), []
     for number, log in enumerate(topic.partitions):
-        for record in log:
-            if record.key is not None:
-                found += checker.mark(number, record.offset, record.key, record.value, record.headers)
-            else:
+        for record in (classify(*entry) for entry in log):
+            if isinstance(record, Data):
                 found += checker.data(number, record.offset, row_of(record.value).event_time)
+            else:
+                found += checker.mark(record)
     return [finding for finding in found if finding.fault not in SOWN]
 
 

@@ -19,7 +19,7 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import InMemoryLog, LogRecord, ManualClock
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, decode_watermark, is_late, mark_key
-from floodmark.schemas.classify import Data, Mark, Sorter, Unreadable
+from floodmark.schemas.classify import Data, Sorter, classify
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
 from floodmark.spark_jobs.progress.progress import Progress
@@ -269,12 +269,6 @@ class Stage:
         return self.progress is not None and self.progress.ended
 
 
-def sorted_by(sorter: Sorter, record: LogRecord) -> Data | Mark | Unreadable:
-    """Return what a record is; a mark is applied."""
-    place = (record.topic, record.partition, record.offset)
-    return sorter.take(*place, log_time=record.log_time, key=record.key, value=record.value)
-
-
 def event_time_of(record: Data) -> int:
     """Return the event time of a row, as a consumer reads it."""
     row = row_of(record.value or b"")
@@ -313,7 +307,7 @@ class Follower:
             begin = self.at.setdefault(number, reader.begin.get((name, number), 0))
             end = chance.randint(begin, len(log))
             for record in log[begin:end]:
-                reader.take(sorted_by(self.sorter, record))
+                reader.take(self.sorter.take(classify(*record)))
             self.at[number] = end
             if end == len(log):
                 reader.take_ends([((name, number), end)])

@@ -11,16 +11,19 @@ from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.producers.readers.check import check_topic
 from floodmark.producers.testing import mark
-from floodmark.schemas import FORMAT_VERSION, HEADER, Status, WatermarkRecord, encode_watermark, mark_key
+from floodmark.schemas import Status, WatermarkRecord
 from floodmark.schemas.checker import Checker, Fault
+from floodmark.schemas.classify import classify, mark_record
 from floodmark.schemas.records import TIME_HEADER
 from support.harness import EVENT, Stream, events
-
-HEADERS = [(HEADER, FORMAT_VERSION)]
 
 
 def said(source="a", watermark=0, sequence=0, records=None, **more):
     return replace(mark(source, watermark, sequence, **more), records=records)
+
+
+def on_topic(offset, record):
+    return classify("t", 0, offset, 0, *mark_record(record))
 
 
 def check(*log, partitions=1):
@@ -33,12 +36,9 @@ def check(*log, partitions=1):
             case None:
                 found += checker.data(0, offset, None, readable=False)
             case WatermarkRecord():
-                value = encode_watermark(entry)
-                found += checker.mark(0, offset, mark_key(entry.source), value, HEADERS)
+                found += checker.mark(on_topic(offset, entry))
             case dict():
-                record = said()
-                parts = {"key": mark_key("a"), "value": encode_watermark(record), "headers": HEADERS, **entry}
-                found += checker.mark(0, offset, **parts)
+                found += checker.mark(classify("t", 0, offset, 0, **{**mark_record(said())._asdict(), **entry}))
     return [*found, *checker.finish(partitions)]
 
 
@@ -120,15 +120,14 @@ def test_what_is_deleted_on_purpose_is_not_lost():
     for checker in (late, compacted):
         found = []
         for offset, record in enumerate([said("a", 10, 7, 100), said("a", 20, 9 if checker is compacted else 8, 100)]):
-            found += checker.mark(0, offset, mark_key("a"), encode_watermark(record), HEADERS)
+            found += checker.mark(on_topic(offset, record))
         assert found == []
 
 
 def test_memory_goes_by_sources_not_by_marks():
     checker, size = Checker(), 0
     for number in range(5_000):
-        value = encode_watermark(said("a", number, number, 0))
-        assert list(checker.mark(0, number, mark_key("a"), value, HEADERS)) == []
+        assert list(checker.mark(on_topic(number, said("a", number, number, 0)))) == []
         if number == 1_000:
             size = len(pickle.dumps(checker))
     assert len(pickle.dumps(checker)) < size * 1.1

@@ -8,7 +8,7 @@ import pytest
 from floodmark.producers import Handout, Position
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
-from floodmark.schemas.classify import Sorter
+from floodmark.schemas.classify import Sorter, classify, mark_record
 from floodmark.schemas.completeness.reader import Reader
 from floodmark.schemas.errors import CorruptSnapshotError, UnreadableTopicError, UsageError
 from floodmark.schemas.timestamps import END_OF_TIME
@@ -85,9 +85,7 @@ class MemoryConsumer:
                 offset = self.at[partition]
                 key, value, headers = entries[offset]
                 self.at[partition] += 1
-                self.reader.take(
-                    self.sorter.take("t", partition, offset, log_time=0, key=key, value=value, headers=headers)
-                )
+                self.reader.take(self.sorter.take(classify("t", partition, offset, 0, key, value, headers)))
 
     def rows(self):
         self.reader.use_for("rows")
@@ -288,7 +286,7 @@ def test_an_error_in_event_time_loses_nothing():
     log, reader = simple(), Reader(["t"], event_time)
     sorter = Sorter({"t": reader.tracker})
     for offset, (key, value, _) in enumerate(log.partitions[0]):
-        record = sorter.take("t", 0, offset, log_time=0, key=key, value=value)
+        record = sorter.take(classify("t", 0, offset, 0, key, value))
         while True:
             try:
                 reader.take(record)
@@ -378,7 +376,7 @@ def test_a_topic_that_was_made_anew_is_an_error():
         reader.take_ends([(("t", 0), 1)])
     with pytest.raises(CorruptSnapshotError, match="made anew"):
         Reader(["t"], lambda _: 0, handed.position).take(
-            Sorter({"t": reader.tracker}).take("t", 0, 0, log_time=0, key=None, value=b"5")
+            Sorter({"t": reader.tracker}).take(classify("t", 0, 0, 0, None, b"5"))
         )
 
 
@@ -408,18 +406,18 @@ def test_sizes_stay_bounded_over_many_events():
     """What waits is bounded by the disorder of the events, not by their number; one row may wait all the time."""
     reader = Reader(["t"], lambda record: int(record.value))
     sorter, most, rows = Sorter({"t": reader.tracker}), 0, 0
-    first = sorter.take("t", 0, 0, log_time=0, key=None, value=b"99999999")
+    first = sorter.take(classify("t", 0, 0, 0, None, b"99999999"))
     reader.take(first)
     for number in range(1, 30_001):
         if number % 100 == 0:
-            value = encode_watermark(mark("a", number, number // 100))
-            reader.take(sorter.take("t", 0, number, log_time=0, key=mark_key("a"), value=value))
+            record = mark("a", number, number // 100)
+            reader.take(sorter.take(classify("t", 0, number, 0, *mark_record(record))))
             rows += sum(1 for _ in reader.rows())
             sizes = len(reader._buffer), len(reader._queue), len(reader._waiting["t", 0])  # noqa: SLF001  # its memory
             most = max(most, *sizes)
         else:
             value = b"%d" % (number + number % 7)
-            reader.take(sorter.take("t", 0, number, log_time=0, key=None, value=value))
+            reader.take(sorter.take(classify("t", 0, number, 0, None, value)))
     assert rows + len(reader._buffer) == 29_701  # noqa: SLF001  # the same
     assert most < 20
     assert len(reader.position().text) < 2_000

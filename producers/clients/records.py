@@ -1,0 +1,54 @@
+"""Records as confluent-kafka's consumers hand them over, with the types that they really have."""
+
+import logging
+from typing import Final, Protocol, cast
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
+from floodmark.schemas.classify import Classified, Headers, classify
+
+_log = logging.getLogger(__name__)
+BATCH: Final = 10_000
+"""So many records are asked for at once."""
+
+UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
+"""What `Record.headers` raises where a name is no UTF-8: this client can then read none of the headers."""
+
+
+class Record(Protocol):
+    """A message of confluent-kafka: a record, or an `error` in the place of one.
+
+    Its own type allows ``None`` and text everywhere, for messages that come from elsewhere than a consumer.
+    """
+
+    def error(self) -> KafkaError | None: ...  # noqa: D102  # as confluent-kafka's Message
+    def topic(self) -> str: ...  # noqa: D102
+    def partition(self) -> int: ...  # noqa: D102
+    def offset(self) -> int: ...  # noqa: D102
+    def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
+    def key(self) -> bytes | None: ...  # noqa: D102
+    def value(self) -> bytes | None: ...  # noqa: D102
+    def headers(self) -> Headers | None: ...  # noqa: D102
+
+
+def consume(consumer: Consumer, seconds: float, most: int = BATCH) -> list[Record]:
+    """Return the next records and errors, at most so many; waits up to so many seconds for the first."""
+    return cast("list[Record]", consumer.consume(most, seconds))
+
+
+def is_end(error: KafkaError) -> bool:
+    """Tell whether an error only says that a partition has been read to its end."""
+    return error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001  # its public name
+
+
+def classified(record: Record) -> Classified:
+    """Return what a record is; headers that cannot be read are left out, and a log line says so."""
+    kind, log_time = record.timestamp()
+    topic, partition, offset = record.topic(), record.partition(), record.offset()
+    try:
+        headers = record.headers()
+    except UNREADABLE_HEADERS as error:
+        headers = None
+        reason = error.__cause__ or error
+        _log.warning("%s/%d@%d: its headers cannot be read, and count as none: %s", topic, partition, offset, reason)
+    log_time = 0 if kind == TIMESTAMP_NOT_AVAILABLE else log_time
+    return classify(topic, partition, offset, log_time, record.key(), record.value(), headers)
