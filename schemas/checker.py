@@ -68,7 +68,6 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        """Say it in a line."""
         place = f"partition {self.partition}" + ("" if self.offset is None else f" offset {self.offset}")
         return f"{self.fault.value:20} {place}: {self.message}"
 
@@ -81,10 +80,10 @@ class _Source:
     watermark: int | None = None
     """The highest of this epoch."""
     promised: int | None = None
-    """The highest of all epochs: what readers have been told is not taken back."""
+    """The highest of all epochs: readers never take a watermark back."""
     is_unread: bool = False
     """Whether a later mark could not be read: it may be active again."""
-    said: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
+    hashes: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
     """A hash of each of the last marks, by epoch and sequence."""
 
     def promise(self, watermark: int | None) -> None:
@@ -113,15 +112,13 @@ class Checker:
     >>> from floodmark.schemas.classify import classify, mark_record
     >>> mark = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=30, partitions=1, emitted_at=0, records=0)
     >>> checker = Checker()
-    >>> for finding in checker.mark(classify("clicks", 0, 0, 0, *mark_record(mark))):
-    ...     print(finding)
-    >>> for finding in checker.data(0, 1, event_time=12):
-    ...     print(finding)
+    >>> checker.mark(classify("clicks", 0, 0, 0, *mark_record(mark)))
+    []
+    >>> print(*checker.data(0, 1, event_time=12))
     late row             partition 0 offset 1: event time 12 is behind the watermark 30
     """
 
     def __init__(self, partial: Collection[int] = (), *, compacted: bool = False) -> None:
-        """Begin with an empty log."""
         self.records: Counter[str] = Counter()
         """How many ``data`` and ``marks`` were seen."""
         self._partitions: dict[int, _Partition] = defaultdict(_Partition)
@@ -135,8 +132,8 @@ class Checker:
 
     def data(
         self, partition: int, offset: int, event_time: int | None, *, readable: bool = True, reason: str = ""
-    ) -> Iterator[Finding]:
-        """Take a data record.
+    ) -> list[Finding]:
+        """Take a data record, and return what is wrong with it.
 
         Args:
             partition: where.
@@ -146,6 +143,7 @@ class Checker:
             reason: why not.
         """
         self.records["data"] += 1
+        found: list[tuple[Fault, str]] = []
         state = self._partitions[partition]
         if self._record_counts is not None:
             self._record_counts.on_rows("", partition, 1)
@@ -154,19 +152,19 @@ class Checker:
             message = "the value does not decode to one with an event time" + (reason and f": {reason}")
             self._untimed += 1
             self._first_untimed = self._first_untimed or (partition, offset, message)
-            yield Finding(Fault.UNREADABLE_ROW, partition, offset, None, message)
+            found.append((Fault.UNREADABLE_ROW, message))
         self._timed += event_time is not None
         watermark = self._promised(state)
         if event_time is not None and is_late(event_time, watermark):
-            message = f"event time {event_time} is behind the watermark {watermark}"
-            yield Finding(Fault.LATE_ROW, partition, offset, None, message)
+            found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {watermark}"))
         members = self._members(state)
         ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members)
         if ended and len(members) >= self._sizes.get(self._version, 1):
-            yield Finding(Fault.AFTER_END, partition, offset, None, "a data record, and all sources have ended")
+            found.append((Fault.AFTER_END, "a data record, and all sources have ended"))
+        return [Finding(fault, partition, offset, None, message) for fault, message in found]
 
-    def mark(self, mark: Mark | Unreadable) -> Iterator[Finding]:
-        """Take a mark."""
+    def mark(self, mark: Mark | Unreadable) -> list[Finding]:
+        """Take a mark, and return what is wrong with it."""
         partition, offset = mark.partition, mark.offset
         state = self._partitions[partition]
         state.last_offset = offset
@@ -174,8 +172,7 @@ class Checker:
             source = state.sources.get(mark.source or "")
             if source is not None:
                 source.is_unread = True
-            yield Finding(Fault.UNREADABLE_MARK, partition, offset, None, mark.reason)
-            return
+            return [Finding(Fault.UNREADABLE_MARK, partition, offset, None, mark.reason)]
         record = mark.record
         self.records["marks"] += 1
         findings = [
@@ -184,8 +181,8 @@ class Checker:
             *self._statement(state, record, hash(encode_watermark(record))),
             *self._counts(partition, offset, record),
         ]
-        for fault, message in findings:
-            yield Finding(fault, partition, offset, record.source, f"{record.source}: {message}")
+        source_id = record.source
+        return [Finding(fault, partition, offset, source_id, f"{source_id}: {message}") for fault, message in findings]
 
     @staticmethod
     def _header(record: WatermarkRecord, headers: Headers | None) -> Iterator[tuple[Fault, str]]:
@@ -202,17 +199,17 @@ class Checker:
         self._version = max(self._version, version)
         self._named = max(self._named, record.partitions)
 
-    def _statement(self, state: _Partition, record: WatermarkRecord, said: int) -> Iterator[tuple[Fault, str]]:
+    def _statement(self, state: _Partition, record: WatermarkRecord, digest: int) -> Iterator[tuple[Fault, str]]:
         source = state.sources.get(record.source)
         if source is None:
             source = state.sources[record.source] = _Source(record)
-            source.said[record.epoch, record.sequence] = said
+            source.hashes[record.epoch, record.sequence] = digest
             source.promise(record.watermark)
             return
-        if source.said.setdefault((record.epoch, record.sequence), said) != said:
+        if source.hashes.setdefault((record.epoch, record.sequence), digest) != digest:
             yield Fault.CONFLICTING_REPLAY, f"mark {record.sequence} of epoch {record.epoch} said something else before"
-        if len(source.said) > _REPLAYS:
-            source.said.popitem(last=False)
+        if len(source.hashes) > _REPLAYS:
+            source.hashes.popitem(last=False)
         last = source.last
         if record.epoch < last.epoch:
             yield Fault.ZOMBIE, f"a mark of epoch {record.epoch}, and epoch {last.epoch} has begun"
@@ -248,28 +245,31 @@ class Checker:
         known = [watermark for watermark in active if watermark is not None]
         return min(known) if known and len(known) == len(active) else None
 
-    def finish(self, partitions: int) -> Iterator[Finding]:
-        """Judge what only the end of the log shows.
+    def finish(self, partitions: int) -> list[Finding]:
+        """Return what only the end of the log shows to be wrong.
 
         Args:
             partitions: how many partitions the topic has.
         """
+        found = []
         if self._first_untimed is not None and not self._timed:
             number, offset, cause = self._first_untimed
             total = f"none of {self._untimed} data records has an event time"
             message = f"{total}; of the first, {cause}; check schema, field and unit"
-            yield Finding(Fault.UNREADABLE_TOPIC, number, offset, None, message)
+            found.append(Finding(Fault.UNREADABLE_TOPIC, number, offset, None, message))
         size = self._sizes.get(self._version, 1)
         for number in range(max(partitions, self._named)):
             state = self._partitions[number]
             if not state.sources:
-                yield Finding(Fault.UNMARKED_PARTITION, number, None, None, "no source has ever marked it")
+                found.append(Finding(Fault.UNMARKED_PARTITION, number, None, None, "no source has ever marked it"))
                 continue
             names = sorted(n for n, s in state.sources.items() if s.last.membership.version == self._version)
-            said = f"{len(names)} of {size} sources of membership {self._version} have reported ({', '.join(names)})"
             if len(names) != size:
                 fault = Fault.MISSING_MEMBER if len(names) < size else Fault.SURPLUS_MEMBER
-                yield Finding(fault, number, state.last_offset, None, said)
+                listed = ", ".join(names)
+                message = f"{len(names)} of {size} sources of membership {self._version} have reported ({listed})"
+                found.append(Finding(fault, number, state.last_offset, None, message))
+        return found
 
 
 _FAULTS: Final = {

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from floodmark.schemas.records import Status, WatermarkRecord
-from floodmark.schemas.snapshots import versioned
+from floodmark.schemas.snapshots import require_format, restoring
 
 FORMAT: Final = 1
 
@@ -223,7 +223,8 @@ class RecordCounts:
         Raises:
             CorruptSnapshotError: where it is of another format or damaged.
         """
-        with versioned(snapshot, "of the record counts", FORMAT):
+        with restoring("of the record counts"):
+            require_format(snapshot, FORMAT)
             counts = cls({(topic, partition) for topic, partition in snapshot["partial"]})
             for topic, number, state in snapshot["accounts"]:
                 counts._partitions[topic, number] = _Partition.of(state)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from floodmark.schemas.partition_state import PartitionState
 from floodmark.schemas.records import Holder, Status
-from floodmark.schemas.topic_state import PartitionState, TopicState
+from floodmark.schemas.topic_state import TopicState
 
 _MOST: Final = 100
 """So many partitions without any mark are named, of those that a record claims to be there."""
@@ -48,14 +49,14 @@ def name_holders(topics: Mapping[str, TopicState], watermark: int | None) -> lis
 def _active(name: str, topic: TopicState) -> Iterator[Hold]:
     for number, part in sorted(topic.partitions.items()):
         for key, source in sorted(part.sources.items()):
-            if source.version == topic.version and source.member.awake:
+            if source.version == topic.roster.version and source.member.active_partitions:
                 yield Hold(Holder(name, number, key), source.watermark, "lowest watermark", source.since)
 
 
 def _unknown(name: str, topic: TopicState) -> Iterator[Hold]:
     if topic.partition_count == 0:
         yield Hold(Holder(name), None, "no watermark record was read yet")
-    empty = [PartitionState(number) for number in topic.unmarked(_MOST)]
+    empty = [topic.empty(number) for number in topic.unmarked(_MOST)]
     for part in sorted([*topic.partitions.values(), *empty], key=lambda part: part.number):
         yield from _unknown_partition(name, topic, part)
 
@@ -65,20 +66,20 @@ def _unknown_partition(name: str, topic: TopicState, part: PartitionState) -> It
     for key, (offset, log_time) in sorted(part.unreadable.items()):
         reason = f"unreadable mark of {key} at {name}/{number}@{offset}"
         yield Hold(Holder(name, number, key), None, reason, log_time)
-    current = {key: source for key, source in part.sources.items() if source.version == topic.version}
-    here = {*current, *part.absent(topic)}
-    if len(here) < topic.size:
+    current = {key: source for key, source in part.sources.items() if source.version == topic.roster.version}
+    here = {*current, *part.absent()}
+    if len(here) < topic.roster.size:
         yield Hold(Holder(name, number), None, _missing(topic, part, here), part.log_time if part.sources else None)
         return
     for key, source in sorted(current.items()):
-        if source.watermark is None and source.member.awake and key not in part.unreadable:
+        if source.watermark is None and source.member.active_partitions and key not in part.unreadable:
             yield Hold(Holder(name, number, key), None, "has promised nothing yet", source.since)
 
 
 def _missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:
-    retired = sorted({key for key, source in part.sources.items() if source.version != topic.version})
-    joined = {key for key, member in topic.members.items() if member.version == topic.version}
-    reason = f"{len(here)} of {topic.size} sources of membership {topic.version} have reported"
+    retired = sorted({key for key, source in part.sources.items() if source.version != topic.roster.version})
+    joined = {key for key, member in topic.roster.members.items() if member.version == topic.roster.version}
+    reason = f"{len(here)} of {topic.roster.size} sources of membership {topic.roster.version} have reported"
     reason += f" ({', '.join(sorted(here))})" if here else ""
     reason += f"; not here: {', '.join(sorted(joined - here))}" if joined - here else ""
     return reason + (f"; only in an older membership: {', '.join(retired)}" if retired else "")

@@ -28,7 +28,6 @@ class Clock:
     __slots__ = ("_hands", "deadline", "lease", "now")
 
     def __init__(self, lease: int) -> None:
-        """Begin at 0, with nobody heard."""
         self.lease = lease
         self.now = 0
         self.deadline = 0

@@ -1,7 +1,4 @@
-"""How state becomes a value that JSON can carry, and comes back: one check of the format, one error.  Pure.
-
-A snapshot is a dict with its ``format``, a whole number.  A version of Floodmark reads its own format and older ones.
-"""
+"""How stored state comes back: one check of the format, and one error for all that can be wrong with it.  Pure."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,38 +7,41 @@ from typing import Any
 from floodmark.schemas.errors import CorruptSnapshotError
 
 
+class _OtherFormatError(Exception):
+    """A snapshot of a format that this version does not read."""
+
+
 @contextmanager
-def versioned(
-    snapshot: Mapping[str, Any], where: str, *formats: int, advice: str = "restore an intact copy"
-) -> Iterator[Mapping[str, Any]]:
-    """Read a snapshot inside: whatever is wrong with it becomes one error.
+def restoring(where: str, advice: str = "restore an intact copy") -> Iterator[None]:
+    """Turn whatever goes wrong while the block reads a snapshot into one error.
 
     Args:
-        snapshot: what was stored.
-        where: whose it is, for the error.
-        formats: those that can be read.
+        where: whose snapshot it is.
         advice: what to do about a damaged one.
 
     Raises:
-        CorruptSnapshotError: where it is of another format, or the block meets a missing or wrong value.
+        CorruptSnapshotError: where the block raises.
 
-    >>> with versioned({"format": 1, "epoch": 7}, "of a job", 1) as snapshot:
-    ...     snapshot["epoch"]
-    7
-    >>> with versioned({"format": 9}, "of a job", 1, 2):
-    ...     pass
+    >>> with restoring("of a job"):
+    ...     require_format({"format": 9}, 1, 2)
     Traceback (most recent call last):
         ...
     floodmark.schemas.errors.CorruptSnapshotError: snapshot of a job cannot be read: its format is 9, expected 1 or 2; \
 use the Floodmark version that wrote it
     """
     try:
-        found = snapshot["format"]
-        if found not in formats:
-            expected = " or ".join(map(str, formats))
-            reason, advice = f"its format is {found}, expected {expected}", "use the Floodmark version that wrote it"
-            raise CorruptSnapshotError(where=where, reason=reason, advice=advice)
-        yield snapshot
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        yield
+    except CorruptSnapshotError:
+        raise  # of a part, which has its own name
+    except _OtherFormatError as error:
+        advice = "use the Floodmark version that wrote it"
+        raise CorruptSnapshotError(where=where, reason=str(error), advice=advice) from error
+    except Exception as error:  # what was damaged can fail anywhere; it must only ever be this error
         reason = f"{type(error).__name__}: {error}"
         raise CorruptSnapshotError(where=where, reason=reason, advice=advice) from error
+
+
+def require_format(snapshot: Mapping[str, Any], *formats: int) -> None:
+    """Refuse, inside `restoring`, a snapshot whose ``format`` is none of those that can be read."""
+    if snapshot["format"] not in formats:
+        raise _OtherFormatError(f"its format is {snapshot['format']}, expected {' or '.join(map(str, formats))}")

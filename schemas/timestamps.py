@@ -20,7 +20,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def is_late(event_time: int, watermark: int | None) -> bool:
     """Tell whether a record comes behind a watermark: strictly, ``event_time < watermark``.
 
-    This is the only comparison of the two in Floodmark.  ``None`` (nothing promised yet) makes nothing late.
+    All Python code of Floodmark compares the two here; columns in a Spark plan are compared by the same rule.  ``None``
+    (nothing promised yet) makes nothing late.
     The strict reading is that of "Streaming Systems" (Akidau et al., ch. 3), CockroachDB and TiCDC; Flink's watermark
     is ours minus one millisecond.
 

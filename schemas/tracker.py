@@ -13,10 +13,10 @@ log was read.  From it follow all rules:
   partition count is the highest that any record has named, so a new partition holds the topic from its first sight.
 - A stage is unknown while any of its topics is; then the minimum over the topics with an active source.  All idle: it
   holds.  All ended: the end of time.  No topic, partition or source: unknown, never the maximum.
-- A source falls asleep (IDLE, ENDED, its lease has run out) only when it has in every partition that knows it.  While
-  it is awake in any, it counts in the others with its last watermark there: partitions are read at different paces, and
-  one that is behind must not be left out of the minimum when the source is already back and moving on elsewhere.
-- A source that is asleep so is not waited for in partitions that it does not know, either: it cannot mark them.
+- A source is inactive (IDLE, ENDED, its lease has run out) only when it is so in every partition that knows it.  While
+  it is active in any, it counts in the others with its last watermark there: partitions are read at different paces,
+  and one that is behind must not be left out of the minimum when the source is already back and moving on elsewhere.
+- An inactive source is not waited for in partitions that it does not know, either: it cannot mark them.
 - A mark that cannot be read may say anything, so its source is waited for until its next readable one.
 - An ignored record changes nothing.
 - What was handed on is never taken back: a lower minimum (a laggard returns, a member joins) holds, not regresses.
@@ -30,11 +30,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from floodmark.schemas.combined import ENDED, least
 from floodmark.schemas.holds import Hold, name_holders
 from floodmark.schemas.records import WatermarkRecord
-from floodmark.schemas.snapshots import versioned
+from floodmark.schemas.snapshots import require_format, restoring
+from floodmark.schemas.source_state import Verdict
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.schemas.topic_state import ENDED, TopicState, Verdict, least
+from floodmark.schemas.topic_state import TopicState
 
 __all__ = ["Hold", "Tracker", "Verdict"]
 
@@ -67,7 +69,6 @@ class Tracker:
     """
 
     def __init__(self, topics: Collection[str]) -> None:
-        """Begin with nothing known."""
         self._topics = {topic: TopicState() for topic in sorted(topics)}
         self._watermark: int | None = None
         self.counts: Counter[str] = Counter()
@@ -121,7 +122,7 @@ class Tracker:
         Returns:
             Whether it holds.  The mark of a source that has never spoken in the topic does not.
         """
-        return source is not None and self._topics[topic].hold(source, partition, offset, log_time)
+        return source is not None and self._topics[topic].apply_unreadable(source, partition, offset, log_time)
 
     def advance(self) -> int | None:
         """Combine all that was applied.
@@ -143,9 +144,8 @@ class Tracker:
 
     def partition_watermark(self, topic: str, partition: int) -> int | None:
         """Return the combined watermark of one partition; ``None``: unknown, idle or ended."""
-        state = self._topics[topic]
-        part = state.partitions.get(partition)
-        return None if part is None else part.combine(state).watermark
+        part = self._topics[topic].partitions.get(partition)
+        return None if part is None else part.combine().watermark
 
     def holders(self) -> list[Hold]:
         """Name what holds the watermark where it is, the strongest reason first.
@@ -171,7 +171,8 @@ class Tracker:
         Raises:
             CorruptSnapshotError: where it is of another format or damaged.
         """
-        with versioned(snapshot, "of the tracker", 1, SNAPSHOT_FORMAT):
+        with restoring("of the tracker"):
+            require_format(snapshot, 1, SNAPSHOT_FORMAT)
             _require_whole(snapshot)
             tracker = cls(())
             tracker._watermark = snapshot["watermark"]

@@ -11,8 +11,9 @@ from typing import Any, Final
 from floodmark.producers.event_times.formats import InputFormat, Over
 from floodmark.producers.event_times.input_partition import Lane, PolicyLane, ResolvedLane
 from floodmark.producers.event_times.time_policy import TimePolicy
-from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UsageError
+from floodmark.schemas.errors import InjectorError, UsageError
 from floodmark.schemas.records import Membership
+from floodmark.schemas.snapshots import restoring
 
 STATE_HEADER: Final = "floodmark-injector"
 """The header of an injector's marks with the next input offset and the state of the lane."""
@@ -112,13 +113,9 @@ class LaneState:
         Raises:
             CorruptSnapshotError: where it is something else.
         """
-        try:
+        with restoring("of an injector", "another writer uses this source id; stop it, and inject with a new one"):
             found = json.loads(zlib.decompress(base64.b64decode(value, validate=True)))
             state = cls(int(found["next"]), int(found["epoch"]), dict(found["lane"]), dict(found["counts"]))
             if not (0 <= state.next <= _LARGEST and 0 <= state.epoch < _LARGEST):
                 raise ValueError(f"offset {state.next}, epoch {state.epoch}")
-        except (ValueError, LookupError, TypeError, zlib.error, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            advice = "another writer uses this source id; stop it, and inject with a new one"
-            raise CorruptSnapshotError(where="of an injector", reason=reason, advice=advice) from error
         return state

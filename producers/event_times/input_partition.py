@@ -14,8 +14,9 @@ from typing import Any, Final
 from floodmark.producers.event_times.formats import InputFormat, Over, Resolved
 from floodmark.producers.event_times.time_policy import Timekeeper, TimePolicy
 from floodmark.schemas.classify import Headers
-from floodmark.schemas.errors import CorruptSnapshotError, InvalidEventTimeError, UnreadableValueError
+from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_mark_key
+from floodmark.schemas.snapshots import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late
 
 _NONE: Final[Headers] = ()
@@ -251,10 +252,7 @@ class ResolvedLane(Lane):
         Raises:
             CorruptSnapshotError: where there is none.
         """
-        try:
+        with restoring("of a changefeed", "begin anew"):
             watermark = state["watermark"]
             self._watermark = None if watermark is None else event_time_of(watermark)
             self.timed = bool(state.get("timed", watermark is not None))  # older versions did not say
-        except (LookupError, TypeError, AttributeError, InvalidEventTimeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise CorruptSnapshotError(where="of a changefeed", reason=reason, advice="begin anew") from error

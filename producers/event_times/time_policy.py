@@ -31,7 +31,8 @@ from enum import StrEnum
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Final, Literal
 
-from floodmark.schemas.errors import CorruptSnapshotError, InvalidEventTimeError, UsageError
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.snapshots import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late, milliseconds
 
 Action = Literal["adjust", "drop"]
@@ -252,15 +253,12 @@ class Timekeeper:
         Raises:
             CorruptSnapshotError: where it is something else.
         """
-        try:
+        with restoring("of a time policy", "begin anew"):
             watermark, arrival = state["watermark"], state["arrival"]
             keys = {bytes.fromhex(key): event_time_of(own) for key, own in state["keys"].items()}
             counts = Counter({str(fate): int(count) for fate, count in state["counts"].items()})
             watermark = None if watermark is None else event_time_of(watermark)
             arrival = None if arrival is None or arrival != _within(arrival) else arrival  # older versions took any
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidEventTimeError) as error:
-            reason, advice = f"{type(error).__name__}: {error}", "begin anew"
-            raise CorruptSnapshotError(where="of a time policy", reason=reason, advice=advice) from error
         self._watermark, self._arrival = watermark, arrival
         self._keys, self.counts = keys, counts
         self._least = sorted((own, key) for key, own in keys.items())  # sorted is a heap

@@ -58,7 +58,7 @@ def check_topic(config: Config, topic: str, values: InputFormat | None = None) -
     return checker, list(findings(config, topic, values, checker))
 
 
-def _judge(checker: Checker, record: Classified, values: InputFormat | None) -> Iterator[Finding]:
+def _judge(checker: Checker, record: Classified, values: InputFormat | None) -> list[Finding]:
     if not isinstance(record, Data):
         return checker.mark(record)
     partition, offset = record.partition, record.offset

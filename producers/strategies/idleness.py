@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from floodmark.producers.strategies.generator import Generator, Strategy, duration_of, strategy_of
-from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.schemas.snapshots import restoring
 from typing_extensions import override
 
 
@@ -72,11 +72,8 @@ class _WithIdleness(Generator):
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        try:
+        with restoring("of idleness", "restore it into the strategy that it was taken from"):
             silent, timed_out, inner = int(state.get("silent", 0)), bool(state["idle"]), state["inner"]
-        except (KeyError, TypeError, ValueError) as error:
-            reason, advice = f"{type(error).__name__}: {error}", "restore it into the strategy that it was taken from"
-            raise CorruptSnapshotError(where="of idleness", reason=reason, advice=advice) from error
         self._inner.restore(inner)
         self._last_event, self._silent, self._timed_out = None, silent, timed_out
 

@@ -11,8 +11,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from floodmark.producers.strategies.generator import Generator, Strategy, duration_of
-from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import MAX_PERCENTS
+from floodmark.schemas.snapshots import restoring
 from typing_extensions import override
 
 _SIZE: Final = 200
@@ -75,13 +76,9 @@ class Delays:
         Raises:
             CorruptSnapshotError: where it is something else.
         """
-        try:
+        with restoring("of observed delays", "begin with fresh delays"):
             digest = self._kind.deserialize(base64.b64decode(state["delays"]))
             recent = [float(delay) for delay in state.get("recent", ())]
-        except (KeyError, ValueError, RuntimeError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            advice = "begin with fresh delays"
-            raise CorruptSnapshotError(where="of observed delays", reason=reason, advice=advice) from error
         self._digest, self._recent, self._copy = digest, recent, None
 
 

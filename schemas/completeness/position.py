@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from floodmark.schemas.classify import Partition, Place
 from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.tracker import Tracker
 
 FORMAT: Final = 2
-_READABLE: Final = {1, FORMAT}
+_WHERE: Final = "of the consumer"
 _ADVICE: Final = "begin without a position, or with one of these topics"
 
 
@@ -107,19 +108,17 @@ def resume(position: Position | None, topics: Collection[str]) -> Resumed:
     """
     if position is None:
         return Resumed(Tracker(topics))
-    try:
+    with restoring(_WHERE, _ADVICE):
         resumed = _parse(json.loads(position.text))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _corrupt(f"{type(error).__name__}: {error}") from error
     if resumed.tracker.topics != frozenset(topics):
         found, expected = (", ".join(sorted(names)) for names in (resumed.tracker.topics, topics))
-        raise _corrupt(f"it is of topics {found}, expected {expected}")
+        reason = f"it is of topics {found}, expected {expected}"
+        raise CorruptSnapshotError(where=_WHERE, reason=reason, advice=_ADVICE)
     return resumed
 
 
 def _parse(state: Mapping[str, Any]) -> Resumed:
-    if state["format"] not in _READABLE:
-        raise _corrupt(f"its format is {state['format']}, expected at most {FORMAT}")
+    require_format(state, 1, FORMAT)
     last = state.get("last")
     tracker = Tracker.restore(state["tracker"])
     return Resumed(
@@ -130,7 +129,3 @@ def _parse(state: Mapping[str, Any]) -> Resumed:
         last=None if last is None else Place(*last),
         judged=state.get("judged", dict.fromkeys(tracker.topics)),
     )
-
-
-def _corrupt(reason: str) -> CorruptSnapshotError:
-    return CorruptSnapshotError(where="of the consumer", reason=reason, advice=_ADVICE)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
-from floodmark.schemas.snapshots import versioned
+from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving, shifted
@@ -239,7 +239,8 @@ class Progress:
         Raises:
             CorruptSnapshotError: where it is of another format or damaged.
         """
-        with versioned(snapshot, where, FORMAT):
+        with restoring(where):
+            require_format(snapshot, FORMAT)
             return cls(
                 Tracker.restore(snapshot["tracker"]),
                 next_watermark=snapshot["applied"],

@@ -102,7 +102,7 @@ class Model:
                 clock, hands, heard = 0, {}, {}
         return clock - heard[name] > 2 * lease
 
-    def awake(self, name):
+    def is_active_anywhere(self, name):
         for number in range(self.partitions()):
             last = self.last(number, name)
             active = last is not None and last.status is Status.ACTIVE
@@ -122,12 +122,12 @@ class Model:
             for name in names
             if self.last(partition, name) is None
             and all(record.partitions <= partition for _, record in self.records if record.source == name)
-            and not self.awake(name)
+            and not self.is_active_anywhere(name)
         }
 
     def partition(self, number):
         reported, absent = self.reported(number), self.absent(number)
-        waited_for = {n for n in reported if self.awake(n)}
+        waited_for = {n for n in reported if self.is_active_anywhere(n)}
         if len(reported | absent) < self.size or any(p == number for p, _ in self.unread):
             return "unknown"
         if waited_for:
