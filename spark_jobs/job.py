@@ -1,16 +1,17 @@
-"""A running job, as its user holds it: wait for it, ask it, stop it."""
+"""A running job: wait for it, ask it, stop it."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
 from floodmark.producers.clients.metrics import Metrics, delay
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
-from pyspark.errors import PySparkException, StreamingQueryException
+from floodmark.spark_jobs.batch.report import Batch
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
@@ -38,13 +39,29 @@ def cause(text: str) -> str:
 
 
 class Job:
-    """A running job.  `awaitTermination` is what most programs end with."""
+    """A running job, which is asked as PySpark's ``StreamingQuery`` is; that one stands beneath it as ``query``.
 
-    def __init__(self, query: StreamingQuery, handler: BatchHandler, *, available_now: bool = False) -> None:
-        """Wrap a started query; with ``available_now`` it stops by itself when it has worked off what was there."""
+    Two answers differ from Spark's: `awaitTermination` raises at its timeout, where Spark returns ``False``, so that it
+    can name who holds the watermark; and progress is a `Batch`, where Spark gives its own.
+    """
+
+    def __init__(
+        self, query: StreamingQuery, handler: BatchHandler, recent: Collection[Batch], *, available_now: bool = False
+    ) -> None:
         self.query: Final = query
         self._handler = handler
+        self._recent = recent
         self._available_now = available_now
+
+    @property
+    def id(self) -> str:
+        """The id of the query, which stays the same over restarts."""
+        return self.query.id
+
+    @property
+    def runId(self) -> str:
+        """The id of this start of the query."""
+        return self.query.runId
 
     @property
     def name(self) -> str:
@@ -52,8 +69,28 @@ class Job:
         return self._handler.identity.job
 
     @property
+    def isActive(self) -> bool:
+        """Whether the query runs: it has neither been stopped nor failed."""
+        return self.query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the query does now, in Spark's words."""
+        return self.query.status
+
+    @property
+    def lastProgress(self) -> Batch | None:
+        """The last batch of this start; ``None``: none yet."""
+        return self.recentProgress[-1] if self._recent else None
+
+    @property
+    def recentProgress(self) -> list[Batch]:
+        """The last batches of this start: ``spark.sql.streaming.numRecentProgressUpdates``, by default 100."""
+        return list(self._recent)
+
+    @property
     def watermark(self) -> int | None:
-        """The input watermark, epoch milliseconds."""
+        """The input watermark, epoch milliseconds; ``None``: not known yet."""
         return self._handler.watermark
 
     @property
@@ -82,82 +119,85 @@ class Job:
         )
 
     def holders(self) -> list[Hold]:
-        """Say why the watermark is where it is: who holds it, and since when."""
+        """Return who holds the watermark where it is, and since when."""
         return self._handler.holders()
 
-    def awaitTermination(self, timeout: float | None = None) -> None:
+    def exception(self) -> FloodmarkError | None:
+        """Return what failed the job: an error of Floodmark, or else a `JobFailedError`; ``None``: nothing did."""
+        failure = self._handler.failure
+        if isinstance(failure, FloodmarkError):
+            return failure
+        error: BaseException | None = failure or self.query.exception()
+        if error is None:
+            return None
+        kind = "" if failure is None else f"{type(failure).__name__}: "
+        failed = JobFailedError(job=self.name, reason=kind + cause(str(error)))
+        failed.__cause__ = error
+        return failed
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until all sources have ended and every result is out, then stop.
 
-        With the trigger ``availableNow``: until all that was there is worked off; `ended` tells whether that was all.
+        It returns earlier where the job is stopped, as Spark's does, and with the trigger ``availableNow`` when all
+        that was there is worked off; `ended` says whether that was all.
 
         Args:
             timeout: seconds; ``None``: as long as it takes.
 
+        Returns:
+            ``True``.
+
         Raises:
-            DeadlineError: where that takes longer; names what holds the watermark.  The job goes on.
+            DeadlineError: where that takes longer; names who holds the watermark.  The job goes on.
             JobFailedError, or the error of Floodmark that failed the job.
         """
-        self._await(lambda: self.ended or self._worked_off(), timeout, "the end of all input")
+        self._await(lambda: self.ended or not self.isActive, timeout, "the end of all input")
         if not self.ended:
-            _log.warning("job %s has worked off what was there; its input has not ended: %s", self.name, self._held())
+            why = "has worked off what was there" if self._available_now else "was stopped"
+            _log.warning("job %s %s; its input has not ended: %s", self.name, why, self._held())
         self.stop()
+        self._raise_failure()
+        return True
 
     def processAllAvailable(self, timeout: float | None = None) -> None:
-        """Wait until all that is in the topics now has been worked off.
+        """Wait until all that is in the topics now has been worked off, or the job is stopped.
 
         Args:
             timeout: seconds; ``None``: as long as it takes.
 
         Raises:
-            DeadlineError: where that takes longer.  The job goes on.
+            DeadlineError: where that takes longer; names who holds the watermark.  The job goes on.
             JobFailedError, or the error of Floodmark that failed the job.
         """
-        self.raise_failure()
+        self._raise_failure()
         waiting = threading.Thread(target=self._process_all, daemon=True)
         waiting.start()
-        done = lambda: not waiting.is_alive()  # noqa: E731
-        self._await(done, timeout, "the work", stoppable=True)
-        self.raise_failure()
+        self._await(lambda: not waiting.is_alive(), timeout, "the work")
 
     def _process_all(self) -> None:
         try:
             self.query.processAllAvailable()
-        except PySparkException as error:  # raise_failure tells it better
+        except PySparkException as error:  # what `exception` returns says it better
             _log.debug("job %s: %s", self.name, error)
 
-    def _worked_off(self) -> bool:
-        return self._available_now and not self.query.isActive and self.query.exception() is None
-
-    def _await(
-        self, condition: Callable[[], bool], timeout: float | None, what: str, *, stoppable: bool = False
-    ) -> None:
+    def _await(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self.raise_failure()
-            if condition():
-                return
+        while not condition():
+            self._raise_failure()
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineError(what=f"job {self.name!r}: {what}", seconds=timeout, last_seen=self._held())
-            if not stoppable and not self.query.isActive and not condition():
-                self.raise_failure()
-                raise JobFailedError(job=self.name, reason="the query was stopped before its input had ended")
             time.sleep(_POLL)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        error = self.exception()
+        if error is not None:
+            raise error
 
     def _held(self) -> str:
         if self._handler.stopping.last_batch is None:
             return "no batch yet"
         return "; ".join(map(str, self.holders()[:3])) or f"watermark {self.watermark}, held by no source"
-
-    def raise_failure(self) -> None:
-        """Raise what failed the job, if anything did: Floodmark's own errors as they were."""
-        inner = self._handler.failure
-        if isinstance(inner, FloodmarkError):
-            raise inner
-        if inner is not None:
-            raise JobFailedError(job=self.name, reason=f"{type(inner).__name__}: {cause(str(inner))}") from inner
-        failure: StreamingQueryException | None = self.query.exception()
-        if failure is not None:
-            raise JobFailedError(job=self.name, reason=cause(str(failure))) from failure
 
     def stop(self) -> None:
         """Stop between two batches; a later start goes on from there."""

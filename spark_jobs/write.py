@@ -1,11 +1,11 @@
 """Write a job's results, and its progress behind them: the second half of the public API."""
 
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pyspark
 from floodmark.producers.clients.admin import require_topics
@@ -32,6 +32,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
+_RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
 Delivery = Literal["exactly-once", "at-least-once"]
 
 
@@ -130,7 +131,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     snapshots.recognise(name, Query(pyspark.__version__, lines), same=same)
     sink = _sink(identity, writer, delivery, config, {**spark_options(security), **(options or {})})
     settings = Settings(hold, windows_close, rebuild, membership, derived)
-    handler = BatchHandler(identity, specs, sink, snapshots, settings, on_batch)
+    recent: deque[Batch] = deque(maxlen=int(spark.conf.get(_RECENT) or 0))
+    handler = BatchHandler(identity, specs, sink, snapshots, settings, _reporting(recent, on_batch))
     stream = (
         frame.writeStream.foreachBatch(handler)
         .option("checkpointLocation", checkpoint_location)
@@ -141,7 +143,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         stream = stream.trigger(**trigger)
     snapshots.checkpoint.plan_empty_batch()
     query = plain.start(stream)
-    started = Job(query, handler, available_now="availableNow" in (trigger or {}))
+    started = Job(query, handler, recent, available_now="availableNow" in (trigger or {}))
     try:
         handler.attach(query)
     except BaseException:
@@ -151,6 +153,15 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
 
 
 _starts = itertools.count()
+
+
+def _reporting(recent: deque[Batch], on_batch: Callable[[Batch], None] | None) -> Callable[[Batch], None]:
+    def report(batch: Batch) -> None:
+        recent.append(batch)
+        if on_batch is not None:
+            on_batch(batch)
+
+    return report
 
 
 def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mapping[str, Any] | None) -> None:

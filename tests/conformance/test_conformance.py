@@ -11,6 +11,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Status, Tracker, decode_watermark, encode_watermark, mark_key
 from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.spark_jobs import avro, read, write
+from support.counting import fails
 from support.harness import EVENT, until
 
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))["case"]
@@ -94,7 +95,7 @@ def test_in_a_spark_job(spark, kafka, topic, checkpoint, case):
         for number, (partition, record, log_time, expected) in enumerate(records(case), start=1):
             send(kafka, target, partition, record, log_time)
             until(
-                lambda due=number: job.raise_failure() or sum(batch.marks for batch in batches) >= due,
+                lambda due=number: fails(job) or sum(batch.marks for batch in batches) >= due,
                 f"the batch of mark {number}",
             )
             last = last if expected is None else expected

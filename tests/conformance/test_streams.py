@@ -13,6 +13,7 @@ from floodmark.schemas import Membership, Status, Tracker
 from floodmark.schemas.completeness.buffer import Buffer
 from floodmark.spark_jobs import avro, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.counting import fails
 from support.harness import EVENT, events, until
 
 CASES = tomllib.loads(Path(__file__).with_name("streams.toml").read_text(encoding="utf-8"))["case"]
@@ -167,7 +168,7 @@ def test_in_a_spark_job(spark, kafka, topic, sources, checkpoint, case):
             watermark, due, _ = expected(step)
             until(
                 lambda job=job, watermark=watermark, due=due: (
-                    job.raise_failure() or (job.watermark == watermark and len(out) >= len(due))
+                    fails(job) or (job.watermark == watermark and len(out) >= len(due))
                 ),
                 f"watermark {watermark} and windows {due}",
                 20,

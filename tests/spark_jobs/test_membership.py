@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.schemas import Membership
-from support.counting import counted, read_events, windowed
+from support.counting import counted, fails, read_events, windowed
 from support.harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
@@ -39,7 +39,7 @@ def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # one story, 
     job = counted(windowed(read_events(spark, kafka.bootstrap_servers, given), WIDTH), out, checkpoint)
 
     def reaches(watermark):
-        until(lambda: job.raise_failure() or job.watermark == watermark, f"watermark {watermark}", 90)
+        until(lambda: fails(job) or job.watermark == watermark, f"watermark {watermark}", 90)
 
     try:
         two = [source("a", 1, 2, epoch=1), source("b", 1, 2)]

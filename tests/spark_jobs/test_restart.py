@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import Data, Mark, Observer
-from support.counting import WIDTH, counted, read_events, windowed
+from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.crashing_job import STEPS
 from support.harness import Stream, drain, until, window_counts
 
@@ -79,7 +79,7 @@ def test_a_job_stopped_before_its_last_empty_batch_still_ends(kafka, topic, spar
     batches = []
     rows = windowed(read_events(spark, kafka.bootstrap_servers, given))
     first = counted(rows, out, checkpoint, trigger={"processingTime": "1 hour"}, on_batch=batches.append)
-    until(lambda: batches or first.raise_failure(), "the first batch")
+    until(lambda: fails(first) or batches, "the first batch")
     first.stop()
     assert len(batches) == 1
     counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint).awaitTermination(60)

@@ -26,3 +26,11 @@ def counted(result: DataFrame, topic: str, checkpoint: str, **options: Any) -> J
     """Start the job that writes rows of `harness.COUNT`."""
     given = {"value": avro(COUNT), "event_time": "ended", "key": "user", **options}
     return write(result, topic=topic, checkpoint_location=checkpoint, **given)
+
+
+def fails(job: Job) -> bool:
+    """Raise what failed a job; return ``False`` where nothing did."""
+    error = job.exception()
+    if error is not None:
+        raise error
+    return False

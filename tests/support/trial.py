@@ -10,6 +10,7 @@ from typing import Any
 from floodmark.schemas import END_OF_TIME, Status
 from floodmark.spark_jobs import Batch, Job, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
+from support.counting import fails
 from support.harness import until
 from support.operators import Clock, Query, Rows
 from support.streams import ROW, Log, Values, Written, batches_of
@@ -131,8 +132,7 @@ def run(
 
 
 def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool:
-    job.raise_failure()
-    return job.ended or (enough is not None and len(batches) >= enough)
+    return fails(job) or job.ended or (enough is not None and len(batches) >= enough)
 
 
 def differences(trial: Trial, ran: Ran) -> list[str]:

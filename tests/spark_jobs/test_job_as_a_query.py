@@ -1,0 +1,79 @@
+"""A job, asked as PySpark's `StreamingQuery` is."""
+
+import threading
+
+import pytest
+from floodmark.schemas.errors import JobFailedError
+from floodmark.spark_jobs import write
+from support.counting import counted, fails, read_events, windowed
+from support.harness import Stream, until
+
+pytestmark = pytest.mark.spark
+
+_LIMIT = 120
+
+
+@pytest.fixture
+def read(spark, kafka):
+    """Read a topic of `harness.EVENT`."""
+    return lambda topic, **options: read_events(spark, kafka.bootstrap_servers, topic, **options)
+
+
+def test_a_job_is_asked_as_a_streaming_query_is(kafka, topic, read, checkpoint):
+    given, out, batches = topic(1), topic(1), []
+    stream = Stream.seeded(5, sources=1)
+    stream.produce(kafka.config, given, end=False)
+    job = counted(windowed(read(given)), out, checkpoint, on_batch=batches.append)
+    job.processAllAvailable(_LIMIT)
+    until(lambda: fails(job) or job.watermark is not None, "the watermark")
+    assert job.isActive
+    assert (job.id, job.runId) == (job.query.id, job.query.runId)
+    assert job.name == out
+    assert "message" in job.status
+    assert job.recentProgress[: len(batches)] == batches[: len(job.recentProgress)]
+    assert job.exception() is None
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(job.awaitTermination()))
+    waiting.start()
+    job.stop()
+    waiting.join(_LIMIT)
+    assert answers == [True], "a stop ends the wait, as in Spark"
+    assert not job.isActive
+    assert not job.ended
+    assert job.lastProgress == batches[-1]
+    assert job.awaitTermination() is True
+    again = counted(windowed(read(given)), out, checkpoint)
+    assert again.id == job.id
+    assert again.runId != job.runId
+    assert again.recentProgress == [], "progress is that of one start"
+    again.stop()
+
+
+def test_recent_progress_is_bounded_as_spark_bounds_its_own(spark, kafka, topic, read, checkpoint):
+    given, out, batches = topic(1), topic(1), []
+    Stream.seeded(5, sources=1).produce(kafka.config, given)
+    setting = "spark.sql.streaming.numRecentProgressUpdates"
+    usual = spark.conf.get(setting)
+    spark.conf.set(setting, "2")
+    try:
+        rows = read(given, max_offsets_per_trigger=60)
+        job = counted(windowed(rows), out, checkpoint, on_batch=batches.append)
+        job.awaitTermination(_LIMIT)
+    finally:
+        spark.conf.set(setting, usual)
+    assert len(batches) > 2
+    assert job.recentProgress == batches[-2:]
+
+
+def test_what_failed_a_job_is_its_exception(kafka, topic, read, checkpoint):
+    def broken(_frame, _batch):
+        raise ValueError("no such table")
+
+    given = topic(1)
+    Stream.seeded(5, sources=1).produce(kafka.config, given)
+    job = write(windowed(read(given)), writer=broken, job="broken", checkpoint_location=checkpoint)
+    with pytest.raises(JobFailedError, match="no such table"):
+        job.awaitTermination(_LIMIT)
+    assert str(job.exception()) == "job 'broken' failed: ValueError: no such table"
+    assert isinstance(job.exception().__cause__, ValueError)
+    assert not job.isActive
