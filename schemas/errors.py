@@ -392,8 +392,8 @@ class PromiseBrokenError(ResultError):
 
     template = (
         "job {job!r}: output row with event time {event_time} is behind the output watermark {watermark}, already "
-        "written to {topic!r}; stamp results with the end of their window, or pass hold= (the longest time by which a "
-        "result is stamped before its window closes)"
+        "written to {topic!r}; stamp results with the end of their window, or set "
+        "WriteOptions(watermark_hold=), the longest time by which a result is stamped before its window closes"
     )
     job: str
     event_time: int

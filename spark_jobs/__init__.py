@@ -13,6 +13,7 @@ if find_spec("pyspark") is not None:
     from floodmark.spark_jobs.batch.report import Batch
     from floodmark.spark_jobs.formats import Format, avro, json
     from floodmark.spark_jobs.job import Job
+    from floodmark.spark_jobs.options import ReadOptions, WriteOptions
     from floodmark.spark_jobs.read import read
     from floodmark.spark_jobs.reading.event_time import drop_duplicates_within, event_time
     from floodmark.spark_jobs.session import local_session, packages
@@ -32,6 +33,8 @@ __all__ = [
     "Batch",
     "Format",
     "Job",
+    "ReadOptions",
+    "WriteOptions",
     "avro",
     "drop_duplicates_within",
     "event_time",

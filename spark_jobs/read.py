@@ -7,52 +7,44 @@ batch, where its handler takes them.  What remains are decoded data rows with an
 import itertools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Final
 
 from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.formats.values import Format
+from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.reading.event_time import NEVER
 from floodmark.spark_jobs.reading.judge import SPLITTING
 from floodmark.spark_jobs.reading.observation import columns
 from floodmark.spark_jobs.reading.plain import refuse_plain_queries
 from floodmark.spark_jobs.reading.registry import register, topics_of
 from floodmark.spark_jobs.reading.rows import decoded, flat, header_time
-from floodmark.spark_jobs.reading.security import Client
 from floodmark.spark_jobs.reading.source import Connection, Decoder, SourceSpec
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType, TimestampType
 
-MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 _numbers = itertools.count()
 
 
-def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
+def read(
     spark: SparkSession,
     *,
     topics: str | Sequence[str],
     value: Format | Decoder,
     event_time: str | Column,
     bootstrap_servers: str,
-    client: Client | None = None,
-    options: Mapping[str, str] | None = None,
-    max_offsets_per_trigger: int | None = MAX_OFFSETS_PER_TRIGGER,
-    adjusted: str | None = None,
-    substream: str | None = None,
-    percentile: int | None = None,
-    shift: timedelta = timedelta(0),
     late: str | None = None,
+    shift: timedelta = timedelta(0),
+    options: ReadOptions = ReadOptions(),  # noqa: B008  # frozen
 ) -> DataFrame:
     """Read topics whose producers interleave watermark records with their data.
 
     Use any of Spark's event-time operators on the result, then `floodmark.spark_jobs.write`.  Rows whose value cannot
     be decoded, that have no event time, or one that Spark's watermark cannot judge (not after 1970-01-01T00:00:00Z, or
-    not before 9999-01-01T00:00:00Z), are skipped and counted (`Batch.unreadable`, `missing_event_time`,
-    `out_of_range`).
+    not before 9999-01-01T00:00:00Z), are skipped and counted, see `Batch`.
 
     Where an injector has adjusted the time of a record (header ``floodmark-time``), the adjusted time counts: the
     event-time column has it.
@@ -60,29 +52,20 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     Args:
         spark: a classic session with the Kafka connector.
         topics: one or several; each must exist.
-        value: what the bytes mean, see `values`.
+        value: what the bytes mean: `avro`, `json`, or a function from a binary column to a struct column.
         event_time: the timestamp field of the decoded values that becomes Spark's event-time column; or the path of one
             (``"payload.at"``), or an expression over them (SQL or a Column).  A column of the path's last name, or of
             the expression's (``"date_trunc('minute', at) AS minute"``; without one ``event_time``), is added then.
         bootstrap_servers: Kafka's address.
-        client: confluent-kafka settings (security and so on), or a function that returns them.  What Spark's own Kafka
-            client needs of them is translated; a secret is best given as the place where it is, see `security`.
-        options: options of Spark's Kafka source, for example ``kafka.max.poll.records``; they overrule ours.
-        max_offsets_per_trigger: the most records of one batch, so that a backfill cannot exhaust the driver.
-        adjusted: the name of an extra column with the time that counts.  It becomes Spark's event-time column, and the
-            field of the value stays what it was.
-        substream: the name of an extra column with the watermark of the record's key (header ``floodmark-substream``),
-            for `substreams`; null where there is none.
-        percentile: let these percentile watermarks drive the job, where the sources tell them: earlier results, more
-            late rows.  `Batch.promised` keeps what all events together allow.
-        shift: the longest time by which ``event_time`` lies before the time that the marks speak of: one minute for
-            ``date_trunc('minute', at)``, 0 where it is not earlier.  The watermark stays this far behind the marks;
-            rows that lie further back are late, and counted.
         late: what becomes of late rows: ``"drop"``; ``"adjust"``, which lifts their event time to the watermark they
             are behind; or the name of a topic that they go to, in the transaction of their batch.  A row is then judged
             by what was promised before it in its partition, so neither batches nor replays change what is late; a
             partition that was idle or unknown is judged by the watermark that the batch runs with, too.  Default: the
             operators keep or drop them, as Spark does.
+        shift: the longest time, 0 or more, by which ``event_time`` lies before the time that the marks speak of: one
+            minute for ``date_trunc('minute', at)``, 0 where it is not earlier.  The watermark stays this far behind the
+            marks; rows that lie further back are late, and counted.
+        options: the rarer settings.
 
     Returns:
         A streaming DataFrame of the decoded fields.
@@ -94,40 +77,49 @@ def read(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise UsageError(reason="read() was given no topic")
-    if percentile is not None and percentile not in range(1, 101):
-        raise UsageError(reason=f"percentile is {percentile}, expected 1 to 100")
     if shift < timedelta(0):
         raise UsageError(reason=f"shift is {shift}, expected 0 or more")
-    given = dict(options or {})
-    if max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, given):
-        given["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    connection = Connection(names, bootstrap_servers, client, given)
+    given = dict(options.source_options)
+    if options.max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, given):
+        given["maxOffsetsPerTrigger"] = str(options.max_offsets_per_trigger)
+    connection = Connection(names, bootstrap_servers, options.client, given)
     require_topics(connection.config(), list(names))
     source = connection.source_options()
-    decode = value.decode if isinstance(value, Format) else value
     _require_whole_partitions(late, source)
-    name = f"floodmark-read-{next(_numbers)}"
+    decode = value.decode if isinstance(value, Format) else value
     kafka = _load(spark, source)
     fields = _fields(kafka, decode)
+    if options.adjusted in fields:
+        reason = f"adjusted is {options.adjusted!r}, which is a field of the values: choose another name"
+        raise UsageError(reason=reason)
     column, own = _event_time(flat(kafka, decode), event_time, fields)
-    spec = SourceSpec(name, connection, column, decode, percentile, milliseconds(shift), late)
-    observed = decoded(kafka, spec).observe(spec.name, *columns(names, judged=late is not None))
-    rows = observed.where(F.col("kind") == "row")
-    if late == "adjust":
-        lifted = F.when(F.col("late"), F.timestamp_millis("behind.watermark")).otherwise(F.col("event_time"))
-        rows = rows.withColumn("event_time", lifted)
-    elif late is not None:
-        rows = rows.where("not late")
-    time = adjusted or own
-    if adjusted is not None and adjusted in fields:
-        raise UsageError(reason=f"adjusted is {adjusted!r}, which is a field of the values: choose another name")
-    counts = F.col("event_time")
-    values = [(counts if field == time else F.col("value").getField(field)).alias(field) for field in fields]
-    values += [] if time in fields else [counts.alias(time)]
-    values += [header_time(SUBSTREAM_HEADER).alias(substream)] if substream is not None else []
+    name = f"floodmark-read-{next(_numbers)}"
+    spec = SourceSpec(name, connection, column, decode, options.percentile, milliseconds(shift), late)
+    records = decoded(kafka, spec).observe(name, *columns(names, judged=late is not None))
+    time = options.adjusted or own
+    rows = _rows(records, late).select(_selected(fields, time, options.substream))
     register(spark, spec)
     refuse_plain_queries(topics_of)
-    return rows.select(values).withWatermark(time, NEVER)
+    return rows.withWatermark(time, NEVER)
+
+
+def _rows(records: DataFrame, late: str | None) -> DataFrame:
+    """Return the rows among the records, the late ones lifted or left out where ``late`` says so."""
+    rows = records.where(F.col("kind") == "row")
+    if late is None:
+        return rows
+    if late != "adjust":
+        return rows.where("not late")
+    lifted = F.when(F.col("late"), F.timestamp_millis("behind.watermark")).otherwise(F.col("event_time"))
+    return rows.withColumn("event_time", lifted)
+
+
+def _selected(fields: list[str], time: str, substream: str | None) -> list[Column]:
+    """Return the columns of the result: the fields of the values, the event time as ``time``, the key's watermark."""
+    values = [F.col("value").getField(field).alias(field) for field in fields if field != time]
+    at = fields.index(time) if time in fields else len(values)
+    values.insert(at, F.col("event_time").alias(time))
+    return values + ([] if substream is None else [header_time(SUBSTREAM_HEADER).alias(substream)])
 
 
 def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:

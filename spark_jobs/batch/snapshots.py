@@ -25,13 +25,13 @@ FOLDER: Final = "floodmark"
 _SHOWN: Final = 300
 
 REBUILD: Final = "spark.floodmark.rebuild"
-"""The setting of a session that allows what ``rebuild=True`` allows."""
+"""The setting of a session that allows what ``WriteOptions(rebuild=True)`` allows."""
 
 SAME_QUERY: Final = "spark.floodmark.same-query"
 """The setting of a session by which its user says that an edited query still means the same."""
 
 _ADVICE: Final = (
-    f"start with --conf {REBUILD}=true, or give write() rebuild=True, to work it out again from the topics; or start "
+    f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=True), to work it out again from the topics; or start "
     "again with a new checkpoint_location: the topics are then read from their beginning"
 )
 

@@ -10,6 +10,7 @@ from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.demo.schemas import load_schema
 from floodmark.spark_jobs.demo.stage import run_stage
 from floodmark.spark_jobs.formats.values import avro
+from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.read import read
 from floodmark.spark_jobs.session import local_session
 from floodmark.spark_jobs.write import write
@@ -62,7 +63,7 @@ def main(
             key="aircraft",
             event_time="ended",
             checkpoint_location=str(checkpoint_location),
-            on_batch=report,
+            options=WriteOptions(on_batch=report),
         )
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from floodmark.producers.cli.options import run_command
-from floodmark.spark_jobs import avro, local_session, read, write
+from floodmark.spark_jobs import ReadOptions, WriteOptions, avro, local_session, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import COUNT, EVENT
 
@@ -33,7 +33,7 @@ def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, s
         value=avro(EVENT if first else COUNT),
         event_time=event_time,
         bootstrap_servers=bootstrap_servers,
-        max_offsets_per_trigger=2_000,
+        options=ReadOptions(max_offsets_per_trigger=2_000),
     )
     if first:
         grouped = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).agg(F.count("user").alias("n"))
@@ -49,7 +49,7 @@ def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, s
         key="user",
         event_time="ended",
         checkpoint_location=checkpoint,
-        on_batch=lambda batch: say(batch=batch.batch_id, late=batch.late),
+        options=WriteOptions(on_batch=lambda batch: say(batch=batch.batch_id, late=batch.late)),
     )
     say(started=stage)
     job.awaitTermination()

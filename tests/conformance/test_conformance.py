@@ -10,7 +10,7 @@ from floodmark.producers import Observer
 from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Status, Tracker, decode_watermark, encode_watermark, mark_key
 from floodmark.schemas.errors import UnreadableMarkError
-from floodmark.spark_jobs import avro, read, write
+from floodmark.spark_jobs import WriteOptions, avro, read, write
 from support.counting import fails
 from support.harness import EVENT, until
 
@@ -88,7 +88,7 @@ def test_in_a_spark_job(spark, kafka, topic, checkpoint, case):
         writer=lambda frame, _: frame.write.format("noop").mode("append").save(),
         job="conformance",
         checkpoint_location=checkpoint,
-        on_batch=batches.append,
+        options=WriteOptions(on_batch=batches.append),
     )
     last = None
     try:

@@ -11,7 +11,7 @@ from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status, Tracker
 from floodmark.schemas.completeness.buffer import Buffer
-from floodmark.spark_jobs import avro, read, write
+from floodmark.spark_jobs import WriteOptions, avro, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import fails
 from support.harness import EVENT, events, until
@@ -151,8 +151,7 @@ def test_in_a_spark_job(spark, kafka, topic, sources, checkpoint, case):
             writer=keep,
             job="conformance",
             checkpoint_location=checkpoint,
-            windows_close="at",
-            on_batch=batches.append,
+            options=WriteOptions(windows_close="at", on_batch=batches.append),
         )
         job.processAllAvailable(60)
         return job

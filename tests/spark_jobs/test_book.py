@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedProducer, explicit
-from floodmark.spark_jobs import formats, read, write
+from floodmark.spark_jobs import ReadOptions, formats, read, write
 from support.harness import drain
 from support.trial import quick
 
@@ -61,7 +61,7 @@ def test_sessions_of_two_platforms_and_their_mean_length(spark, kafka, topic, tm
             value=formats.json(fields),
             event_time=event_time,
             bootstrap_servers=kafka.bootstrap_servers,
-            max_offsets_per_trigger=9,
+            options=ReadOptions(max_offsets_per_trigger=9),
         )
 
     def first():

@@ -97,7 +97,7 @@ def test_within_a_guarded_cluster_the_settings_of_read_do_for_write(spark, guard
     assert window_counts(drain(guarded.config, "out")[0]) == stream.windows(WIDTH)
     monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailableError):
-        read_events(spark, guarded.bootstrap_servers, "in", options=SPARK_PASSWORD)
+        read_events(spark, guarded.bootstrap_servers, "in", source_options=SPARK_PASSWORD)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])

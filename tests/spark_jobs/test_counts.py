@@ -9,7 +9,7 @@ from floodmark.producers import WatermarkedProducer, ascending, create_topics
 from floodmark.producers.testing import mark
 from floodmark.schemas import encode_watermark, mark_key
 from floodmark.schemas.counts import Mismatch
-from floodmark.spark_jobs import write
+from floodmark.spark_jobs import WriteOptions, write
 from support.counting import read_events
 from support.harness import Stream, events
 
@@ -27,7 +27,7 @@ def counting(spark, kafka, checkpoint):
             writer=lambda frame, _: frame.write.format("noop").mode("append").save(),
             job="counting",
             checkpoint_location=checkpoint,
-            on_batch=batches.append,
+            options=WriteOptions(on_batch=batches.append),
         )
 
     start.batches = batches

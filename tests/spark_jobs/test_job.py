@@ -247,7 +247,7 @@ def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, c
     ours.produce(events.encode({"user": "u", "at": 5_000}), event_time=5_000)
     ours.flush()
     options = {"kafka.metadata.max.age.ms": "1000"}
-    job = counted(windowed(source(given, options=options)), out, checkpoint)
+    job = counted(windowed(source(given, source_options=options)), out, checkpoint)
     until(lambda: job.watermark == 5_000, "the first watermark")
     admin = AdminClient(kafka.config)
     for future in admin.create_partitions([NewPartitions(given, 3), NewPartitions(out, 2)]).values():
@@ -318,7 +318,7 @@ def test_a_hold_makes_early_stamps_safe(kafka, topic, source, checkpoint, stamp)
     rows = source(given, max_offsets_per_trigger=60).groupBy("user", F.window("at", f"{WIDTH} milliseconds"))
     grouped = rows.agg(F.count("*").alias("n"), F.min("at").alias("earliest"), F.max("at").alias("latest"))
     started = grouped.select("user", F.col(stamp).alias("ended"), "n")
-    counted(started, out, checkpoint, hold=timedelta(milliseconds=WIDTH)).awaitTermination(_LIMIT)
+    counted(started, out, checkpoint, watermark_hold=timedelta(milliseconds=WIDTH)).awaitTermination(_LIMIT)
     assert sum(window_counts(drain(kafka.config, out)[0]).values()) == stream.size
 
 
@@ -527,7 +527,7 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
     with pytest.raises(UsageError, match="call it once"):
         counted(windowed(source(given).union(source(given))), out, checkpoint)
     with pytest.raises(UsageError, match="hold"):
-        counted(rows, out, checkpoint, hold=timedelta(seconds=-1))
+        counted(rows, out, checkpoint, watermark_hold=timedelta(seconds=-1))
     with pytest.raises(UsageError, match="batch DataFrame"):
         counted(spark.range(1), out, checkpoint)
     with pytest.raises(UsageError, match=r"floodmark\.spark_jobs\.read"):

@@ -76,4 +76,4 @@ def test_what_failed_a_job_is_its_exception(kafka, topic, read, checkpoint):
         job.awaitTermination(_LIMIT)
     assert str(job.exception()) == "job 'broken' failed: ValueError: no such table"
     assert isinstance(job.exception().__cause__, ValueError)
-    assert not job.isActive
+    until(lambda: not job.isActive, "the end of the query")

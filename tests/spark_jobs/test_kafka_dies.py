@@ -11,7 +11,7 @@ pytestmark = pytest.mark.spark
 
 def start(spark, broker, checkpoint, batches):
     impatient = {"kafka.default.api.timeout.ms": "15000", "kafka.request.timeout.ms": "10000"}
-    rows = read_events(spark, broker.bootstrap_servers, "in", max_offsets_per_trigger=100, options=impatient)
+    rows = read_events(spark, broker.bootstrap_servers, "in", max_offsets_per_trigger=100, source_options=impatient)
     return counted(windowed(rows), "out", checkpoint, on_batch=batches.append)
 
 

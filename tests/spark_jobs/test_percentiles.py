@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from floodmark.producers import WatermarkedProducer, percentile
 from floodmark.schemas.errors import UsageError
-from floodmark.spark_jobs import json, read, write
+from floodmark.spark_jobs import ReadOptions, WriteOptions, json, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -39,11 +39,12 @@ def run(spark, kafka, topic, checkpoint, percent):
         value=json("score INT, at TIMESTAMP"),
         event_time="at",
         bootstrap_servers=kafka.bootstrap_servers,
-        percentile=percent,
+        options=ReadOptions(percentile=percent),
     )
     windows = rows.groupBy(F.window("at", "2 minutes")).agg(F.sum("score").alias("total"))
     result = windows.select(F.unix_millis("window.end").alias("end"), "total")
-    job = write(result, writer=keep, job="scores", checkpoint_location=checkpoint, on_batch=batches.append)
+    options = WriteOptions(on_batch=batches.append)
+    job = write(result, writer=keep, job="scores", checkpoint_location=checkpoint, options=options)
     try:
         for score, minute, second in SCORES:
             time = minute * 60 + second
@@ -75,13 +76,6 @@ def test_a_third_of_them_gives_results_earlier_and_counts_what_came_too_late(spa
     assert max(ahead) == 380_000, "how much earlier stands beside it"
 
 
-def test_a_percentile_that_is_none_is_an_error(spark, kafka, topic):
+def test_a_percentile_that_is_none_is_an_error():
     with pytest.raises(UsageError, match="1 to 100"):
-        read(
-            spark,
-            topics=topic(1),
-            value=json("at TIMESTAMP"),
-            event_time="at",
-            bootstrap_servers=kafka.bootstrap_servers,
-            percentile=0,
-        )
+        ReadOptions(percentile=0)

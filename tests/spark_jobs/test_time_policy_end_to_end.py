@@ -10,7 +10,7 @@ from floodmark.producers.event_times.formats import JsonField, over_json, over_k
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import UsageError
-from floodmark.spark_jobs import read, windows_per_key, write
+from floodmark.spark_jobs import ReadOptions, read, windows_per_key, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.golden import POLICIES, clock, golden
 
@@ -43,7 +43,12 @@ def source(spark, kafka):
             F.get_json_object(raw.cast("string"), "$.device").alias("device"),
         )
         return read(
-            spark, topics=topic, value=value, event_time="at", bootstrap_servers=kafka.bootstrap_servers, **options
+            spark,
+            topics=topic,
+            value=value,
+            event_time="at",
+            bootstrap_servers=kafka.bootstrap_servers,
+            options=ReadOptions(**options),
         )
 
     return reader

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from floodmark.spark_jobs import Job, avro, read, write
+from floodmark.spark_jobs import Job, ReadOptions, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import COUNT, EVENT
+from support.options import with_options
 
 WIDTH = 10_000
 
@@ -13,7 +14,7 @@ WIDTH = 10_000
 def read_events(spark: SparkSession, bootstrap_servers: str, *topics: str, **options: Any) -> DataFrame:
     """Read topics of `harness.EVENT`."""
     given = {"value": avro(EVENT), "event_time": "at", "bootstrap_servers": bootstrap_servers, **options}
-    return read(spark, topics=topics, **given)
+    return read(spark, topics=topics, **with_options(ReadOptions, given))
 
 
 def windowed(rows: DataFrame, width: int = WIDTH) -> DataFrame:
@@ -25,7 +26,7 @@ def windowed(rows: DataFrame, width: int = WIDTH) -> DataFrame:
 def counted(result: DataFrame, topic: str, checkpoint: str, **options: Any) -> Job:
     """Start the job that writes rows of `harness.COUNT`."""
     given = {"value": avro(COUNT), "event_time": "ended", "key": "user", **options}
-    return write(result, topic=topic, checkpoint_location=checkpoint, **given)
+    return write(result, topic=topic, checkpoint_location=checkpoint, **with_options(WriteOptions, given))
 
 
 def fails(job: Job) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, explicit
-from floodmark.spark_jobs import Job, formats, read, write
+from floodmark.spark_jobs import Job, WriteOptions, formats, read, write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.options import with_options
 
 LIMIT = 180
 BASE = 1_000_000
@@ -58,7 +59,7 @@ def rows(spark: SparkSession, kafka: EmbeddedKafka, source: Source) -> Callable[
 
     def reader(**options: Any) -> DataFrame:
         usual = {"value": formats.json(SCHEMA), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
-        return read(spark, topics=source.topic, **{**usual, **options})
+        return read(spark, topics=source.topic, **with_options(ReadOptions, {**usual, **options}))
 
     return reader
 
@@ -73,4 +74,5 @@ def keep(result: DataFrame, checkpoint: str, **options: Any) -> tuple[Job, list[
     """Start a job whose rows end up in a list."""
     kept: list[tuple[Any, ...]] = []
     writer = lambda frame, _: kept.extend(map(tuple, frame.collect()))  # noqa: E731
-    return write(result, writer=writer, job="keep", checkpoint_location=checkpoint, **options), kept
+    given = with_options(WriteOptions, options)
+    return write(result, writer=writer, job="keep", checkpoint_location=checkpoint, **given), kept

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 from floodmark.schemas import END_OF_TIME, Status
-from floodmark.spark_jobs import Batch, Job, avro, read, write
+from floodmark.spark_jobs import Batch, Job, ReadOptions, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
 from support.counting import fails
 from support.harness import until
 from support.operators import Clock, Query, Rows
+from support.options import with_options
 from support.streams import ROW, Log, Values, Written, batches_of
 
 _LIMIT = 240
@@ -84,7 +85,7 @@ def frames(
             value=avro(ROW),
             event_time="at",
             bootstrap_servers=servers,
-            max_offsets_per_trigger=per_batch,
+            options=ReadOptions(max_offsets_per_trigger=per_batch),
         )
         for topic in topics
     ]
@@ -92,7 +93,8 @@ def frames(
 
 def start(result: DataFrame, topic: str, checkpoint: str, **options: Any) -> Job:
     """Write rows of `streams.ROW`."""
-    return write(result, topic=topic, value=avro(ROW), event_time="at", checkpoint_location=checkpoint, **options)
+    given = {"value": avro(ROW), "event_time": "at", **options}
+    return write(result, topic=topic, checkpoint_location=checkpoint, **with_options(WriteOptions, given))
 
 
 def run(
@@ -119,7 +121,7 @@ def run(
             trial.query.spark(given),
             out,
             place,
-            hold=timedelta(milliseconds=trial.query.hold),
+            watermark_hold=timedelta(milliseconds=trial.query.hold),
             on_batch=lambda batch: batches.update({batch.batch_id: batch}),
             **trial.write,
         )

@@ -175,4 +175,4 @@ def test_a_topic_for_late_rows_must_be_usable(spark, kafka, topic, checkpoint):
     with pytest.raises(UsageError, match="their own topic"):
         counted(windowed(read_events(spark, kafka.bootstrap_servers, given, late=given)), topic(1), checkpoint)
     with pytest.raises(UsageError, match="minPartitions"):
-        read_events(spark, kafka.bootstrap_servers, given, late="drop", options={"minPartitions": "4"})
+        read_events(spark, kafka.bootstrap_servers, given, late="drop", source_options={"minPartitions": "4"})

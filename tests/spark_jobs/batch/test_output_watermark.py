@@ -9,7 +9,7 @@ import pytest
 from floodmark.producers import Data, Mark, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import PromiseBrokenError
-from floodmark.spark_jobs import formats, read, write
+from floodmark.spark_jobs import ReadOptions, WriteOptions, formats, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
 
@@ -32,13 +32,14 @@ class Feed:
 
     def rows(self, **options):
         if self._rows is None:
-            given = {
-                "topics": self.topic,
-                "value": formats.json("k STRING, at TIMESTAMP"),
-                "event_time": "at",
-                **options,
-            }
-            self._rows = read(self._spark, bootstrap_servers=self._kafka.bootstrap_servers, **given)
+            self._rows = read(
+                self._spark,
+                topics=self.topic,
+                value=formats.json("k STRING, at TIMESTAMP"),
+                event_time="at",
+                bootstrap_servers=self._kafka.bootstrap_servers,
+                options=ReadOptions(**options),
+            )
         return self._rows
 
     def send(self, *times, key="k"):
@@ -124,8 +125,8 @@ def test_no_row_comes_behind_a_mark(kafka, topic, feeds, checkpoint, name, windo
         feed.producer.end()
     out, batches = topic(1), []
     query = QUERIES[name](*feeds, max_offsets_per_trigger=10)
-    options = {"windows_close": windows_close, "on_batch": batches.append, **_OUTPUT}
-    write(query, topic=out, checkpoint_location=checkpoint, **options).awaitTermination(_LIMIT)
+    options = WriteOptions(windows_close=windows_close, on_batch=batches.append)
+    write(query, topic=out, checkpoint_location=checkpoint, options=options, **_OUTPUT).awaitTermination(_LIMIT)
     marks, rows = kept_promises(kafka.config, out)
     assert rows > 0
     assert len(marks) > 3
@@ -173,8 +174,9 @@ def test_a_window_behind_a_join_is_handed_on_when_the_join_is_complete(
     left.send(1)
     right.send(2)
     batches = []
+    options = WriteOptions(on_batch=batches.append)
     query = QUERIES["join, then a window"](left, right)
-    job = write(query, topic=topic(1), checkpoint_location=checkpoint, on_batch=batches.append, **_OUTPUT)
+    job = write(query, topic=topic(1), checkpoint_location=checkpoint, options=options, **_OUTPUT)
     for feed in feeds:
         feed.mark(watermark)
     until(lambda: job.watermark == _BASE + watermark, "the watermark")

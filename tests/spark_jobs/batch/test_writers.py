@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from floodmark.schemas.errors import JobFailedError
-from floodmark.spark_jobs import write
+from floodmark.spark_jobs import WriteOptions, write
 from floodmark.spark_jobs.batch.sinks import FunctionSink
 from support.counting import WIDTH, read_events, windowed
 from support.harness import Stream, until
@@ -76,7 +76,7 @@ def test_counts_are_the_same_whatever_the_writer_does(spark, kafka, stream, chec
         writer=lambda frame, batch_id: WRITERS[batch_id % len(WRITERS)](frame),
         job="counts",
         checkpoint_location=checkpoint,
-        on_batch=batches.append,
+        options=WriteOptions(on_batch=batches.append),
     )
     job.awaitTermination(_LIMIT)
     counts = job.counts

@@ -12,7 +12,7 @@ from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import EventTimeShiftError, UsageError
-from floodmark.spark_jobs import drop_duplicates_within, event_time, formats, read
+from floodmark.spark_jobs import ReadOptions, drop_duplicates_within, event_time, formats, read
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
 from support.json_source import BASE, LIMIT, keep, windows
@@ -200,7 +200,7 @@ def test_what_an_injector_has_adjusted_counts_in_a_job_with_defaults(spark, kafk
         value=formats.json("at TIMESTAMP", unit="ms"),
         event_time="at",
         bootstrap_servers=kafka.bootstrap_servers,
-        max_offsets_per_trigger=300,
+        options=ReadOptions(max_offsets_per_trigger=300),
     )
     job, found = keep(windows(events), checkpoint)
     job.awaitTermination(LIMIT)

@@ -110,7 +110,7 @@ def test_what_stands_before_the_start_is_not_lost(kafka, source, rows, checkpoin
         "startingoffsets": {"startingoffsets": json.dumps({source.topic: position})},
         "latest": {"startingOffsets": "latest"},
     }
-    job, kept = keep(rows(options=options[how]), checkpoint)
+    job, kept = keep(rows(source_options=options[how]), checkpoint)
     if how == "latest":
         job.processAllAvailable(LIMIT)
     source.send(BASE + 30, BASE + 31)

@@ -1,0 +1,32 @@
+"""The rarer settings of `read` and `write` are checked where they are made, not when the job has run for a while."""
+
+from dataclasses import FrozenInstanceError
+from datetime import timedelta
+
+import pytest
+from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs import ReadOptions, WriteOptions
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "said"),
+    [
+        (ReadOptions, {"percentile": 0}, "percentile is 0, expected 1 to 100"),
+        (ReadOptions, {"percentile": 101}, "percentile is 101, expected 1 to 100"),
+        (ReadOptions, {"max_offsets_per_trigger": 0}, "max_offsets_per_trigger is 0, expected 1 or more"),
+        (WriteOptions, {"watermark_hold": timedelta(seconds=-1)}, "watermark_hold is .*, expected 0 or more"),
+        (WriteOptions, {"delivery": "at-most-once"}, "delivery is 'at-most-once', expected 'exactly-once' or"),
+        (WriteOptions, {"windows_close": "before"}, "windows_close is 'before', expected 'after' or 'at'"),
+    ],
+)
+def test_an_option_out_of_its_bounds_is_refused_when_it_is_made(kind, wrong, said):
+    with pytest.raises(UsageError, match=said):
+        kind(**wrong)
+
+
+def test_options_cannot_be_changed_behind_a_job_and_show_no_secret():
+    options = ReadOptions(client={"sasl.password": "open"}, source_options={"kafka.sasl.jaas.config": "open"})
+    assert "open" not in repr(options)
+    assert "open" not in repr(WriteOptions(client={"sasl.password": "open"}, sink_options={"a": "open"}))
+    with pytest.raises(FrozenInstanceError):
+        options.percentile = 50
