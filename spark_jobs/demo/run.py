@@ -1,11 +1,11 @@
-"""Run the demo from end to end: broker, sources, two Spark jobs, a bystander, and the comparison at the end."""
+"""Run the demo from end to end: broker, sources, two Spark jobs, an observer, and the comparison at the end."""
 
 import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from floodmark.producers.embedded.jars import java
 from floodmark.schemas.errors import DeadlineError, UsageError
 from floodmark.spark_jobs.demo import aircraft_sessions, batch, guessed_delay, session_means
 from floodmark.spark_jobs.demo import flights as source
+from floodmark.spark_jobs.demo.outcome import Guess, Outcome
 from floodmark.spark_jobs.demo.processes import Children
 from floodmark.spark_jobs.demo.schemas import codec_of
 from floodmark.spark_jobs.demo.watch import Watch
@@ -52,62 +53,9 @@ class Options:
         return self.seconds or min(45.0, max(12.0, self.days / 4))
 
 
-@dataclass(slots=True)
-class Guess:
-    """What plain ``withWatermark`` did with one guessed delay."""
-
-    guess: str
-    dropped: int
-    wrong_sessions: int
-
-
-@dataclass(slots=True)
-class Outcome:
-    """All the demo found out."""
-
-    days: int
-    flights: int
-    cancelled: int
-    lost: int
-    sessions: int
-    windows: int
-    differing_sessions: int
-    differing_windows: int
-    late: int
-    unreadable: int
-    records: dict[str, int]
-    rows_read: dict[str, int] | None
-    crashes: int
-    lag_hours: float
-    guesses: list[Guess]
-    seconds: float
-    picture: str
-    results: pd.DataFrame = field(repr=False)
-
-    @property
-    def equal(self) -> bool:
-        """Whether the stream equals the batch computation, row by row, with nothing late and one scan."""
-        exact = not (self.differing_sessions or self.differing_windows or self.late or self.unreadable)
-        scanned = self.rows_read is None or all(
-            self.rows_read[topic] == self.records[topic] for topic in self.rows_read
-        )
-        return exact and scanned
-
-    def to_json(self) -> str:
-        """Return it as JSON, the results included."""
-        plain = {name: value for name, value in _fields(self) if name != "results"}
-        plain["guesses"] = [asdict(guess) for guess in self.guesses]
-        return json.dumps({"equal": self.equal, **plain, "results": self.results.to_dict("records")}, default=str)
-
-
-def _fields(outcome: Outcome) -> Iterator[tuple[str, Any]]:
-    for name in Outcome.__dataclass_fields__:
-        yield name, getattr(outcome, name)
-
-
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where the demo is, for whoever shows it."""
+    """How far the demo is: what it does, of how many flights in all, each topic's data records and watermark."""
 
     doing: str
     total: int
@@ -134,13 +82,13 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
 
     Args:
         options: what the user chose.
-        show: is told where the demo is, several times a second.
+        show: called several times a second with how far the demo is.
 
     Returns:
-        The outcome, and what the bystander saw.
+        The outcome, and what the observer read.
 
     Raises:
-        JobFailedError, DeadlineError, InfrastructureError: nothing is left running.
+        JobFailedError, DeadlineError, InfrastructureError: all that was started has been stopped.
     """
     began = time.monotonic()
     java()
@@ -149,8 +97,8 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
     local_jars()
     _clear(options.directory)
     every = source.load(options.days)
-    told = source.landed(every)
-    show(Moment("starting Kafka", len(told), {}, {}))
+    landed = source.landed(every)
+    show(Moment("starting Kafka", len(landed), {}, {}))
     with ExitStack() as stack:
         servers = stack.enter_context(_broker(options))
         config = {"bootstrap.servers": servers}
@@ -160,10 +108,10 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
         watch = Watch(config, codecs, (source.TOPIC, "landed"))
         stack.callback(watch.close)
         children = stack.enter_context(Children(options.directory, servers))
-        flow = _Flow(options, watch, children, len(told), show)
+        flow = _Flow(options, watch, children, len(landed), show)
         flow.stream()
         guesses = flow.guess()
-        outcome = flow.compare(every, told, guesses)
+        outcome = flow.compare(every, landed, guesses)
     if not options.keep:
         _clear_state(options.directory)
     outcome.seconds = round(time.monotonic() - began, 1)
@@ -171,7 +119,7 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
 
 
 def _clear(directory: Path) -> None:
-    """Take away what an earlier run left."""
+    """Remove what an earlier run left."""
     directory.mkdir(parents=True, exist_ok=True)
     _clear_state(directory)
     for pattern in ("*.jsonl", "*.log", "start"):
@@ -185,9 +133,9 @@ def _clear_state(directory: Path) -> None:
 
 
 def _refuse_used_topics(config: dict[str, str]) -> None:
-    there = existing_topics(config) & set(_STAGES)
-    if there:
-        raise UsageError(reason=f"topics {', '.join(sorted(there))} exist already; delete them, or use another cluster")
+    used = existing_topics(config) & set(_STAGES)
+    if used:
+        raise UsageError(reason=f"topics {', '.join(sorted(used))} exist already; delete them, or use another cluster")
 
 
 class _Flow:
@@ -233,7 +181,7 @@ class _Flow:
         if self._options.crash:
             for child, share in ((first, 0.4), (second, 0.6)):
                 due = int(share * self._total)
-                self._until(partial(self._told, due), "streaming")
+                self._until(partial(self._has_written, due), "streaming")
                 child.crash()
                 self._crashes += 1
         self._until(lambda: self._watch.ended(session_means.TOPIC), "streaming")
@@ -251,23 +199,23 @@ class _Flow:
             batches=[min(160, max(40, self._options.days)), 8],
         )
         self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
-        said = [json.loads(line) for line in child.lines()]
-        return [Guess(line["guess"], line["dropped"], line["wrong"]) for line in said]
+        found = [json.loads(line) for line in child.lines()]
+        return [Guess(line["guess"], line["dropped"], line["wrong"]) for line in found]
 
-    def compare(self, every: pd.DataFrame, told: pd.DataFrame, guesses: list[Guess]) -> Outcome:
-        """Hold the stream against the batch computation."""
+    def compare(self, every: pd.DataFrame, landed: pd.DataFrame, guesses: list[Guess]) -> Outcome:
+        """Compare the stream with the batch computation."""
         self._show(self._moment("comparing with a batch computation"))
         watch = self._watch
-        truth = batch.sessions(told, self._options.gap)
+        truth = batch.sessions(landed, self._options.gap)
         means = batch.means(truth, session_means.WINDOW)
         streamed = watch.rows(session_means.TOPIC).sort_values("window_start").reset_index(drop=True)
         summaries = [self._summary(name) for name in ("aircraft-sessions", "session-means")]
         never_departed = int(every["departed"].isna().sum())
         return Outcome(
             days=self._options.days,
-            flights=len(told),
+            flights=len(landed),
             cancelled=never_departed,
-            lost=len(every) - len(told) - never_departed,
+            lost=len(every) - len(landed) - never_departed,
             sessions=len(truth),
             windows=len(means),
             differing_sessions=batch.differences(watch.rows(aircraft_sessions.TOPIC), truth),
@@ -291,7 +239,7 @@ class _Flow:
             results=streamed,
         )
 
-    def _told(self, flights: int) -> bool:
+    def _has_written(self, flights: int) -> bool:
         return self._watch.count(source.TOPIC) >= flights
 
     def _summary(self, child: str) -> dict[str, Any]:

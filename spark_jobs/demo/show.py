@@ -1,4 +1,4 @@
-"""What people see of the demo: progress while it runs, a table and an account at its end."""
+"""What the demo prints: progress while it runs, a table and a summary at its end."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
-from floodmark.spark_jobs.demo.run import Moment, Outcome
+from floodmark.spark_jobs.demo.outcome import Outcome
+from floodmark.spark_jobs.demo.run import Moment
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -31,15 +32,14 @@ def progress(console: Console) -> Iterator[Callable[[Moment], None]]:
 
 def _plain(console: Console) -> Callable[[Moment], None]:
     began = time.monotonic()
-    said: list[float] = []
-    doing: list[str] = [""]
+    printed, doing = -_PLAIN_INTERVAL, ""
 
     def show(moment: Moment) -> None:
+        nonlocal printed, doing
         now = time.monotonic()
-        if moment.doing == doing[0] and said and now - said[-1] < _PLAIN_INTERVAL:
+        if moment.doing == doing and now - printed < _PLAIN_INTERVAL:
             return
-        doing[0] = moment.doing
-        said.append(now)
+        printed, doing = now, moment.doing
         stages = ", ".join(f"{topic} {count:,}" for topic, count in moment.counts.items())
         console.print(f"{now - began:5.0f} s  {moment.doing}" + (f": {stages}" if stages else ""), highlight=False)
 
@@ -61,7 +61,7 @@ def _panel(moment: Moment, seconds: float) -> Group:
 
 
 def when(watermark: int | None) -> str:
-    """Say a watermark to a person.
+    """Return a watermark as a person reads it.
 
     >>> when(None), when(END_OF_TIME), when(1356998400000)
     ('unknown', 'ended', '2013-01-01 00:00')
@@ -90,7 +90,7 @@ def results_table(outcome: Outcome) -> Table:
 
 
 def account(console: Console, outcome: Outcome) -> None:
-    """Print what was found out."""
+    """Print the outcome."""
     console.print(results_table(outcome))
     console.print()
     out = f"{outcome.cancelled:,} cancelled and {outcome.lost:,} diverted or lost, left out on both sides"

@@ -1,4 +1,4 @@
-"""What the demo's two jobs share: run until all input has ended, and tell each batch as a line of JSON."""
+"""What the demo's two jobs share: run until all input has ended, and print each batch as a line of JSON."""
 
 import json
 import sys
@@ -12,15 +12,15 @@ def run_stage(start: Callable[[Callable[[Batch], None]], Job]) -> None:
     """Start a job and wait for its end; the last line of JSON sums it up.
 
     Args:
-        start: is given what to tell each batch to, and returns the job.
+        start: called with the function that takes each batch, ``WriteOptions.on_batch``; returns the job.
     """
-    job = start(lambda batch: _say(batch.to_json()))
-    _say(json.dumps({"job": job.name, "started": True}))
+    job = start(lambda batch: _print(batch.to_json()))
+    _print(json.dumps({"job": job.name, "started": True}))
     job.awaitTermination()
     read = sum(progress["numInputRows"] for progress in job.query.recentProgress)
-    _say(json.dumps({"job": job.name, "numInputRows": read, "batches": len(job.query.recentProgress), **job.counts}))
+    _print(json.dumps({"job": job.name, "numInputRows": read, "batches": len(job.query.recentProgress), **job.counts}))
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What a bystander sees of the running demo: it reads all three topics, and follows their watermarks by the clock."""
+"""An observer of the running demo: it reads all three topics, and notes their watermarks by the clock."""
 
 import time
 from collections.abc import Mapping
@@ -20,16 +20,15 @@ class Line:
 
 
 class Watch:
-    """Follow topics from their beginning.
+    """Read topics from their beginning.
 
     Args:
         config: how to reach Kafka.
         codecs: the value codec of each topic.
-        clock: the topic and field that tell the simulated present: ``("flights", "landed")``.
+        clock: the topic and the field whose newest time is the simulated present: ``("flights", "landed")``.
     """
 
     def __init__(self, config: Mapping[str, Any], codecs: Mapping[str, AvroCodec], clock: tuple[str, str]) -> None:
-        """Begin to read."""
         self.observer = Observer(config, list(codecs))
         self.lines = {topic: Line() for topic in codecs}
         self.present = Line()
@@ -40,7 +39,7 @@ class Watch:
         self._began = time.monotonic()
 
     def poll(self) -> None:
-        """Read what has come."""
+        """Read the new records."""
         clock_topic, clock_field = self._clock
         for record in self.observer.poll():
             if isinstance(record, Data) and record.value is not None:
@@ -71,13 +70,13 @@ class Watch:
         return sum(self.observer.counts[topic].values())
 
     def watermark(self, topic: str) -> int | None:
-        """Return a topic's watermark."""
+        """Return a topic's watermark, epoch milliseconds; ``None``: unknown."""
         return self.observer.trackers[topic].watermark
 
     def ended(self, topic: str) -> bool:
-        """Tell whether all sources of a topic have ended."""
+        """Return whether all sources of a topic have ended."""
         return self.observer.trackers[topic].ended
 
     def close(self) -> None:
-        """Stop reading."""
+        """Close the consumer."""
         self.observer.close()

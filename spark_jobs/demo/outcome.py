@@ -1,0 +1,54 @@
+"""What the demo found, to print, to draw, or to hand on as JSON."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+import pandas as pd
+
+
+@dataclass(slots=True)
+class Guess:
+    """What plain ``withWatermark`` did with one guessed delay."""
+
+    guess: str
+    dropped: int
+    wrong_sessions: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All that the demo found."""
+
+    days: int
+    flights: int
+    cancelled: int
+    lost: int
+    sessions: int
+    windows: int
+    differing_sessions: int
+    differing_windows: int
+    late: int
+    unreadable: int
+    records: dict[str, int]
+    rows_read: dict[str, int] | None
+    crashes: int
+    lag_hours: float
+    guesses: list[Guess]
+    seconds: float
+    picture: str
+    results: pd.DataFrame
+
+    @property
+    def equal(self) -> bool:
+        """Whether the stream equals the batch computation, row by row, with nothing late and one scan."""
+        exact = not (self.differing_sessions or self.differing_windows or self.late or self.unreadable)
+        scanned = self.rows_read is None or all(
+            self.rows_read[topic] == self.records[topic] for topic in self.rows_read
+        )
+        return exact and scanned
+
+    def to_json(self) -> str:
+        """Return it as JSON, the results included."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        results = {"guesses": [asdict(guess) for guess in self.guesses], "results": self.results.to_dict("records")}
+        return json.dumps({"equal": self.equal, **named, **results}, default=str)
