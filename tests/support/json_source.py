@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, explicit
-from floodmark.spark_jobs import Job, WriteOptions, formats, read, write
+from floodmark.spark_jobs import Job, ReadOptions, WriteOptions, formats, read, write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.options import with_options
