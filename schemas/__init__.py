@@ -1,6 +1,7 @@
 """The contract: what a watermark record is, on the wire and in meaning, and how records combine.  Pure Python.
 
-`records` says what exists, `codec` turns it to bytes and back, `tracker` combines it, `errors` names what can go wrong.
+`records` defines the watermark record (*mark* for short), `codec` turns it to bytes and back, `classify` tells it from
+data, `tracker` combines marks, `counts` and `checker` hold them against the log, `errors` names what can go wrong.
 ``SPEC.md`` in this folder says the same without a programming language, ``vectors.json`` as bytes.
 """
 

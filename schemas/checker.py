@@ -44,7 +44,7 @@ class Fault(Enum):
     UNREADABLE_TOPIC = "unreadable topic"
     """Not one data record of the topic has an event time: the wrong schema, field or unit."""
     CONFLICTING_REPLAY = "conflicting replay"
-    """The same source, epoch and sequence said two different things."""
+    """Two different marks with the same source, epoch and sequence."""
     ZOMBIE = "zombie"
     """A mark of an older epoch, behind one of a newer."""
     MEMBERSHIP_CONFLICT = "membership conflict"
@@ -74,7 +74,7 @@ class Finding:
 
 @dataclass(slots=True)
 class _Source:
-    """What one source has said in one partition."""
+    """The marks of one source in one partition."""
 
     last: WatermarkRecord
     watermark: int | None = None
@@ -207,7 +207,10 @@ class Checker:
             source.promise(record.watermark)
             return
         if source.hashes.setdefault((record.epoch, record.sequence), digest) != digest:
-            yield Fault.CONFLICTING_REPLAY, f"mark {record.sequence} of epoch {record.epoch} said something else before"
+            yield (
+                Fault.CONFLICTING_REPLAY,
+                f"mark {record.sequence} of epoch {record.epoch} differs from an earlier one",
+            )
         if len(source.hashes) > _REPLAYS:
             source.hashes.popitem(last=False)
         last = source.last

@@ -113,7 +113,7 @@ class LateRecordError(UsageError):
 
 
 class EndedError(UsageError):
-    """A source was used after it said that it had ended."""
+    """A source was used after it had ended."""
 
     template = "source {source!r} has ended: it cannot {action}; start a new epoch to write again"
     source: str
@@ -249,7 +249,7 @@ class ResultError(FloodmarkError):
 
 
 class EventTimeShiftError(ResultError):
-    """A derived event time further before that of the input than `event_time` was told."""
+    """A derived event time further before that of the input than ``event_time(shift=)`` allows."""
 
     template = (
         "job {job!r}: a derived event time {event_time} is behind the watermark {watermark}, though event_time() "

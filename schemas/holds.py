@@ -23,7 +23,6 @@ class Hold:
     since: int | None = None
 
     def __str__(self) -> str:
-        """Say it to a person."""
         place = "/".join(
             str(p) for p in (self.holder.topic, self.holder.partition, self.holder.source) if p is not None
         )

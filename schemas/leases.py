@@ -49,7 +49,7 @@ class Clock:
         hand[2] = self.now
 
     def has_run_out(self, source: str) -> bool:
-        """Tell whether a source has been silent for longer than it said that it may be."""
+        """Tell whether a source has been silent for longer than its lease allows."""
         return self.now > self.expiry(source)
 
     def expiry(self, source: str) -> int:

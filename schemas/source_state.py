@@ -1,4 +1,4 @@
-"""What one source has said: in one partition, and in all partitions of a topic together.  Pure."""
+"""The last statement of a source in one partition, and in all partitions of a topic together.  Pure."""
 
 from enum import Enum
 from typing import Any, Final
@@ -27,7 +27,7 @@ class Verdict(Enum):
 
 
 class Member:
-    """What the partitions of a topic together say of one source."""
+    """One source over all partitions of a topic."""
 
     __slots__ = ("active_partitions", "reach", "unended_partitions", "version")
 
@@ -101,7 +101,11 @@ class SourceState:
         return Verdict.AFTER_END if self.status is Status.ENDED else None
 
     def replace(self, record: WatermarkRecord, log_time: int) -> Verdict:
-        """Take the next statement in the place of the last one, but for ``version``, ``lease`` and ``active``."""
+        """Replace the last statement by the next one, but for ``version``, ``lease`` and ``active``.
+
+        Returns:
+            ACCEPTED, or REGRESSED where the watermark is below the last one of this epoch, which stays.
+        """
         if record.epoch != self.epoch:
             self.epoch, self.watermark = record.epoch, None
             self.log_time = self.since = log_time

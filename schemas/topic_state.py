@@ -58,7 +58,7 @@ class TopicState:
         return islice(missing, most)
 
     def apply(self, record: WatermarkRecord, number: int, log_time: int, counts: Counter[str]) -> Verdict:
-        """Take one record of a partition in; one that is ignored changes nothing."""
+        """Apply one mark of a partition; one that is ignored changes nothing."""
         name, membership, roster = record.source, record.membership, self.roster
         version = membership.version
         if version < roster.version:

@@ -47,7 +47,7 @@ SNAPSHOT_FORMAT: Final = 2
 class Tracker:
     """Progress of one stage over its input topics.
 
-    Feed it every watermark record with `apply`, in the order of each partition; then ask `advance`.  Records of
+    Give it every mark with `apply`, in the order of each partition; then call `advance`.  Records of
     different partitions may interleave in any way.
 
     Args:
@@ -66,6 +66,8 @@ class Tracker:
     12
     >>> print(tracker.holders()[0])
     flights/0/JFK: lowest watermark
+    >>> Tracker.restore(tracker.snapshot()).watermark
+    12
     """
 
     def __init__(self, topics: Collection[str]) -> None:
@@ -90,13 +92,13 @@ class Tracker:
         return self._watermark == END_OF_TIME
 
     def apply(self, record: WatermarkRecord, *, topic: str, partition: int, log_time: int) -> Verdict:
-        """Take one watermark record in.
+        """Apply one mark.
 
         Args:
-            record: what was read.
-            topic: where; must be one of the stage's topics.
-            partition: where.
-            log_time: the Kafka timestamp of the record, epoch milliseconds.
+            record: the mark.
+            topic: the topic it was read from, one of the stage's.
+            partition: the partition it was read from.
+            log_time: its Kafka timestamp, epoch milliseconds.
 
         Returns:
             What became of it.  The record counts only where this is ACCEPTED or REGRESSED.
@@ -106,26 +108,26 @@ class Tracker:
         return verdict
 
     def apply_unreadable(self, source: str | None, *, topic: str, partition: int, offset: int, log_time: int) -> bool:
-        """Take in that a value under a source's mark key could not be read.
+        """Apply a mark whose value could not be read.
 
-        What it said is not known: it may have begun anew with a lower watermark.  So the partition is unknown, and the
-        watermark stays, until the next record of this source there is accepted, or is ignored for its old version
+        Its content is not known: it may have begun an epoch with a lower watermark.  So the partition is unknown, and
+        the watermark stays, until the next record of this source there is accepted, or is ignored for its old version
         alone; also where the source was idle, had ended, or its lease had run out.
 
         Args:
             source: as its key names it, see `records.source_of`; ``None``: no source can have that id.
-            topic: where; must be one of the stage's topics.
-            partition: where.
-            offset: where; one that was taken in before, or lies behind such a one, changes nothing.
-            log_time: the Kafka timestamp of the record, epoch milliseconds.
+            topic: the topic it was read from, one of the stage's.
+            partition: the partition it was read from.
+            offset: its offset; one that is not above an offset applied before changes nothing.
+            log_time: its Kafka timestamp, epoch milliseconds.
 
         Returns:
-            Whether it holds.  The mark of a source that has never spoken in the topic does not.
+            Whether it holds the watermark.  The mark of a source without any readable mark in the topic does not.
         """
         return source is not None and self._topics[topic].apply_unreadable(source, partition, offset, log_time)
 
     def advance(self) -> int | None:
-        """Combine all that was applied.
+        """Combine all marks that were applied.
 
         Returns:
             The new watermark where it moved forward, else ``None``.
