@@ -1,5 +1,6 @@
 """The command ``floodmark``."""
 
+import sys
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import entry_points, version
@@ -21,7 +22,7 @@ from floodmark.producers.cli.options import (
     substreams,
     text_file,
 )
-from floodmark.producers.clients.metrics import serve_metrics
+from floodmark.producers.clients.exporter import serve_metrics
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.producers.injector.injected import decisions_of
@@ -230,9 +231,14 @@ def tail(  # each is an option of the command line
 
 
 def main() -> None:
-    """Run the command, with those that installed packages add: ``demo`` needs Spark, which nothing here imports."""
-    for command in entry_points(group="floodmark.commands"):
-        app.command(command.name)(command.load())
+    """Run the command.
+
+    Installed packages add commands by the entry-point group ``floodmark.commands``: ``demo``, which imports Spark where
+    that is installed.  They are loaded unless the first argument shows that none of them is asked for.
+    """
+    if not {"check", "inject", "tail", "--version"} & set(sys.argv[1:2]):
+        for command in entry_points(group="floodmark.commands"):
+            app.command(command.name)(command.load())
     run_command(app)
 
 

@@ -1,14 +1,11 @@
-"""What is measured of time handling, as plain values, and for Prometheus.
+"""What is measured of time handling, as plain values.
 
 The names and meanings follow Azure Stream Analytics' metrics (late, early and out-of-order input events, watermark
-delay); the README says what each is likely to be caused by.  `Metrics` is plain; `PrometheusExporter` needs the extra
-``floodmark[metrics]``.
+delay); the README says what each is likely to be caused by.
 """
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
-
-from floodmark.schemas.errors import UsageError
 
 MEANINGS: Final = {
     "records": "Records read.",
@@ -21,7 +18,7 @@ MEANINGS: Final = {
     "lost": "Rows that marks have counted and that are not there.",
     "surplus": "Rows that no mark has counted.",
     "fenced": "Marks of older epochs or memberships: zombies.",
-    "watermark_delay_seconds": "Wall clock less the watermark; -1: the watermark is unknown.",
+    "watermark_delay_seconds": "Wall clock less the watermark; NaN: the watermark is unknown.",
     "processing_time_delay_seconds": "Age of the oldest record that is not yet acknowledged; 0: there is none.",
 }
 
@@ -47,7 +44,8 @@ class Metrics:
     lost: int = 0
     surplus: int = 0
     fenced: int = 0
-    watermark_delay_seconds: float = -1.0
+    watermark_delay_seconds: float | None = None
+    """``None``: the watermark is unknown."""
     processing_time_delay_seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,59 +53,14 @@ class Metrics:
         return asdict(self)
 
 
-def delay(now: int, watermark: int | None) -> float:
-    """Return how far a watermark is behind the clock, seconds; -1 where it is unknown, 0 where it is ahead.
+def delay(now: int, watermark: int | None) -> float | None:
+    """Return how far a watermark is behind the clock, seconds, 0 where it is ahead; ``None``: it is unknown.
+
+    Args:
+        now: wall clock, epoch milliseconds.
+        watermark: epoch milliseconds.
 
     >>> delay(5_000, 3_500), delay(5_000, None)
-    (1.5, -1.0)
+    (1.5, None)
     """
-    return -1.0 if watermark is None else max(0.0, (now - watermark) / 1_000)
-
-
-class PrometheusExporter:
-    """Gauges named ``floodmark_<metric>`` with the labels ``kind`` and ``name``.
-
-    Args:
-        registry: of prometheus-client; default: its global one.
-
-    Raises:
-        UsageError: where prometheus-client is not installed.
-    """
-
-    def __init__(self, registry: Any = None) -> None:  # noqa: ANN401  # of an extra
-        """Register them."""
-        try:
-            from prometheus_client import REGISTRY, Gauge  # noqa: PLC0415  # an extra
-        except ImportError as error:
-            raise UsageError(reason="metrics need prometheus-client: pip install 'floodmark[metrics]'") from error
-        self.registry = registry or REGISTRY
-        self._gauges = {
-            name: Gauge(f"floodmark_{name}", meaning, ["kind", "name"], registry=self.registry)
-            for name, meaning in MEANINGS.items()
-        }
-
-    def update(self, metrics: Metrics) -> None:
-        """Show new values."""
-        values = metrics.as_dict()
-        for name, gauge in self._gauges.items():
-            gauge.labels(kind=metrics.kind, name=metrics.name).set(values[name])
-
-
-def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra
-    """Serve Prometheus metrics on the loopback address.
-
-    Args:
-        port: where.
-        registry: see `PrometheusExporter`.
-
-    Raises:
-        UsageError: where prometheus-client is not installed or the port is taken.
-    """
-    exporter = PrometheusExporter(registry)
-    from prometheus_client import start_http_server  # noqa: PLC0415  # an extra
-
-    try:
-        start_http_server(port, addr="127.0.0.1", registry=exporter.registry)
-    except OSError as error:
-        raise UsageError(reason=f"metrics cannot be served on port {port}: {error}; choose another") from error
-    return exporter
+    return None if watermark is None else max(0.0, (now - watermark) / 1_000)

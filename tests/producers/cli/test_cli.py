@@ -4,12 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
 from support.harness import EVENT, events
 
+ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main"]
 
 
@@ -31,6 +35,42 @@ def test_help_states_usage_and_exit_status(command):
     assert "Usage" in done.stdout
     if command:
         assert "Exit status" in done.stdout
+
+
+def test_the_package_declares_the_commands_that_join():
+    declared = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    joined = {command.name: command.value for command in entry_points(group="floodmark.commands")}
+    assert declared["floodmark.commands"] == joined
+    assert all(callable(command.load()) for command in entry_points(group="floodmark.commands"))
+
+
+def test_the_version_is_shown_and_no_spark_is_imported():
+    done = floodmark("--version", PYTHONPROFILEIMPORTTIME="1")
+    assert done.stdout.startswith("floodmark ")
+    assert "confluent_kafka" in done.stderr
+    assert "pyspark" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "position", "expected"),
+    [
+        ("floodmark ", 1, {"check", "demo", "inject", "tail"}),
+        ("floodmark inject --on-", 2, {"--on-late", "--on-out-of-order"}),
+        ("floodmark tail --until", 2, {"--until-end"}),
+    ],
+)
+def test_the_shell_completes_commands_and_options(words, position, expected):
+    script = "import sys; sys.argv = ['floodmark']; from floodmark.producers.cli.main import main; main()"
+    completing = {"_FLOODMARK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, **completing},
+    )
+    assert expected <= set(done.stdout.split())
 
 
 @pytest.mark.parametrize(

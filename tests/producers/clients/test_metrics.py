@@ -1,12 +1,14 @@
 """Metrics: a plain snapshot, and the same for Prometheus, over HTTP on the loopback address."""
 
+import json
 import socket
 import urllib.request
 from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedProducer, ascending
-from floodmark.producers.clients.metrics import MEANINGS, Metrics, PrometheusExporter, delay, serve_metrics
+from floodmark.producers.clients.exporter import PrometheusExporter, serve_metrics
+from floodmark.producers.clients.metrics import MEANINGS, Metrics, delay
 from floodmark.schemas.errors import UsageError
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -21,7 +23,7 @@ def test_every_metric_has_a_meaning_and_a_cause_in_the_reference():
 
 
 def test_delays():
-    assert [delay(10_000, watermark) for watermark in (None, 4_000, 20_000)] == [-1.0, 6.0, 0.0]
+    assert [delay(10_000, watermark) for watermark in (None, 4_000, 20_000)] == [None, 6.0, 0.0]
 
 
 def test_prometheus_shows_the_same_numbers():
@@ -32,6 +34,16 @@ def test_prometheus_shows_the_same_numbers():
     assert 'floodmark_late_events{kind="job",name="clicks"} 2.0' in text
     assert 'floodmark_watermark_delay_seconds{kind="job",name="clicks"} 1.5' in text
     assert 'floodmark_records{kind="job",name="views"} 1.0' in text
+
+
+def test_an_unknown_watermark_has_no_delay_in_any_form():
+    unknown = Metrics("job", "views")
+    assert json.loads(json.dumps(unknown.as_dict()))["watermark_delay_seconds"] is None
+    exporter = PrometheusExporter(CollectorRegistry())
+    exporter.update(unknown)
+    assert (
+        'floodmark_watermark_delay_seconds{kind="job",name="views"} NaN' in generate_latest(exporter.registry).decode()
+    )
 
 
 def test_they_are_served_on_loopback():
@@ -48,7 +60,7 @@ def test_they_are_served_on_loopback():
 @pytest.mark.kafka
 def test_a_source_tells_its_own(kafka, topic):
     with WatermarkedProducer(kafka.config, topic=topic(1), source="web", strategy=ascending()) as producer:
-        assert producer.metrics().watermark_delay_seconds == -1
+        assert producer.metrics().watermark_delay_seconds is None
         for time in (5, 9):
             producer.produce(b"", event_time=time)
         producer.flush()
@@ -58,4 +70,5 @@ def test_a_source_tells_its_own(kafka, topic):
         metrics = producer.metrics()
     assert (metrics.kind, metrics.name, metrics.records, metrics.late_events) == ("source", "web", 3, 1)
     assert metrics.processing_time_delay_seconds == 0
+    assert metrics.watermark_delay_seconds is not None
     assert metrics.watermark_delay_seconds > 1_000_000
