@@ -10,8 +10,9 @@ import signal
 import sys
 from collections.abc import Callable
 
+from floodmark.producers.clients.transaction import Transaction
 from floodmark.spark_jobs import local_session
-from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink, Sink
+from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.engine import Engine
 from support.counting import counted, read_events, windowed
@@ -20,7 +21,7 @@ STEPS = {
     "before the batch runs": ("consume", "before"),
     "after the batch ran, before its snapshot": ("store", "before"),
     "after the snapshot, before the transaction": ("commit", "before"),
-    "inside the transaction": ("marks", "after"),
+    "inside the transaction": ("commit_transaction", "before"),
     "after the transaction, before the watermark is set": ("commit", "after"),
     "after the watermark is set, during Spark's commit": ("set_watermark", "after"),
 }
@@ -34,11 +35,11 @@ def _kill_at(owner: type, name: str, when: str, batches: int) -> None:
         calls[0] += 1
         due = calls[0] >= batches
         if due and when == "before":
+            if owner is Transaction:
+                args[0].producer.flush(30)  # the records are at the broker, the transaction is open
             os.kill(os.getpid(), signal.SIGKILL)
         result = original(*args, **kwargs)
         if due and when == "after":
-            if owner is Sink or name == "_produce_marks":
-                args[0]._producer.flush(30)  # noqa: SLF001  # the records are at the broker, the transaction is open
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
@@ -55,7 +56,7 @@ def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches
             "consume": (sink, "consume"),
             "store": (Snapshots, "store"),
             "commit": (sink, "commit"),
-            "marks": (sink, "_produce_marks"),
+            "commit_transaction": (Transaction, "commit"),
             "set_watermark": (Engine, "set_watermark"),
         }[what]
         _kill_at(owner, name, when, int(batches))
