@@ -1,0 +1,144 @@
+"""Errors of what runs: machine and cluster, the results of a query, a job that failed or took too long.  Pure."""
+
+from floodmark.schemas.errors.base import FloodmarkError
+
+
+class ResultError(FloodmarkError):
+    """Rows of a query that contradict what its job has said of them."""
+
+
+class EventTimeShiftError(ResultError):
+    """A derived event time further before that of the input than ``event_time(shift=)`` allows."""
+
+    template = (
+        "job {job!r}: a derived event time {event_time} is behind the watermark {watermark}, though event_time() "
+        "allows for {shift}: operators would drop the row; give a larger shift= and a new checkpoint_location"
+    )
+    job: str
+    event_time: int
+    watermark: int | None
+    shift: object
+
+
+class InfrastructureError(FloodmarkError):
+    """Something on the machine or the network is not as it must be."""
+
+
+class BrokerUnavailableError(InfrastructureError):
+    """No Kafka broker answered."""
+
+    template = "no Kafka broker answered at {bootstrap_servers} within {seconds} s: {reason}"
+    bootstrap_servers: object
+    seconds: float
+    reason: str
+
+
+class UnknownTopicError(InfrastructureError):
+    """A topic that is not there."""
+
+    template = "topic {topic!r} does not exist on {bootstrap_servers}; create it, or check the name"
+    topic: str
+    bootstrap_servers: object
+
+
+class DeliveryError(InfrastructureError):
+    """Records that Kafka did not take."""
+
+    template = (
+        "source {source!r}: {failed} record(s) for topic {topic!r} were not delivered, the first because of: {reason}; "
+        "the watermark is held at {held_at} below them; send them again (WatermarkedProducer.resend) or start a new "
+        "epoch"
+    )
+    source: str
+    failed: int
+    topic: str
+    reason: str
+    held_at: int | None
+
+
+class FencedError(InfrastructureError):
+    """Another instance with the same identity has taken over."""
+
+    template = "job {job!r} was fenced: another instance with the same name is writing to {topic!r}; stop one of them"
+    job: str
+    topic: str
+
+
+class InjectorError(InfrastructureError):
+    """An injection that cannot go on."""
+
+    template = "injector {source!r}: {reason}; {advice}"
+    source: str
+    reason: str
+    advice: str
+
+
+class JavaError(InfrastructureError):
+    """No usable Java."""
+
+    template = "Java {expected} is needed, found {found}: {advice}"
+    expected: str
+    found: str
+    advice: str
+
+
+class EmbeddedKafkaError(InfrastructureError):
+    """The embedded Kafka did not come up, or its jars could not be fetched."""
+
+    template = "embedded Kafka: {reason}; see {log}"
+    reason: str
+    log: object
+
+
+class UnsupportedSparkError(InfrastructureError):
+    """A Spark whose engine lacks what the drive needs."""
+
+    template = (
+        "Spark {version} cannot be driven: {missing} is not reachable ({reason}); supported are classic sessions "
+        "(not Connect) of pyspark>=4.0,<5"
+    )
+    version: str
+    missing: str
+    reason: str
+
+
+class JobFailedError(FloodmarkError):
+    """A streaming query ended with an error."""
+
+    template = "job {job!r} failed: {reason}"
+    job: str
+    reason: str
+
+
+class DeadlineError(FloodmarkError):
+    """Something awaited did not happen in time."""
+
+    template = "{what} did not happen within {seconds} s; last seen: {last_seen}"
+    what: str
+    seconds: float | None
+    last_seen: object
+
+
+class PromiseBrokenError(ResultError):
+    """A job's output row lies behind the watermark that the job has already handed on."""
+
+    template = (
+        "job {job!r}: output row with event time {event_time} is behind the output watermark {watermark}, already "
+        "written to {topic!r}; stamp results with the end of their window, or set "
+        "WriteOptions(watermark_hold=), the longest time by which a result is stamped before its window closes"
+    )
+    job: str
+    event_time: int
+    watermark: int | None
+    topic: str | None
+
+
+class InvalidOutputError(ResultError):
+    """A job's output row that cannot be written."""
+
+    template = "job {job!r}: {count} output row(s) of batch {batch_id} have {reason}; {advice}"
+    job: str
+    count: int
+    batch_id: int
+    reason: str
+    advice: str

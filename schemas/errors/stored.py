@@ -1,0 +1,100 @@
+"""Errors of what is stored: records of a topic, and snapshots of progress, that cannot be used.  Pure."""
+
+from floodmark.schemas.errors.base import FloodmarkError
+
+
+class CorruptRecordError(FloodmarkError):
+    """A record in a topic that cannot be read.  Shells count it and go on; the watermark does not move."""
+
+
+class UnreadableMarkError(CorruptRecordError):
+    """A record under a mark key whose value is not a readable watermark record."""
+
+    template = "mark with key {key!r} cannot be read: {reason}"
+    key: bytes
+    reason: str
+
+
+class UnreadableValueError(CorruptRecordError):
+    """A data record whose value does not fit the expected schema."""
+
+    template = "value of {size} bytes does not read as {schema}: {reason}"
+    size: int
+    schema: str
+    reason: str
+
+
+class UnreadableTopicError(CorruptRecordError):
+    """An input has ended, and not one record of a topic had an event time: it was read with the wrong reader."""
+
+    template = (
+        "topic {topic!r}: none of its {count} data record(s) has a readable event time, so no result can come of it; "
+        "expected is what event_time reads, the first is in partition {partition} at offset {offset}: {cause}; "
+        "check the format of the values, the name of the field and its unit"
+    )
+    topic: str
+    count: int
+    partition: int
+    offset: int
+    cause: str
+
+
+class SnapshotError(FloodmarkError):
+    """Progress stored earlier that cannot be used."""
+
+
+class CorruptSnapshotError(SnapshotError):
+    """A snapshot that is there but cannot be read."""
+
+    template = "snapshot {where} cannot be read: {reason}; {advice}"
+    where: str
+    reason: str
+    advice: str
+
+
+class MissingSnapshotError(SnapshotError):
+    """Spark's checkpoint says a batch is done, but Floodmark's snapshot of it is not there."""
+
+    template = "batch {batch_id} is committed in {checkpoint_location}, but its snapshot is missing; {advice}"
+    batch_id: int
+    checkpoint_location: str
+    advice: str
+
+
+class ForeignCheckpointError(SnapshotError):
+    """A checkpoint location that belongs to another job."""
+
+    template = (
+        "checkpoint location {checkpoint_location} belongs to {found}, not to {expected}; "
+        "give each job a checkpoint_location of its own"
+    )
+    checkpoint_location: str
+    found: str
+    expected: str
+
+
+class ChangedQueryError(SnapshotError):
+    """A checkpoint whose state another version of the query has left."""
+
+    template = (
+        "job {job!r}: the state in {checkpoint_location} is that of another query; it had {stored!r}, now it is "
+        "{found!r}; use a new checkpoint_location and a new output topic, or, where both mean the same, start once "
+        "with --conf {setting}=true"
+    )
+    job: str
+    checkpoint_location: str
+    stored: str
+    found: str
+    setting: str
+
+
+class UnreadInputError(SnapshotError):
+    """A job that has ended, and records that came after the end."""
+
+    template = (
+        "job {job!r} has ended, and handed the end on; since then {records} record(s) came that it will not read: "
+        "{places}; use a new checkpoint_location and a new output topic to read the topics from their beginning"
+    )
+    job: str
+    records: str
+    places: str
