@@ -26,7 +26,11 @@ def packages() -> str:
 
 
 def local_jars() -> str:
-    """Return the same as files for ``spark.jars``: fetched once, then no network is needed."""
+    """Return the same as files, for ``spark.jars``: fetched once, then no network is needed.
+
+    Raises:
+        EmbeddedKafkaError: where a jar cannot be fetched.
+    """
     version = pyspark.__version__
     kafka = fetch("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
     avro = fetch("org.apache.spark", "spark-avro_2.13", version)
@@ -40,8 +44,14 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
 
     On a cluster, build your own session instead, with `packages` in ``spark.jars.packages``.
 
+    Args:
+        app: the name of the application.
+        cores: how many tasks run at once, 1 or more; as many partitions has a shuffle.
+        settings: settings of Spark, which overrule those of this function.
+
     Raises:
-        JavaError: where there is no Java 17.
+        JavaError: where there is no Java 17 or newer.
+        EmbeddedKafkaError: where a jar cannot be fetched.
     """
     java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -30,7 +30,7 @@ Aggregate = Callable[[list[dict[str, Any]]], dict[str, Any]]
 """From the rows of one complete window of one key to the columns of its result; must be picklable."""
 
 
-def windows_per_key(  # each is a column or a decision
+def windows_per_key(
     rows: DataFrame,
     *,
     key: str,
@@ -43,12 +43,13 @@ def windows_per_key(  # each is a column or a decision
     """Aggregate tumbling windows of each key, complete by the key's own watermark.
 
     Args:
-        rows: from `read` with ``substream`` (and ``adjusted``).
+        rows: from `read` with ``ReadOptions(substream=)`` (and ``adjusted=``, where an injector adjusts times).
         key: a string column.
         event_time: the event-time column.
         substream: the column with the key's watermark.
-        width: of the windows.
-        aggregate: is given the rows of a window as dicts of their JSON values, in the order of arrival.
+        width: of the windows, 1 ms or more; they begin at multiples of it since 1970.
+        aggregate: called with the rows of a window as dicts of their JSON values, in the order of arrival; returns the
+            columns of ``schema``.
         schema: the columns that it returns, as Spark writes them in SQL.
 
     Returns:
@@ -56,7 +57,7 @@ def windows_per_key(  # each is a column or a decision
 
     Raises:
         UsageError: where the session does not keep its state in RocksDB, which Spark's operator needs, where the width
-            is 0, or where the schema names no columns.
+            is below 1 ms, or where the schema names no columns.
     """
     spark = rows.sparkSession
     if spark.conf.get(_PROVIDER, "") != _ROCKSDB:
@@ -98,17 +99,18 @@ class _Windows(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         stored = self._done.get()
         done = watermark = -(1 << 62) if stored is None else int(stored[0])
-        came: dict[int, list[str]] = {}
+        arrived: dict[int, list[str]] = {}
         for frame in rows:
             for time, row in zip(frame[_TIME], frame[_ROW], strict=True):
-                came.setdefault(int(time) // self._width * self._width, []).append(row)
-            said = frame[_WATERMARK].dropna()
-            watermark = watermark if said.empty else max(watermark, int(said.max()))
-        for start, lines in came.items():
+                arrived.setdefault(int(time) // self._width * self._width, []).append(row)
+            marks = frame[_WATERMARK].dropna()
+            watermark = watermark if marks.empty else max(watermark, int(marks.max()))
+        for start, lines in arrived.items():
             if start + self._width <= done:
                 continue  # late for its key; the policy of the injector lets none through
-            had = self._windows.getValue((start,)) if self._windows.containsKey((start,)) else None
-            self._windows.updateValue((start,), (json.dumps([*(json.loads(had[0]) if had else []), *lines]),))
+            stored_rows = self._windows.getValue((start,)) if self._windows.containsKey((start,)) else None
+            earlier = json.loads(stored_rows[0]) if stored_rows else []
+            self._windows.updateValue((start,), (json.dumps([*earlier, *lines]),))
             # Spark's watermark is the promise less 1 ms.
             self._handle.registerTimer(start + self._width - 1)
         yield from self._complete(key, watermark)
@@ -118,7 +120,7 @@ class _Windows(StatefulProcessor):
         yield from self._complete(key, int(timerValues.getCurrentWatermarkInMs()) + 1)
 
     def _complete(self, key: tuple[Any, ...], watermark: int) -> Iterator[pd.DataFrame]:
-        """Give the windows that end at or below a watermark, and note that they are done."""
+        """Yield the windows that end at or below a watermark, and note that they are done."""
         known = [int(start[0]) for start in self._windows.keys()]  # noqa: SIM118  # Spark's own map
         due = sorted(start for start in known if start + self._width <= watermark)
         results: list[dict[str, Any]] = []

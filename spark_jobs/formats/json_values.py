@@ -47,7 +47,7 @@ class _Json(Format):
     def decode(self, value: Column) -> Column:
         text = F.rtrim(F.try_validate_utf8(value.cast("string")), F.lit(" \t\r\n"))
         wire = StructType([*_as_text(self._schema), StructField(_MALFORMED, StringType())])
-        # Spark takes what stands behind an object for nothing, and `null` for an object without fields.
+        # Spark ignores what stands behind an object, and reads `null` as an object without fields.
         whole = F.when(F.endswith(text, F.lit("}")), text)
         parsed = F.from_json(whole, wire, {"columnNameOfCorruptRecord": _MALFORMED})
         # As a lambda's argument the object is parsed once, however often it is looked into.
@@ -58,7 +58,7 @@ class _Json(Format):
         return F.when(parsed.isNotNull() & parsed[_MALFORMED].isNull() & readable, struct)
 
     def _struct(self, parsed: Column, schema: StructType) -> tuple[Column, Column]:
-        """Give the struct with its times as timestamps, and whether all of them could be read."""
+        """Return the struct with its times as timestamps, and whether all of them could be read."""
         columns, readable = [], F.lit(True)  # noqa: FBT003  # a SQL literal
         for field in schema:
             found = parsed.getField(field.name)
@@ -75,10 +75,10 @@ class _Json(Format):
         return F.struct(*columns), readable
 
     def _time(self, text: Column) -> Column:
-        # Spark's own reading multiplies seconds without a look: a number too large comes back as some other time.
+        # Spark's own reading multiplies seconds unchecked: a number too large becomes some other time.
         number = F.floor(text.try_cast(_NUMBER) * F.lit(self._factor)).try_cast("long")
         iso = text.try_cast("timestamp")
-        # A cast that fails is slow, so that most text should not come to one.
+        # A cast that fails is slow, so most text should not reach one.
         is_number = F.length(F.translate(text, "0123456789.+-eE", "")) == 0
         return F.when(is_number, F.coalesce(F.timestamp_micros(number), iso)).otherwise(iso)
 
@@ -102,7 +102,7 @@ class _Json(Format):
 
 
 def _as_text(schema: StructType) -> StructType:
-    """Give the schema with its timestamps as text; those within arrays and maps stay Spark's."""
+    """Return the schema with its timestamps as text; those within arrays and maps stay Spark's."""
     fields = []
     for field in schema:
         kind = field.dataType
@@ -115,7 +115,7 @@ def _as_text(schema: StructType) -> StructType:
 
 
 def _holds_times(kind: DataType, *, within: bool = False) -> bool:
-    """Tell whether there are timestamps within an array or map."""
+    """Return whether there are timestamps within an array or map."""
     if isinstance(kind, ArrayType):
         return _holds_times(kind.elementType, within=True)
     if isinstance(kind, MapType):
@@ -138,6 +138,7 @@ def json(schema: str, *, unit: Unit | None = None) -> Format:
             and times are written as ISO text.  ISO text is read in any case.
 
     Raises:
-        UsageError: for another unit; for a schema that names no fields or cannot be given a unit, once it is used.
+        UsageError: for another unit; once it is used, for a schema that names no fields, or that has times within an
+            array or map where a unit is set.
     """
     return _Json(schema, unit)

@@ -27,7 +27,7 @@ class Format(ABC):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns that `encode` takes from a row; empty: whatever there is."""
+        """The columns that `encode` takes from a row; empty: all of them."""
         return ()
 
 
@@ -45,8 +45,8 @@ class _Avro(Format):
     @override
     def decode(self, value: Column) -> Column:
         body = F.substring(value, HEADER_SIZE + 1, 2**31 - 1 - HEADER_SIZE)
-        ours = F.substring(value, 1, HEADER_SIZE) == F.lit(self._prefix)
-        return F.when(ours, from_avro(body, self._schema, {"mode": "PERMISSIVE"}))
+        is_of_schema = F.substring(value, 1, HEADER_SIZE) == F.lit(self._prefix)
+        return F.when(is_of_schema, from_avro(body, self._schema, {"mode": "PERMISSIVE"}))
 
     @override
     def encode(self, row: Column) -> Column:
@@ -55,11 +55,11 @@ class _Avro(Format):
 
 
 def avro(schema: Mapping[str, Any] | str) -> Format:
-    """Read and write single-object Avro of one record schema.
+    """Read and write single-object Avro of one record schema: the two bytes C3 01, the schema's fingerprint, the body.
 
     A value of another schema, or of none, decodes to null and is counted as unreadable.
 
     Raises:
-        SchemaError: where it is no Avro schema.
+        SchemaError: where it is no Avro schema of a record.
     """
     return _Avro(schema)
