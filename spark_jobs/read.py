@@ -76,13 +76,13 @@ def read(
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
-        raise UsageError(reason="read() was given no topic")
+        raise UsageError(reason="read() got no topic")
     if shift < timedelta(0):
         raise UsageError(reason=f"shift is {shift}, expected 0 or more")
-    given = dict(options.source_options)
-    if options.max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, given):
-        given["maxOffsetsPerTrigger"] = str(options.max_offsets_per_trigger)
-    connection = Connection(names, bootstrap_servers, options.client, given)
+    source_options = dict(options.source_options)
+    if options.max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, source_options):
+        source_options["maxOffsetsPerTrigger"] = str(options.max_offsets_per_trigger)
+    connection = Connection(names, bootstrap_servers, options.client, source_options)
     require_topics(connection.config(), list(names))
     source = connection.source_options()
     _require_whole_partitions(late, source)

@@ -68,13 +68,13 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
 
     Raises:
         UsageError: where the arguments contradict each other, or ``result`` does not come from `read`.
-        UnsupportedQueryError: where no watermark can handler the query.
+        UnsupportedQueryError: where no watermark can drive the query.
         ChangedQueryError: where the state of the checkpoint is that of another query.
         UnreadInputError: where the job had ended, and rows have come since.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """
     if not result.isStreaming:
-        raise UsageError(reason="write() was given a batch DataFrame; begin with floodmark.spark_jobs.read")
+        raise UsageError(reason="write() got a batch DataFrame; begin with floodmark.spark_jobs.read")
     plan = plan_of(result)
     derived = derived_times(result, plan)
     specs = [replace(spec, shift=spec.shift + derived.shift) for spec in _specs(plan)]

@@ -28,7 +28,7 @@ class Child:
 
     def _start(self) -> None:
         with self.output.open("ab") as output, self.errors.open("ab") as errors:
-            self._process = subprocess.Popen(  # noqa: S603  # our own modules
+            self._process = subprocess.Popen(  # noqa: S603  # modules of this package
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
