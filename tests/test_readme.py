@@ -1,13 +1,17 @@
 """The README is true: its example prints what it shows, its commands exist, its tables name what is there."""
 
+import inspect
 import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from floodmark import spark_jobs
 from floodmark.schemas import FloodmarkError, Verdict, errors
+from floodmark.spark_jobs import ReadOptions, WriteOptions, read, write
 from floodmark.spark_jobs.batch.report import Batch
 
 ROOT = Path(__file__).parent.parent
@@ -67,6 +71,25 @@ def test_every_count_is_explained():
     assert counted <= set(Batch.__dataclass_fields__)
     verdicts = {verdict.value for verdict in Verdict} - {"accepted"}
     assert explained == counted | verdicts | {"sequence_gaps", "membership_conflicts"}
+
+
+def first_cells(table):
+    """Return the names in the first column of a table, which begins with a name itself."""
+    rows = re.search(rf"^\| `{table}` \|.*?\n\n", JOBS, re.MULTILINE | re.DOTALL).group(0).splitlines()[2:]
+    return {name for row in rows if row for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+
+
+def test_the_tables_of_settings_name_all_of_them():
+    own = {"spark", "result"}
+    assert first_cells("read") == set(inspect.signature(read).parameters) - own
+    assert first_cells("write") | {"writer"} == set(inspect.signature(write).parameters) - own
+    assert first_cells("ReadOptions") == {field.name for field in fields(ReadOptions)}
+    assert first_cells("WriteOptions") == {field.name for field in fields(WriteOptions)}
+
+
+def test_every_public_name_of_spark_jobs_is_explained():
+    for name in spark_jobs.__all__:
+        assert re.search(rf"\b{name}\b", JOBS + README), name
 
 
 def anchors(page):
