@@ -1,12 +1,13 @@
 """From events to watermark records: who promises what, when, and how it gets into Kafka beside the data.
 
-`strategies` and `emitter` decide and are pure; `producer` is the shell a user writes with, `consumer` the one a user
-reads with, `observer` what it sees.  `embedded_kafka` is a real broker for first steps and tests.
+`strategies` decide and are pure; `producer` is the shell a user writes with, `readers` are what a user reads with.
+`embedded` holds a real broker for first steps and tests; `testing` is for tests without one.
 """
 
 from floodmark.producers.clients.admin import create_topics
 from floodmark.producers.embedded.broker import EmbeddedKafka
 from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.producers.log_folder import LogFolder
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.readers.consumer import WatermarkedConsumer
 from floodmark.producers.readers.observer import Observer
@@ -23,6 +24,7 @@ __all__ = [
     "EmbeddedKafka",
     "Generator",
     "Handout",
+    "LogFolder",
     "Mark",
     "Observer",
     "Position",

@@ -1,32 +1,44 @@
-"""What a source hands to Kafka, and what becomes of it: its records, its marks, and those that were not taken."""
+"""What a source hands to Kafka, and what becomes of it: its records, its marks, and those that were not accepted."""
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import InFlight
-from floodmark.schemas.codec import encode_watermark
+from floodmark.schemas.classify import mark_record
 from floodmark.schemas.errors import DeliveryError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, mark_key
+from floodmark.schemas.records import WatermarkRecord
 
 _log = logging.getLogger(__name__)
 _QUEUE_TIMEOUT: Final = 60.0
 _MOST_ROUNDS: Final = 8
-"""Rounds of marks under way; while Kafka is away, more of them would fill the queue and say nothing new."""
+"""Rounds of marks in flight; while Kafka is away, more of them would fill the queue and say nothing new."""
 
-Headers = Sequence[tuple[str, str | bytes | None]]
+Headers = list[tuple[str, str | bytes | None]] | dict[str, str | bytes | None]
 OnDelivery = Callable[[KafkaError | None, Message], None]
+
+
+class Record(NamedTuple):
+    """A record as it is handed to Kafka."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int
+    headers: Headers | None = None
+    timestamp: int | None = None
+    """Kafka's timestamp, epoch milliseconds; ``None`` or 0: now."""
+    on_delivery: OnDelivery | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """A record that Kafka did not take: it holds the watermark until `WatermarkedProducer.resend` has sent it again."""
+    """A record that Kafka did not accept: it holds the watermark until `WatermarkedProducer.resend` sends it again."""
 
     value: bytes | None
     key: bytes | None
@@ -34,7 +46,8 @@ class FailedRecord:
     headers: Headers | None
     reason: str
     timestamp: int | None
-    """Kafka's timestamp, where the source gave one."""
+    """Kafka's timestamp, epoch milliseconds, where there was one."""
+    on_delivery: OnDelivery | None = field(repr=False)
     in_flight: InFlight = field(repr=False)
 
 
@@ -49,7 +62,6 @@ class Outbox:
     """
 
     def __init__(self, client: Producer, topic: str, emitter: Emitter, clock: Clock) -> None:
-        """Begin with nothing sent."""
         self.failed: list[FailedRecord] = []
         """In the order in which they failed; those sent again are not here any more."""
         self._client = client
@@ -57,37 +69,34 @@ class Outbox:
         self._topic = topic
         self._emitter = emitter
         self._clock = clock
-        self._key = mark_key(emitter.identity.source)
-        self._headers: Headers = [(HEADER, FORMAT_VERSION)]
-        self._failed_marks: dict[int, tuple[bytes, str]] = {}
-        self._marks_under_way = 0
+        self._failed_marks: dict[int, tuple[Record, str]] = {}
+        self._marks_in_flight = 0
+        self._callback_error: Exception | None = None
         self._in_flight = InFlight()
-        self._on_delivery: OnDelivery = partial(self._delivered, self._in_flight, None)
+        self._plain_report: OnDelivery = partial(self._delivered, self._in_flight, None, None)
 
-    def send(  # the parts of a record
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        headers: Headers | None,
-        *,
-        event_time: int,
-        now: int,
-        timestamp: int | None = None,
-    ) -> None:
+    def send(self, record: Record, *, event_time: int, now: int) -> None:
         """Send one record; after an error it was not sent.
+
+        Args:
+            record: as it is to stand in Kafka.
+            event_time: of the record, epoch milliseconds.
+            now: the steady clock, milliseconds.
 
         Raises:
             BufferError: the queue stayed full for a minute.
             KafkaException: the client refuses it, for example for its size.
         """
+        value, _, partition, headers, _, on_delivery = record
         in_flight = self._emitter.send(partition, event_time, now, value)
         if in_flight is not self._in_flight:
             self._in_flight = in_flight
-            self._on_delivery = partial(self._delivered, in_flight, None)
-        on_delivery = self._on_delivery if headers is None else partial(self._delivered, in_flight, headers)
+            self._plain_report = partial(self._delivered, in_flight, None, None)
+        report = self._plain_report
+        if headers is not None or on_delivery is not None:
+            report = partial(self._delivered, in_flight, headers, on_delivery)
         try:
-            self._enqueue(value, key, partition, on_delivery, headers, timestamp)
+            self._enqueue(record, report)
         except BaseException:
             self._emitter.unsend(partition, in_flight)
             raise
@@ -99,57 +108,56 @@ class Outbox:
             BufferError: the queue stayed full for a minute; what was not sent again is still in ``failed``.
         """
         failed, self.failed = self.failed, []
-        for position, record in enumerate(failed):
-            partition = record.partition
-            in_flight = self._emitter.resend(record.in_flight, partition, self._clock.steady())
-            on_delivery = partial(self._delivered, in_flight, record.headers)
+        for position, lost in enumerate(failed):
+            in_flight = self._emitter.resend(lost.in_flight, lost.partition, self._clock.steady())
+            record = Record(lost.value, lost.key, lost.partition, lost.headers, lost.timestamp)
             try:
-                self._enqueue(record.value, record.key, partition, on_delivery, record.headers, record.timestamp)
+                self._enqueue(record, partial(self._delivered, in_flight, lost.headers, lost.on_delivery))
             except BaseException:
-                self._emitter.fail(in_flight, partition)
-                self.failed[:0] = [replace(record, in_flight=in_flight), *failed[position + 1 :]]
+                self._emitter.fail(in_flight, lost.partition)
+                self.failed[:0] = [replace(lost, in_flight=in_flight), *failed[position + 1 :]]
                 raise
         return len(failed)
 
     @property
     def crowded(self) -> bool:
-        """Whether so many marks are under way that more of them would help nobody."""
-        return self._marks_under_way > _MOST_ROUNDS * self._emitter.partitions
+        """Whether so many marks are in flight that more of them would help nobody."""
+        return self._marks_in_flight > _MOST_ROUNDS * self._emitter.partitions
 
-    def send_marks(self, *, insist: bool) -> bool:
-        """Send a mark to every partition; tells whether all were taken.
+    def send_marks(self, *, wait: bool) -> bool:
+        """Send a mark to every partition; returns whether the client accepted all.
 
         Args:
-            insist: wait for room in a full queue; else leave those out that it has no room for.
+            wait: for room in a full queue; else leave those out that it has no room for.
 
         Raises:
-            BufferError: the queue stayed full for a minute, and they had to go.
+            BufferError: the queue stayed full for a minute, with ``wait``.
         """
         emitter = self._emitter
         self._client.poll(0)
         # Once a source has ended nothing but what was not delivered is sent, again and unchanged: it may have arrived.
         failed, self._failed_marks = self._failed_marks, {}
-        for partition, (value, _) in failed.items() if emitter.ended else ():
-            self._send_mark(partition, value, insist=True)
+        for record, _ in failed.values() if emitter.ended else ():
+            self._send_mark(record, wait=True)
         marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
         for position, (partition, mark) in enumerate(marks):
             try:
-                self._send_mark(partition, encode_watermark(mark), insist=insist)
+                self._send_mark(_as_record(partition, mark), wait=wait)
             except BaseException as error:
                 for left, _ in marks[position:]:
                     emitter.unmark(left)
-                if insist or not isinstance(error, (BufferError, KafkaException)):
+                if wait or not isinstance(error, (BufferError, KafkaException)):
                     raise
                 return False
         return True
 
-    def _send_mark(self, partition: int, value: bytes, *, insist: bool) -> None:
-        self._enqueue(value, self._key, partition, self._mark_delivered, self._headers, insist=insist)
-        self._marks_under_way += 1
+    def _send_mark(self, record: Record, *, wait: bool) -> None:
+        self._enqueue(record, partial(self._mark_delivered, record), wait=wait)
+        self._marks_in_flight += 1
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way, and no mark has failed."""
+        """Whether nothing is in flight, and no mark has failed."""
         return not self._failed_marks and not len(self._client)
 
     def wait(self, timeout: float, *, marks: bool = False) -> None:
@@ -175,46 +183,52 @@ class Outbox:
                 held_at=self._emitter.watermark_hold,
             )
 
-    def _enqueue(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        on_delivery: OnDelivery,
-        headers: Headers | None,
-        timestamp: int | None = None,
-        *,
-        insist: bool = True,
-    ) -> None:
-        """Hand a record to the client; wait up to a minute for room in its queue where it has to go now."""
+    def _enqueue(self, record: Record, report: OnDelivery, *, wait: bool = True) -> None:
+        """Hand a record to the client; ``wait`` up to a minute for room in its queue."""
+        value, key, partition, headers, timestamp, _ = record
         deadline: float | None = None
-        produce = self._produce
         while True:
             try:
                 if timestamp is None:
-                    if headers is None:
-                        produce(self._topic, value, key, partition, on_delivery)
-                    else:
-                        produce(self._topic, value, key, partition, on_delivery, headers=list(headers))
-                else:  # 0 would be confluent-kafka's word for now
-                    at = max(1, timestamp)
-                    produce(self._topic, value, key, partition, on_delivery, timestamp=at, headers=list(headers or ()))
+                    self._produce(self._topic, value, key, partition, report, headers=headers)
+                else:
+                    self._produce(self._topic, value, key, partition, report, timestamp=timestamp, headers=headers)
             except BufferError:
                 now = time.monotonic()
                 deadline = deadline or now + _QUEUE_TIMEOUT
-                if not insist or now > deadline:
+                if not wait or now > deadline:
                     raise
                 self._client.poll(0.05)
             else:
                 return
 
     def _delivered(
-        self, in_flight: InFlight, headers: Headers | None, error: KafkaError | None, message: Message
+        self,
+        in_flight: InFlight,
+        headers: Headers | None,
+        on_delivery: OnDelivery | None,
+        error: KafkaError | None,
+        message: Message,
     ) -> None:
-        """Take a delivery report; the headers are the record's, which a report does not carry."""
+        """Called by the client for each record; the headers are the record's, which a message does not carry here."""
         if error is None:
             in_flight.ack()
-            return
+        else:
+            self._keep_failed(in_flight, headers, on_delivery, error, message)
+        if on_delivery is not None:
+            try:
+                on_delivery(error, message)
+            except Exception as failure:  # noqa: BLE001  # the caller's; raised again where nothing is half done
+                self._callback_error = self._callback_error or failure
+
+    def _keep_failed(
+        self,
+        in_flight: InFlight,
+        headers: Headers | None,
+        on_delivery: OnDelivery | None,
+        error: KafkaError,
+        message: Message,
+    ) -> None:
         partition, (kind, timestamp) = int(message.partition() or 0), message.timestamp()
         self._emitter.fail(in_flight, partition)
         if not self.failed:
@@ -227,18 +241,29 @@ class Outbox:
             headers=headers,
             reason=str(error),
             timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+            on_delivery=on_delivery,
             in_flight=in_flight,
         )
         self.failed.append(record)
 
-    def _mark_delivered(self, error: KafkaError | None, message: Message) -> None:
-        self._marks_under_way -= 1
+    def _mark_delivered(self, record: Record, error: KafkaError | None, _message: Message) -> None:
+        self._marks_in_flight -= 1
         if error is not None:
-            partition = int(message.partition() or 0)
             self._emitter.fail_mark()
-            self._failed_marks[partition] = _bytes(message.value()) or b"", str(error)
+            self._failed_marks[record.partition] = record, str(error)
             source = self._emitter.identity.source
-            _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, partition, error)
+            _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, record.partition, error)
+
+    def raise_callback_error(self) -> None:
+        """Raise what a caller's ``on_delivery`` has raised, once; while a record is sent it would be taken for ours."""
+        error, self._callback_error = self._callback_error, None
+        if error is not None:
+            raise error
+
+
+def _as_record(partition: int, mark: WatermarkRecord) -> Record:
+    key, value, headers = mark_record(mark)
+    return Record(value, key, partition, list(headers))
 
 
 def _bytes(part: str | bytes | None) -> bytes | None:

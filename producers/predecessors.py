@@ -1,7 +1,7 @@
 """What a topic says of its sources before a new one begins: who wrote last, and in which epoch."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -9,10 +9,52 @@ from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Classified, Mark
 from floodmark.schemas.errors import BrokerUnavailableError
-from floodmark.schemas.records import WatermarkRecord
+from floodmark.schemas.records import Membership, Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
 _TAIL: Final = 100
+_RECENT: Final = 60_000
+
+
+class Predecessors:
+    """The last mark of each source that wrote to a topic before a new one.
+
+    Args:
+        source: the new one.
+        marks: by source, as `last_marks` returns them.
+
+    >>> mark_of_web = WatermarkRecord(source="web", epoch=7, sequence=0, watermark=5, partitions=1, emitted_at=0)
+    >>> mark_of_app = WatermarkRecord(source="app", epoch=1, sequence=0, watermark=5, partitions=1, emitted_at=0)
+    >>> before = Predecessors("web", {"web": mark_of_web, "app": mark_of_app})
+    >>> before.next_epoch(wall=3), before.next_epoch(wall=90), before.watermark
+    (8, 90, 5)
+    >>> before.uncounted(Membership(version=1, size=1), wall=90)
+    ['app']
+    """
+
+    def __init__(self, source: str, marks: Mapping[str, WatermarkRecord]) -> None:
+        self._own = marks.get(source)
+        self._others = [mark for name, mark in sorted(marks.items()) if name != source]
+
+    @property
+    def watermark(self) -> int | None:
+        """What the source promised in its last run."""
+        return None if self._own is None else self._own.watermark
+
+    def next_epoch(self, wall: int) -> int:
+        """Return an epoch above that of the last run: the wall clock, where it was not set back."""
+        return wall if self._own is None else max(wall, self._own.epoch + 1)
+
+    def uncounted(self, membership: Membership, wall: int) -> list[str]:
+        """Return the other sources of the last minute, where a membership says that there are none."""
+        return [
+            mark.source
+            for mark in self._others
+            if membership.size == 1
+            and mark.membership.version == membership.version
+            and mark.status is not Status.ENDED
+            and wall - mark.emitted_at <= _RECENT
+        ]
 
 
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:

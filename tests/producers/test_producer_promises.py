@@ -20,7 +20,7 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.outbox import Outbox
+from floodmark.producers.outbox import Outbox, Record
 from floodmark.producers.readers.check import check_topic
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
@@ -151,7 +151,7 @@ def test_a_failed_record_is_named_and_holds_until_resend_has_brought_it(kafka, t
     ours.emit()
     ours.produce(b"12", event_time=12, key="k", headers=[("h", b"v")])
     ours._producer.purge(in_queue=True, in_flight=False)  # noqa: SLF001  # as when its time has run out
-    until(lambda: ours.poll(0.01) or ours.failed, "the report")
+    until(lambda: ours.poll(0.01) == 0 and ours.failed and not len(ours._producer), "the reports")  # noqa: SLF001
     ours.produce(b"50", event_time=50)
     for wait in (ours.flush, ours.end, ours.mark_idle):
         with pytest.raises(DeliveryError, match="resend") as caught:
@@ -233,11 +233,12 @@ class FullClient:
         self.room = room
         self.queued = []
 
-    def produce(self, _topic, value, _key, partition, _on_delivery, **_):
+    def produce(self, _topic, value, _key, partition, on_delivery, **_):
         if not self.room:
             raise BufferError
         self.room -= 1
         self.queued.append((partition, value))
+        self.report = on_delivery
 
     def poll(self, _timeout):
         return 0
@@ -251,11 +252,11 @@ def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(ro
     emitter = Emitter(Identity("a", 1), ascending().build(), partitions=3)
     client = FullClient(room)
     outbox = Outbox(client, "t", emitter, ManualClock())
-    assert outbox.send_marks(insist=False) == emitter.registered == (room == 3)
+    assert outbox.send_marks(wait=False) == emitter.registered == (room == 3)
     client.room = 100
-    assert outbox.send_marks(insist=False)
+    assert outbox.send_marks(wait=False)
     assert emitter.registered
-    outbox.send(b"x", None, 0, None, event_time=5, now=0)
+    outbox.send(Record(b"x", None, 0), event_time=5, now=0)
     sequences = {}
     for partition, value in client.queued[:-1]:
         sequences.setdefault(partition, []).append(decode_watermark(b"__floodmark__/a", value).sequence)
@@ -266,7 +267,7 @@ def test_marks_that_nobody_acknowledges_do_not_fill_the_queue():
     outbox = Outbox(FullClient(10**6), "t", Emitter(Identity("a", 1), ascending().build(), partitions=3), ManualClock())
     rounds = 0
     while not outbox.crowded:
-        outbox.send_marks(insist=False)
+        outbox.send_marks(wait=False)
         rounds += 1
     assert rounds == 9
 
@@ -274,17 +275,14 @@ def test_marks_that_nobody_acknowledges_do_not_fill_the_queue():
 def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
     emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=2), FullClient(100)
     outbox = Outbox(client, "t", emitter, ManualClock())
-    outbox.send_marks(insist=True)
+    outbox.send_marks(wait=True)
     emitter.end()
-    outbox.send_marks(insist=True)
+    outbox.send_marks(wait=True)
     last = client.queued[-1]
 
-    class Report:
-        value, partition = (lambda _: last[1]), (lambda _: last[0])
-
-    outbox._mark_delivered(KafkaError(KafkaError._MSG_TIMED_OUT), Report())  # noqa: SLF001  # as the client calls it
+    client.report(KafkaError(KafkaError._MSG_TIMED_OUT), None)  # noqa: SLF001  # so is it called there
     assert not outbox.settled
-    outbox.send_marks(insist=True)
+    outbox.send_marks(wait=True)
     assert client.queued[4:] == [last]
 
 

@@ -1,0 +1,65 @@
+"""When the marks of a source are due: on an interval, at once for a punctuation, and soon where the topic grows."""
+
+from typing import Final
+
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.outbox import Outbox
+from floodmark.producers.partition_watch import PartitionWatch
+from floodmark.producers.strategies.emitter import Emitter
+
+_WATCH_INTERVAL: Final = 10_000
+_RETRY_INTERVAL: Final = 100
+
+
+class Schedule:
+    """Sends the marks that are due, whenever it is asked to.
+
+    Args:
+        emitter: what the source promises.
+        outbox: where the marks go.
+        watch: how many partitions the topic has.
+        clock: where the time comes from.
+        interval: time between marks, milliseconds.
+    """
+
+    def __init__(self, emitter: Emitter, outbox: Outbox, watch: PartitionWatch, clock: Clock, interval: int) -> None:
+        self._emitter = emitter
+        self._outbox = outbox
+        self._watch = watch
+        self._clock = clock
+        self._interval = interval
+        now = clock.steady()
+        self._next_mark = now + interval
+        self._next_watch = now + _WATCH_INTERVAL
+
+    def serve(self, now: int) -> None:
+        """Send the marks that are due, if there is room: a record that was accepted must not end in an error.
+
+        Args:
+            now: the steady clock, milliseconds.
+        """
+        if now >= self._next_watch:
+            self._next_watch = now + _WATCH_INTERVAL
+            self._watch.ask_beside(self._mark_soon)
+        if now >= self._next_mark or self._emitter.due:
+            self._next_mark = now + _RETRY_INTERVAL
+            if not self._outbox.crowded:
+                self._send(wait=False)
+
+    def _mark_soon(self) -> None:
+        self._next_mark = 0
+
+    def emit(self) -> None:
+        """Send a mark to every partition now; nothing after the end.
+
+        Raises:
+            BufferError: the queue stayed full for a minute.
+        """
+        self._send(wait=True)
+
+    def _send(self, *, wait: bool) -> None:
+        now = self._clock.steady()
+        self._next_mark = now + self._interval
+        self._emitter.grow(self._watch.partitions)
+        if not self._outbox.send_marks(wait=wait):
+            self._next_mark = now + _RETRY_INTERVAL
