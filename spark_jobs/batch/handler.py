@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from floodmark.producers.clients.admin import compacted_topics
-from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch import late
@@ -72,7 +71,6 @@ class BatchHandler:
         self._sink = sink
         self._snapshots = snapshots
         self._settings = settings
-        self._hold = milliseconds(settings.hold)
         self._on_batch = on_batch
         self._attached = threading.Event()
         self._query: StreamingQuery
@@ -97,7 +95,7 @@ class BatchHandler:
                 t for spec in self._specs for t in compacted_topics(spec.connection.config(), spec.topics)
             }
             self._sink.open()
-            self._marks = OutputMarks(Identity(job, progress.epoch, self._settings.membership), self._sink)
+            self._marks = OutputMarks(job, progress.epoch, self._settings.membership, self._sink)
             self._progress = progress
         except BaseException as error:
             self.failure = error
@@ -127,23 +125,29 @@ class BatchHandler:
         engine = Engine(self._query, self._settings.windows_close)
         batch_watermark = progress.next_watermark
 
+        # 1. The batch runs.
         late.brief_tasks(spark, self._specs, progress)
         self._sink.consume(frame, batch_id)
 
+        # 2. What it read is applied; nothing of it is durable yet.
         observed = Observed.of(spark, engine, self._specs)
         counts, discrepancies = take_in(job, progress, observed, self._uncounted)
         progress.advance()
         results = engine.results(batch_watermark, progress.next_watermark)
         late_watermark = batch_watermark if results.passes_late else engine.late_watermark
         counts["late"] = late.count_and_route(job, spark, observed, late_watermark, self._sink)
-        self._check(batch_id, observed, batch_watermark, passes_late=results.passes_late)
-        output = progress.finish_batch(complete=results.complete, hold=self._hold, counts=counts)
+        self._check(progress, batch_id, observed, passes_late=results.passes_late, batch_watermark=batch_watermark)
+        hold = milliseconds(self._settings.hold)
+        output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
         require_usable(job, progress, self._specs)
 
+        # 3. Its snapshot is stored.
         self._snapshots.store(batch_id, progress.snapshot())
 
+        # 4. Its rows are made durable, and its marks behind them.
         self._sink.commit(batch_id, self._marks.behind(batch_id, progress))
 
+        # 5. The watermark of the next batch is set.
         engine.set_watermark(progress.next_watermark)
         self._standstill.note(progress, moved=progress.next_watermark != batch_watermark)
         return Batch(
@@ -159,7 +163,9 @@ class BatchHandler:
             **counts,
         )
 
-    def _check(self, batch_id: int, observed: Observed, batch_watermark: int | None, *, passes_late: bool) -> None:
+    def _check(
+        self, progress: Progress, batch_id: int, observed: Observed, *, passes_late: bool, batch_watermark: int | None
+    ) -> None:
         """Refuse rows that would break what was promised, before anything of the batch is durable.
 
         Late input that operators let pass is excused: that promise was broken before it came here, and is counted.
@@ -168,8 +174,7 @@ class BatchHandler:
         passed = any(spec.late is None and found.is_late(batch_watermark) for spec, found in observed.inputs)
         if not passed:
             require_shift(self.identity.job, self._settings.derived, observed.metrics, batch_watermark)
-        promised = None if self._progress is None or (passes_late and passed) else self._progress.output
-        observed.output.check(self.identity, batch_id, promised)
+        observed.output.check(self.identity, batch_id, None if passes_late and passed else progress.output)
 
     @property
     def ended(self) -> bool:

@@ -5,23 +5,28 @@ import time
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
+from floodmark.schemas.records import Membership
 from floodmark.spark_jobs.batch.sinks import Marks, Sink
 from floodmark.spark_jobs.progress.progress import Progress
 
 
 class OutputMarks:
-    """The job as a source of its output topic.
+    """A job as a source of its output topic.
 
     Args:
-        identity: the job, its epoch and how many write to the topic.
+        job: the job.
+        epoch: of the job.
+        membership: how many write to the topic.
         sink: where the rows go; open.
     """
 
-    def __init__(self, identity: Identity, sink: Sink) -> None:
+    def __init__(self, job: str, epoch: int, membership: Membership, sink: Sink) -> None:
         self._sink = sink
-        self._generator = Explicit(identity.source)
+        self._generator = Explicit(job)
+        self._emitter: Emitter | None = None
         partitions = sink.partitions()
-        self._emitter = None if partitions is None else Emitter(identity, self._generator, partitions)
+        if partitions is not None:
+            self._emitter = Emitter(Identity(job, epoch, membership), self._generator, partitions)
 
     def behind(self, batch_id: int, progress: Progress) -> Marks:
         """Return the marks that stand behind the rows of a batch.

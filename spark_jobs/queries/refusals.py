@@ -34,6 +34,12 @@ def refuse(
 
     Raises:
         UnsupportedQueryError: names the operator, the reason and the way out.
+
+    >>> try:
+    ...     refuse(Operator("StreamingRelation", text="rate"), output_mode="append", trigger=None, settings={})
+    ... except UnsupportedQueryError as error:
+    ...     print(error.operator)
+    the stream 'rate', not from read(),
     """
     for name, reason in SETTINGS.items():
         if str(settings.get(name) or "true").lower() != "true":
