@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from floodmark.schemas.classify import Unreadable
 from floodmark.schemas.counts import Discrepancy, Mismatch
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.output import Output
@@ -66,9 +67,9 @@ def take_in(
     of_topic = {topic: spec for spec, _ in observed.inputs for topic in spec.topics}
     for mark in marks.marks:
         counts["marks"] += 1
-        if mark.record is None:
+        if isinstance(mark, Unreadable):
             counts["unreadable_marks"] += 1
-            _log.warning("job %s: %s/%d@%d: %s", job, mark.topic, mark.partition, mark.offset, mark.reason)
+            _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
         spec = of_topic[mark.topic]
         progress.apply(mark, spec.percentile, spec.shift)
     discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)

@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from floodmark.schemas.classify import Partition, Unreadable
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.timestamps import EARLIEST
 from floodmark.schemas.tracker import Tracker
-from floodmark.spark_jobs.progress.reconcile import MarkAt
-
-Place = tuple[str, int]
-"""A topic and a partition."""
+from floodmark.spark_jobs.progress.reconcile import AnyMark
 
 NOTHING: Final = -(1 << 62)
 """What stands for "nothing was promised" where a number is needed: no event time lies behind it."""
@@ -63,7 +61,7 @@ class _Partition:
     promised: int | None = None
     """The highest watermark that the partition ever had."""
 
-    def renew(self, place: Place) -> None:
+    def renew(self, place: Partition) -> None:
         now = self.tracker.partition_watermark(*place)
         if now is not None and (self.promised is None or now > self.promised):
             self.promised = now
@@ -73,14 +71,15 @@ class _Partition:
 class Promises:
     """What was promised in each partition, by its own records alone.
 
+    >>> from floodmark.schemas.classify import Mark
     >>> promises = Promises()
     >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
-    >>> promises.apply(MarkAt("clicks", 0, offset=7, log_time=0, record=record))
+    >>> promises.apply(Mark("clicks", 0, offset=7, log_time=0, record=record))
     >>> promises.promised(("clicks", 0)), promises.promised(("clicks", 1)) == NOTHING
     (90, True)
     """
 
-    partitions: dict[Place, _Partition] = field(default_factory=dict)
+    partitions: dict[Partition, _Partition] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tracker: Tracker) -> "Promises":
@@ -94,20 +93,20 @@ class Promises:
                 found.partitions[place].renew(place)
         return found
 
-    def apply(self, mark: MarkAt, percentile: int | None = None, shift: int = 0) -> None:
+    def apply(self, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> None:
         """Take in the next mark of its partition, see `driving` and `shifted`."""
         place = mark.topic, mark.partition
         part = self.partitions.get(place)
         if part is None:
             part = self.partitions[place] = _Partition(Tracker([mark.topic]))
         where: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
-        if mark.record is None:
+        if isinstance(mark, Unreadable):
             part.tracker.apply_unreadable(mark.source, offset=mark.offset, **where)
         else:
             part.tracker.apply(driving(shifted(mark.record, shift), percentile), **where)
         part.renew(place)
 
-    def promised(self, place: Place) -> int:
+    def promised(self, place: Partition) -> int:
         """Return the highest watermark that a partition ever had, or `NOTHING`."""
         part = self.partitions.get(place)
         return NOTHING if part is None or part.promised is None else part.promised
@@ -141,7 +140,7 @@ class Brief:
     percentile: int | None = None
     shift: int = 0
 
-    def apply(self, mark: MarkAt) -> None:
+    def apply(self, mark: AnyMark) -> None:
         """Take in the next mark of its partition: it speaks of the rows behind it."""
         self.promises.apply(mark, self.percentile, self.shift)
 

@@ -11,13 +11,14 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from floodmark.schemas.classify import Unreadable
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
 from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving, shifted
-from floodmark.spark_jobs.progress.reconcile import BatchMarks, MarkAt, Offsets, reconcile
+from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, Offsets, reconcile
 from floodmark.spark_jobs.progress.unusable import Skipped, is_tally, nothing_usable, tally
 
 FORMAT: Final = 2
@@ -159,7 +160,7 @@ class Progress:
         elif batch_watermark == self._next_watermark == END_OF_TIME:
             self._hand_on(END_OF_TIME, hold)
 
-    def apply(self, mark: MarkAt, percentile: int | None = None, shift: int = 0) -> None:
+    def apply(self, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> None:
         """Take in the next mark of its partition.
 
         Args:
@@ -170,7 +171,7 @@ class Progress:
         place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
         if self._promises is not None:
             self._promises.apply(mark, percentile, shift)
-        if mark.record is None:
+        if isinstance(mark, Unreadable):
             for tracker in filter(None, (self._promised, self._tracker)):
                 tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
             return

@@ -11,65 +11,41 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
-from floodmark.schemas.codec import decode_watermark
+from floodmark.schemas.classify import Data, Mark, Unreadable, classify
 from floodmark.schemas.counts import Discrepancy, RecordCounts
-from floodmark.schemas.errors import UnreadableMarkError
-from floodmark.schemas.records import WatermarkRecord, source_of
 
 Offsets = Mapping[str, Mapping[str, int] | None]
 """Topic to partition (as text) to offset, as Spark's Kafka source writes them."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkAt:
-    """A record under a mark key, and where it stands.
-
-    One that cannot be read has no ``record``, but a ``reason``, and the ``source`` of its key.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    log_time: int
-    record: WatermarkRecord | None
-    reason: str = ""
-    source: str | None = None
-
-    @classmethod
-    def decode(  # what Kafka has of a record
-        cls, topic: str, partition: int, offset: int, log_time: int, key: bytes, value: bytes | None
-    ) -> "MarkAt":
-        """Read the record of a mark key."""
-        try:
-            return cls(topic, partition, offset, log_time, decode_watermark(key, value))
-        except UnreadableMarkError as error:
-            return cls(topic, partition, offset, log_time, None, str(error), source_of(key))
+AnyMark = Mark | Unreadable
+"""A record under a mark key."""
 
 
-def parse_marks(marks: str) -> list[MarkAt]:
+def parse_marks(marks: str) -> list[AnyMark]:
     """Read marks from JSON, as the metrics of a source bring them.
 
-    >>> parse_marks('[{"topic": "clicks", "partition": 0, "offset": 7, "log_time": 5, "key": "", "value": "AA=="}]')
-    ... # doctest: +ELLIPSIS
-    [MarkAt(topic='clicks', partition=0, offset=7, log_time=5, record=None, reason=..., source=None)]
+    >>> key = base64.b64encode(b"__floodmark__/web").decode()
+    >>> place = {"topic": "clicks", "partition": 0, "offset": 7, "log_time": 5}
+    >>> [str(mark.place) for mark in parse_marks(json.dumps([{**place, "key": key, "value": "AA=="}]))]
+    ['clicks/0@7']
     """
-    return list(map(_parse, json.loads(marks)))
+    found = [classify(**{**mark, **_bytes(mark)}) for mark in json.loads(marks)]
+    return [record for record in found if not isinstance(record, Data)]
 
 
-def _parse(mark: Mapping[str, Any]) -> MarkAt:
-    value = mark.get("value")
-    data = None if value is None else base64.b64decode(value)
-    place = (mark["topic"], mark["partition"], mark["offset"], mark["log_time"])
-    return MarkAt.decode(*place, base64.b64decode(mark["key"]), data)
+def _bytes(mark: Mapping[str, str | None]) -> dict[str, bytes | None]:
+    """Decode the key and the value of a mark; JSON leaves out a value that is null."""
+    parts = {name: mark.get(name) for name in ("key", "value")}
+    return {name: None if text is None else base64.b64decode(text) for name, text in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMarks:
     """The marks of one batch in the order of each partition, and how many records it read of each partition."""
 
-    marks: Sequence[MarkAt]
+    marks: Sequence[AnyMark]
     records: Mapping[tuple[str, int], int]
 
     @classmethod
@@ -79,7 +55,7 @@ class BatchMarks:
         >>> BatchMarks.of([("[]", {("clicks", 0): 2}), ("[]", {("views", 0): 1})]).records
         {('clicks', 0): 2, ('views', 0): 1}
         """
-        marks, records = list[MarkAt](), Counter[tuple[str, int]]()
+        marks, records = list[AnyMark](), Counter[tuple[str, int]]()
         for text, read in observed:
             marks += parse_marks(text)
             records.update(read)
@@ -100,8 +76,9 @@ def reconcile(
         end: where it ends.
         uncounted: topics to leave out.
 
+    >>> from floodmark.schemas.records import WatermarkRecord
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=9, partitions=1, emitted_at=0, records=3)
-    >>> batch = BatchMarks([MarkAt("clicks", 0, offset=2, log_time=0, record=mark)], {("clicks", 0): 3})
+    >>> batch = BatchMarks([Mark("clicks", 0, offset=2, log_time=0, record=mark)], {("clicks", 0): 3})
     >>> [str(found) for found in reconcile(RecordCounts(), batch, {}, {"clicks": {"0": 3}})]
     ['lost rows: clicks/0 between the beginning and offset 2: 1 rows, by the marks of source web']
     """
@@ -114,7 +91,7 @@ def reconcile(
         begin, stop = (int((ends.get(topic) or {}).get(str(partition), 0)) for ends in (start, end))
         span = Span(begin, stop, batch.records.get((topic, partition), 0))
         for mark, (least, most) in zip(marks, rows_before(span, [mark.offset for mark in marks]), strict=True):
-            if mark.record is not None:
+            if isinstance(mark, Mark):
                 place = {"topic": topic, "partition": partition, "offset": mark.offset}
                 found += counts.on_mark(mark.record, **place, rows=least, most=most)
     for (topic, partition), count in batch.records.items():

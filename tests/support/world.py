@@ -23,7 +23,6 @@ from floodmark.schemas.classify import Data, Sorter, classify
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.reconcile import MarkAt
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 
 WIDTH = 10
@@ -213,10 +212,10 @@ class Stage:
         batch_watermark = progress.next_watermark
         windows, late = Counter(disk.windows), 0
         for number, end in disk.planned.items():
-            for record in self.given.partitions[number][disk.offsets.get(number, 0) : end]:
-                if record.key is not None:
-                    place = (record.topic, number, record.offset, record.log_time)
-                    progress.apply(MarkAt.decode(*place, record.key, record.value))
+            for written in self.given.partitions[number][disk.offsets.get(number, 0) : end]:
+                record = classify(*written)
+                if not isinstance(record, Data):
+                    progress.apply(record)
                     continue
                 row = row_of(record.value or b"")
                 if row is None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Tracker, is_late
+from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.reconcile import MarkAt
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
 
 def apply(progress, watermark, sequence=0, *, partition=0, percentile=None, percentiles=None, **more):
     record = replace(mark("a", watermark, sequence, **more), percentiles=percentiles)
-    progress.apply(MarkAt("t", partition, sequence, 0, record), percentile)
+    progress.apply(Mark("t", partition, sequence, 0, record), percentile)
 
 
 def test_the_marks_of_a_batch_give_the_watermark_of_the_next():
