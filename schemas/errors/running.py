@@ -91,7 +91,7 @@ class EmbeddedKafkaError(InfrastructureError):
 
 
 class UnsupportedSparkError(InfrastructureError):
-    """A Spark whose engine lacks what the drive needs."""
+    """A Spark whose engine lacks what jobs need."""
 
     template = (
         "Spark {version} cannot be driven: {missing} is not reachable ({reason}); supported are classic sessions "

@@ -1,7 +1,7 @@
 """Where a batch goes: a Kafka topic, exactly once or at least once, or any writer given as a function.
 
 A sink works in two steps.  ``consume`` runs the batch, whole and once; ``commit`` makes it durable together with the
-watermark records that follow it.  Between the two the drive stores its snapshot.
+watermark records that follow it.  Between the two the handler of the batch stores its snapshot.
 """
 
 import logging
@@ -39,7 +39,7 @@ Marks = Sequence[tuple[int, WatermarkRecord]]
 
 
 class Sink(ABC):
-    """What the drive asks of a sink."""
+    """What the handler of a batch asks of a sink."""
 
     def open(self) -> None:  # noqa: B027  # not every sink has to
         """Get ready, on the first batch after a start; take over from any instance before."""

@@ -12,7 +12,7 @@ from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
@@ -51,6 +51,7 @@ batches = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(batches, st.booleans())
 def test_watermarks_keep_their_order_over_batches_and_restarts(history, percentile):
     """All events together never allow more than what drives; the output never goes back, nor ahead of what is known."""
