@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
@@ -41,7 +42,8 @@ def _plain(console: Console) -> Callable[[Moment], None]:
             return
         printed, doing = now, moment.doing
         stages = ", ".join(f"{topic} {count:,}" for topic, count in moment.counts.items())
-        console.print(f"{now - began:5.0f} s  {moment.doing}" + (f": {stages}" if stages else ""), highlight=False)
+        text = f"{now - began:5.0f} s  {moment.doing}" + (f": {stages}" if stages else "")
+        console.print(text, highlight=False, soft_wrap=True)
 
     return show
 
@@ -91,32 +93,30 @@ def results_table(outcome: Outcome) -> Table:
 
 def account(console: Console, outcome: Outcome) -> None:
     """Print the outcome."""
+    write = partial(console.print, highlight=False, soft_wrap=True)  # a file has no width
     console.print(results_table(outcome))
     console.print()
     out = f"{outcome.cancelled:,} cancelled and {outcome.lost:,} diverted or lost, left out on both sides"
-    console.print(f"Input      {outcome.flights:,} flights of {outcome.days} days ({out})", highlight=False)
+    write(f"Input      {outcome.flights:,} flights of {outcome.days} days ({out})")
     if outcome.equal:
         verdict = "[green]equal row by row[/green]"
     else:
         verdict = f"[red]{outcome.differing_sessions} sessions, {outcome.differing_windows} windows differ[/red]"
     sizes = f"{outcome.sessions:,} sessions, {outcome.windows:,} windows"
-    console.print(f"Batch      {verdict} ({sizes}), {outcome.late} late rows", highlight=False)
+    write(f"Batch      {verdict} ({sizes}), {outcome.late} late rows")
     if outcome.rows_read is not None:
         scans = "; ".join(
             f"{topic}: {rows:,} rows read of {outcome.records[topic]:,} records"
             for topic, rows in outcome.rows_read.items()
         )
-        console.print(f"Scan       {scans}", highlight=False)
+        write(f"Scan       {scans}")
     if outcome.crashes:
-        console.print(f"Crashes    {outcome.crashes} jobs killed in the middle and started again", highlight=False)
+        write(f"Crashes    {outcome.crashes} jobs killed in the middle and started again")
     wrong = outcome.differing_sessions
     loss = f"{outcome.late} rows dropped, {wrong} sessions wrong"
-    console.print(
-        f"In band    {loss}, {outcome.lag_hours:g} hours behind (median: the oldest flight in the air)", highlight=False
-    )
+    write(f"In band    {loss}, {outcome.lag_hours:g} hours behind (median: the oldest flight in the air)")
     for guess in outcome.guesses:
         loss = f"{guess.dropped:,} rows dropped, {guess.wrong_sessions:,} sessions wrong"
-        text = f"Guess      withWatermark('{guess.guess}'): {loss}, {guess.guess} behind"
-        console.print(text, highlight=False)
-    console.print(f"Picture    {outcome.picture}", highlight=False)
-    console.print(f"Took       {outcome.seconds:g} s", highlight=False)
+        write(f"Guess      withWatermark('{guess.guess}'): {loss}, {guess.guess} behind")
+    write(f"Picture    {outcome.picture}")
+    write(f"Took       {outcome.seconds:g} s")
