@@ -168,7 +168,7 @@ class Outbox:
             marks: whether a mark that was not delivered is an error, too.
 
         Raises:
-            DeliveryError: where one does not come, or a record has failed.
+            DeliveryError: where one is missing after that, or a record has failed.
         """
         left = self._client.flush(timeout)
         reasons = [record.reason for record in self.failed]
@@ -255,7 +255,7 @@ class Outbox:
             _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, record.partition, error)
 
     def raise_callback_error(self) -> None:
-        """Raise what a caller's ``on_delivery`` has raised, once; while a record is sent it would be taken for ours."""
+        """Raise what a caller's ``on_delivery`` has raised, once; an error of `send` means that nothing was sent."""
         error, self._callback_error = self._callback_error, None
         if error is not None:
             raise error

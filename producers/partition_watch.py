@@ -20,7 +20,7 @@ class PartitionWatch:
         bootstrap_servers: for errors.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where the first answer does not come.
+        UnknownTopicError, BrokerUnavailableError: where there is no first answer.
     """
 
     def __init__(self, client: Producer, topic: str, bootstrap_servers: object) -> None:
@@ -35,13 +35,13 @@ class PartitionWatch:
         """Return how many there are now; waits for the answer.
 
         Raises:
-            UnknownTopicError, BrokerUnavailableError: where it does not come.
+            UnknownTopicError, BrokerUnavailableError: where there is none.
         """
         self.partitions = max(self.partitions, partition_count(self._client, self._topic, self._servers, timeout))
         return self.partitions
 
     def ask_beside(self, on_growth: Callable[[], None]) -> None:
-        """Ask in a thread, unless one is asking; an answer that does not come changes nothing.
+        """Ask in a thread, unless one is asking; without an answer nothing changes.
 
         Args:
             on_growth: called in that thread, once `partitions` is higher than before.

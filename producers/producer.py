@@ -150,7 +150,7 @@ class WatermarkedProducer(Source):
 
     def _time_of(self, event_time: int | datetime | None) -> int:
         if self._stamps:
-            raise UsageError(reason=f"{self!r}: the strategy is ingress(), so records are given no event time")
+            raise UsageError(reason=f"{self!r}: the strategy is ingress(), so a record has no event time of its own")
         time = event_time_of(event_time)
         if self._early is not None:
             ahead = time - self._clock.wall()

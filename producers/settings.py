@@ -20,7 +20,7 @@ def check_settings(config: Config, source: object, membership: object, on_late: 
         raise UsageError(reason=f"the source is {source!r}, expected a name, as source='web-1'")
     if str(config.get("enable.idempotence", "true")).lower() != "true":
         raise UsageError(
-            reason=f"source {source!r}: enable.idempotence is off; without it a retry can come behind a mark"
+            reason=f"source {source!r}: enable.idempotence is off; without it a retry can be written behind a mark"
         )
     if str(config.get("delivery.report.only.error", "false")).lower() != "false":
         raise UsageError(

@@ -19,8 +19,7 @@ from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, is_late
 class Emitter:
     """The promises of one source over all partitions of its topic.
 
-    Its commands are `send`, `fail`, `resend`, `count`, `unsend`, `marks`, `unmark`, `fail_mark`, `pause`, `unpause`,
-    `mark_idle`, `mark_active`, `end`, `grow` and `change_membership`; everything else is a query and changes nothing.
+    What is a property, and `oldest_arrival`, is a query: it changes nothing.  Everything else is a command.
 
     Args:
         identity: who writes.
@@ -46,6 +45,8 @@ class Emitter:
         self.status = Status.ACTIVE
         self.registered = False
         """Whether every partition has a mark of this epoch since the source was last idle: readers wait for it."""
+        self.promised: int | None = None
+        """What the last marks promised, epoch milliseconds."""
         self.late = 0
         """How many records were sent behind the last marks."""
         self.failed = 0
@@ -56,7 +57,6 @@ class Emitter:
         self._resuming = False
         self._rounds = 0
         self._numbering = Numbering()
-        self._promised: int | None = None
         self._in_flight = InFlights()
 
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
@@ -78,7 +78,7 @@ class Emitter:
             self._refuse()
         generator, all_in_flight = self.generator, self._in_flight
         generator.on_event(event_time, now, value)
-        if is_late(event_time, self._promised):
+        if is_late(event_time, self.promised):
             self.late += 1
         self._numbering.count(partition, 1)
         if all_in_flight.open.sent >= IN_FLIGHT_SIZE:
@@ -166,14 +166,9 @@ class Emitter:
         if watermark is not None:
             hold = self.watermark_hold
             watermark = _clamped(watermark if hold is None else min(watermark, hold))
-        if self._promised is not None and (watermark is None or watermark < self._promised):
-            return self._promised
+        if self.promised is not None and (watermark is None or watermark < self.promised):
+            return self.promised
         return watermark
-
-    @property
-    def promised(self) -> int | None:
-        """What the last marks promised."""
-        return self._promised
 
     @property
     def due(self) -> bool:
@@ -184,7 +179,7 @@ class Emitter:
         return self._is_ahead(watermark) and (hold is None or watermark is None or watermark <= hold)
 
     def _is_ahead(self, watermark: int | None) -> bool:
-        return watermark is not None and (self._promised is None or watermark > self._promised)
+        return watermark is not None and (self.promised is None or watermark > self.promised)
 
     def marks(
         self, now: int, holder: Holder | None = None, *, steady: int | None = None, counted: bool = True
@@ -204,7 +199,7 @@ class Emitter:
             self.generator.on_tick(steady, now)
             self._follow_idleness()
         watermark, oldest = self.watermark, self.oldest_arrival()
-        self._promised = watermark
+        self.promised = watermark
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
         self._in_flight.close(self._rounds)

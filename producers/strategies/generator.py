@@ -40,7 +40,7 @@ class Generator(ABC):
     """The mutable side of a strategy.  All times are epoch milliseconds, but for the clock that measures silence.
 
     The commands are `on_event`, `on_tick`, `advance`, `stamp` and `restore`.  Everything else is a query: it changes
-    nothing, and nobody can tell how often it was asked.
+    nothing, however often it is called.
     """
 
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:  # noqa: B027

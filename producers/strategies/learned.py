@@ -1,4 +1,4 @@
-"""Strategies that learn from how late events come: percentile watermarks, and a bound that adapts.  Pure.
+"""Strategies that learn from how late events are: percentile watermarks, and a bound that adapts.  Pure.
 
 Delays are kept in a t-digest (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests"), whose memory
 is bounded and which is exact at the ends, by Apache DataSketches; it needs the extra ``floodmark[sketches]``.
@@ -234,7 +234,7 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
     watermarks).
 
     Args:
-        bound: no event comes further behind the largest event time than this.
+        bound: how far an event may be behind the largest event time before it.
         percents: from 1 to 100, at most 64 of them: a mark has room for no more.
 
     Raises:
