@@ -2,7 +2,6 @@
 
 import time
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -20,22 +19,19 @@ from floodmark.producers import (
     punctuated,
 )
 from floodmark.producers.clients.admin import redacted
-from floodmark.producers.embedded import broker
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     DeliveryError,
-    EmbeddedKafkaError,
     EndedError,
     InvalidEventTimeError,
-    JavaError,
     LateRecordError,
     ReservedKeyError,
     UnknownTopicError,
     UsageError,
 )
-from support.harness import drain, until
+from support.harness import drain, records_by_partition, until
 
 pytestmark = pytest.mark.kafka
 
@@ -43,20 +39,6 @@ pytestmark = pytest.mark.kafka
 def producer(kafka, target, **options):
     given = {"source": "a", "strategy": ascending(), "epoch": 1, **options}
     return WatermarkedProducer(kafka.config, topic=target, **given)
-
-
-def log(kafka, target):
-    """Read all of a topic that has ended, by partition."""
-    found = {}
-    with Observer(kafka.config, [target]) as observer:
-        tracker = observer.trackers[target]
-        deadline = time.monotonic() + 30
-        while not tracker.ended:
-            assert time.monotonic() < deadline
-            for record in observer.poll():
-                found.setdefault(record.partition, []).append(record)
-            tracker.advance()
-    return found
 
 
 def test_no_record_comes_behind_its_partitions_mark(kafka, topic):
@@ -69,7 +51,7 @@ def test_no_record_comes_behind_its_partitions_mark(kafka, topic):
                 ours.flush()
         ours.end()
     marks = 0
-    for records in log(kafka, target).values():
+    for records in records_by_partition(kafka.config, target).values():
         watermark, seen = None, 0
         for record in records:
             if isinstance(record, Data):
@@ -121,7 +103,7 @@ def test_a_source_back_from_idle_says_so_before_its_record(kafka, topic):
     ours.mark_idle()
     ours.produce(b"x", event_time=12)
     ours.end()
-    records = log(kafka, target)[0]
+    records = records_by_partition(kafka.config, target)[0]
     said = [record.record.status if isinstance(record, Mark) else record.value for record in records]
     assert said == [Status.IDLE, Status.ACTIVE, b"x", Status.ENDED]
 
@@ -152,7 +134,7 @@ def test_new_partitions_are_found_and_marked_while_nothing_is_sent(kafka, topic,
 
         until(everywhere, "marks in the new partitions")
     ours.end()
-    found = log(kafka, target)
+    found = records_by_partition(kafka.config, target)
     assert [record.record.partitions for record in found[2]] == [3, 3]
 
 
@@ -166,7 +148,7 @@ def test_flush_and_end_mark_partitions_that_were_added_a_moment_ago(kafka, topic
     getattr(ours, how)()
     if how == "flush":
         ours.end()
-    found = log(kafka, target)
+    found = records_by_partition(kafka.config, target)
     assert set(found) == {0, 1, 2}
     assert all(records[-1].record.status is Status.ENDED for records in found.values())
     assert [len(found[partition]) for partition in (1, 2)] == [2, 2] if how == "flush" else [1, 1]
@@ -177,7 +159,7 @@ def test_a_garbage_mark_is_seen_and_moves_nothing(kafka, topic):
     with producer(kafka, target) as ours:
         ours._producer.produce(target, key=b"__floodmark__/a", value=b"garbage")  # noqa: SLF001
         ours.end()
-    records = log(kafka, target)[0]
+    records = records_by_partition(kafka.config, target)[0]
     assert isinstance(records[0], Unreadable)
     assert "begins with" in records[0].reason
 
@@ -271,49 +253,6 @@ def test_a_dead_broker_holds_the_watermark_and_is_named(tmp_path, topic):
         assert ours.watermark == 30
 
 
-def test_the_embedded_broker_comes_back_with_its_data(tmp_path):
-    from floodmark.producers import create_topics  # noqa: PLC0415
-
-    broker = EmbeddedKafka(tmp_path / "kept")
-    with broker:
-        create_topics(broker.config, {"t": 1})
-        with WatermarkedProducer(broker.config, topic="t", source="a", strategy=ascending()) as ours:
-            ours.produce(b"x", event_time=12)
-            ours.end()
-    with EmbeddedKafka(tmp_path / "kept") as again:
-        assert again.bootstrap_servers == broker.bootstrap_servers
-        assert drain(again.config, "t")[0] == [b"x"]
-
-
-def test_a_cluster_id_never_looks_like_an_option(monkeypatch):
-    drawn = iter([b"\xf8" + b"\0" * 15, b"\xfb" * 16, b"\0" * 16])  # the first two begin with a dash
-    monkeypatch.setattr(broker.uuid, "uuid4", lambda: SimpleNamespace(bytes=next(drawn)))
-    assert broker._cluster_id() == "A" * 22  # noqa: SLF001
-
-
-def test_missing_and_old_java_are_named(tmp_path, monkeypatch):
-    from floodmark.producers.embedded.jars import java  # noqa: PLC0415
-
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaError, match="none at"):
-        java()
-    old = tmp_path / "bin" / "java"
-    old.parent.mkdir()
-    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    old.chmod(0o755)
-    with pytest.raises(JavaError, match=r"17 or newer is needed, found openjdk version .11\.0\.2"):
-        java()
-
-
-def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka, monkeypatch):
-    monkeypatch.setattr("floodmark.producers.embedded.broker._START_TIMEOUT", 20.0)
-    (tmp_path / "taken").mkdir()
-    port = kafka.bootstrap_servers.split(":")[1]
-    (tmp_path / "taken" / "ports").write_text(f"{port} {port}")
-    with pytest.raises(EmbeddedKafkaError, match=r"kafka\.log"):
-        EmbeddedKafka(tmp_path / "taken").start()
-
-
 def test_the_far_future_is_refused_where_asked_for(kafka, topic):
     ours = producer(kafka, topic(), early=timedelta(minutes=5))
     now = time.time_ns() // 1_000_000
@@ -379,84 +318,3 @@ def test_a_punctuation_goes_out_at_once(kafka, topic):
     with Observer(kafka.config, [target]) as observer:
         tracker = observer.trackers[target]
         until(lambda: list(observer.poll()) and tracker.advance() == 10, "the promise in every partition", 20)
-
-
-def test_delivery_reports_reach_the_caller_as_confluent_kafka_gives_them(kafka, topic):
-    reports = []
-    target = topic(1)
-    with producer(kafka, target) as ours:
-        ours.produce(b"12", event_time=12, on_delivery=lambda error, message: reports.append((error, message.value())))
-        ours.produce(b"13", event_time=13, headers={"h": b"v"})
-        assert ours.flush() == 0
-        assert reports == [(None, b"12")]
-        ours.end()
-    assert [record.headers for record in log(kafka, target)[0] if isinstance(record, Data)] == [None, [("h", b"v")]]
-
-
-def test_the_setting_on_delivery_is_the_default_and_marks_are_not_reported(kafka, topic):
-    reports = []
-    config = {**kafka.config, "on_delivery": lambda _error, message: reports.append(message.value())}
-    with WatermarkedProducer(config, topic=topic(3), source="a", strategy=ascending()) as ours:
-        ours.produce(b"12", event_time=12)
-        ours.produce(b"13", event_time=13, on_delivery=lambda _error, _message: None)
-    assert reports == [b"12"]
-
-
-def test_poll_counts_the_reports_that_it_serves(kafka, topic):
-    ours = producer(kafka, topic(1))
-    ours.flush()
-    assert ours.poll() == 0
-    ours.produce(b"12", event_time=12)
-    served = []
-    until(lambda: served.append(ours.poll(0.1)) or sum(served) > 0 or ours._outbox.settled, "the report")  # noqa: SLF001
-    assert sum(served) <= 2, "the record, and the mark before it"
-
-
-def test_what_a_callback_raises_comes_out_of_poll_and_flush_alone_and_once(kafka, topic):
-    def fail(_error, _message):
-        raise ValueError("the caller's own")
-
-    ours = producer(kafka, topic(1))
-    ours.produce(b"12", event_time=12, on_delivery=fail)
-    until(lambda: ours.emit() or ours._emitter.watermark_hold is None, "delivery")  # noqa: SLF001
-    ours.produce(b"13", event_time=13)
-    with pytest.raises(ValueError, match="the caller's own"):
-        ours.poll()
-    ours.poll()
-    ours.produce(b"14", event_time=14, on_delivery=fail)
-    with pytest.raises(ValueError, match="the caller's own"):
-        ours.flush()
-    assert ours.metrics().records == 3
-    ours.end()
-
-
-def test_a_timestamp_is_kafkas_and_moves_no_watermark(kafka, topic):
-    target, now = topic(1), time.time_ns() // 1_000_000
-    with producer(kafka, target) as ours:
-        ours.produce(b"12", event_time=12, timestamp=now - 5_000)
-        ours.produce(b"13", event_time=13, timestamp=0)
-        ours.flush()
-        assert ours.watermark == 13
-        for wrong in (-1, 1.5, True):
-            with pytest.raises(UsageError, match="0 for now"):
-                ours.produce(b"x", event_time=14, timestamp=wrong)
-        with pytest.raises(InvalidEventTimeError):
-            ours.produce(b"x", timestamp=now)
-        ours.end()
-    first, second = [record.log_time for record in log(kafka, target)[0] if isinstance(record, Data)]
-    assert first == now - 5_000
-    assert now <= second <= time.time_ns() // 1_000_000
-    with pytest.raises(UsageError, match="pass none"):
-        producer(kafka, topic(1), strategy=ingress()).produce(b"x", timestamp=now)
-
-
-def test_close_waits_for_deliveries_and_promises_nothing(kafka, topic):
-    target = topic(1)
-    ours = producer(kafka, target, interval=timedelta(days=1))
-    ours.produce(b"12", event_time=12)
-    assert ours.close()
-    assert ours.close(), "twice is as good as once"
-    with Observer(kafka.config, [target]) as observer:
-        found = []
-        until(lambda: found.extend(observer.poll()) or len(found) >= 2, "the mark before the record, and the record")
-    assert [record.record.watermark for record in found if isinstance(record, Mark)] == [None]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import AvroCodec, Membership
@@ -135,6 +136,20 @@ def drain(config: dict[str, str], topic: str, seconds: float = 60) -> tuple[list
     finally:
         observer.close()
     return values, observer
+
+
+def records_by_partition(config: dict[str, str], topic: str) -> dict[int, list[Any]]:
+    """Read all of a topic that has ended."""
+    found: dict[int, list[Any]] = {}
+    with Observer(config, [topic]) as observer:
+        tracker = observer.trackers[topic]
+        deadline = time.monotonic() + 30
+        while not tracker.ended:
+            assert time.monotonic() < deadline
+            for record in observer.poll():
+                found.setdefault(record.partition, []).append(record)
+            tracker.advance()
+    return found
 
 
 def window_counts(values: list[bytes]) -> Counter[tuple[str, int]]:

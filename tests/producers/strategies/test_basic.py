@@ -1,3 +1,5 @@
+"""Strategies against plain computations, and what cannot be one."""
+
 from datetime import timedelta
 
 import pytest
@@ -6,7 +8,6 @@ from floodmark.producers import (
     ascending,
     bounded_out_of_orderness,
     explicit,
-    ingress,
     percentile,
     punctuated,
     with_idleness,
@@ -15,15 +16,6 @@ from floodmark.producers.strategies.generator import strategy_of
 from floodmark.schemas.errors import InvalidEventTimeError, UsageError, WatermarkRegressionError
 
 SECOND = timedelta(seconds=1)
-ALL = {
-    "ascending": ascending(),
-    "bounded": bounded_out_of_orderness(SECOND),
-    "explicit": explicit(),
-    "ingress": ingress(),
-    "punctuated": punctuated(lambda value: int(value) if value else None),
-    "percentile": percentile(SECOND),
-    "adaptive": adaptive(),
-}
 
 
 @pytest.mark.parametrize(
@@ -67,71 +59,6 @@ def test_a_strategy_is_shared_and_its_generators_are_not():
     first, second = strategy.build(), strategy.build()
     first.on_event(12)
     assert (first.watermark(), second.watermark()) == (12, None)
-
-
-def use(generator):
-    """Use a generator in every way that its strategy allows; returns all that it answers."""
-    answers = []
-    for step in range(5):
-        now = step * 100
-        event_time = generator.stamp(now) if generator.stamps else 10_000 - 7 * step
-        generator.on_event(event_time, now, b"%d" % (step * 10))
-        for command in (lambda step=step: generator.advance(step), lambda now=now: generator.stamp(now)):
-            try:
-                answers.append(command())
-            except UsageError as error:
-                answers.append(str(error))
-        answers.append(generator.punctual)
-        generator.on_tick(now + 50, now + 60)
-        answers += [generator.stamps, generator.watermark(), generator.percentiles()]
-    return answers
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_idleness_changes_nothing_else_of_any_strategy(name):
-    bare, wrapped, twice = ALL[name], with_idleness(ALL[name], SECOND), with_idleness(ALL[name], SECOND)
-    assert use(bare.build()) == use(wrapped.build()) == use(with_idleness(twice, SECOND).build())
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_any_strategy_falls_idle_and_wakes(name):
-    generator = with_idleness(ALL[name], SECOND).build()
-    generator.on_event(5, 0, b"5")
-    idle = []
-    for now in (1_000, 1_001):
-        generator.on_tick(now, 10**12)
-        idle.append(generator.idle)
-    generator.on_event(6, 1_002, b"6")
-    assert [*idle, generator.idle] == [False, True, False]
-
-
-def test_who_promises_is_not_idle():
-    generator = with_idleness(explicit(), SECOND).build()
-    for now in range(0, 10_000, 900):
-        generator.advance(now)
-        generator.on_tick(now)
-        assert not generator.idle
-
-
-def test_silence_is_carried_to_the_next_process_without_its_clock():
-    first, second = (with_idleness(ascending(), SECOND).build() for _ in range(2))
-    first.on_event(5, now=7_000_000)
-    first.on_tick(7_000_900)
-    second.restore(first.snapshot())
-    second.on_tick(50)
-    assert not second.idle
-    second.on_tick(151)
-    assert second.idle
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_asking_changes_nothing(name):
-    generator = ALL[name].build()
-    for step in range(20):
-        generator.on_event(1_000 * (step % 7), step, b"%d" % step)
-        before = generator.snapshot()
-        generator.watermark(), generator.percentiles(), generator.idle, generator.punctual
-        assert generator.snapshot() == before
 
 
 def test_a_punctuation_that_is_no_time_is_refused():

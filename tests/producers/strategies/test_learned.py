@@ -17,7 +17,6 @@ from floodmark.producers import (
 )
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas import Status
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 
 MS = timedelta(milliseconds=1)
@@ -62,45 +61,6 @@ def test_a_snapshot_at_any_point_changes_nothing(name):
 def test_a_snapshot_of_another_strategy_is_an_error():
     with pytest.raises(CorruptSnapshotError, match="expected"):
         ascending().build().restore(explicit().build().snapshot())
-
-
-@pytest.mark.parametrize(
-    ("timeout", "steps"),
-    [
-        (10, [("tick", 0, False), ("tick", 11, True), ("event", 12, False)]),
-        (
-            122,
-            [("event", 0, False), ("tick", 123, True), ("tick", 223, True), ("event", 224, False), ("tick", 347, True)],
-        ),
-    ],
-    ids=["Flink G6 short", "Flink G6 long"],
-)
-def test_idleness(timeout, steps):
-    generator = with_idleness(ascending(), timeout * MS).build()
-    for kind, now, idle in steps:
-        (generator.on_tick if kind == "tick" else lambda now: generator.on_event(1, now))(now)
-        assert generator.idle == idle
-
-
-def test_an_idle_source_says_so_and_comes_back_with_its_next_event():
-    emitter = Emitter(Identity("a", 1), with_idleness(ascending(), 10 * MS).build(), partitions=1)
-    emitter.send(0, 5, now=0).ack()
-    assert [emitter.marks(now)[0][1].status for now in (5, 16)] == [Status.ACTIVE, Status.IDLE]
-    emitter.mark_active()
-    assert emitter.marks(17)[0][1].status is Status.ACTIVE, "it is about to send"
-    emitter.send(0, 6, now=17).ack()
-    assert emitter.marks(18)[0][1].status is Status.ACTIVE
-
-
-def test_a_source_that_is_held_or_under_way_is_not_idle():
-    emitter = Emitter(Identity("a", 1), with_idleness(ascending(), 10 * MS).build(), partitions=1)
-    in_flight = emitter.send(0, 5, now=0)
-    assert emitter.marks(99)[0][1].status is Status.ACTIVE, "its record is not acknowledged"
-    in_flight.ack()
-    emitter.pause()
-    assert emitter.marks(199)[0][1].status is Status.ACTIVE, "alignment holds it"
-    emitter.unpause()
-    assert emitter.marks(299)[0][1].status is Status.IDLE
 
 
 def test_the_oldest_record_under_way_is_the_processing_time_watermark():

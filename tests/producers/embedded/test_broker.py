@@ -1,0 +1,51 @@
+"""The embedded broker: it comes back with its data, and what it lacks is named."""
+
+from types import SimpleNamespace
+
+import pytest
+from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, create_topics
+from floodmark.producers.embedded import broker
+from floodmark.producers.embedded.jars import java
+from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
+from support.harness import drain
+
+
+@pytest.mark.kafka
+def test_the_embedded_broker_comes_back_with_its_data(tmp_path):
+    broker = EmbeddedKafka(tmp_path / "kept")
+    with broker:
+        create_topics(broker.config, {"t": 1})
+        with WatermarkedProducer(broker.config, topic="t", source="a", strategy=ascending()) as ours:
+            ours.produce(b"x", event_time=12)
+            ours.end()
+    with EmbeddedKafka(tmp_path / "kept") as again:
+        assert again.bootstrap_servers == broker.bootstrap_servers
+        assert drain(again.config, "t")[0] == [b"x"]
+
+
+def test_a_cluster_id_never_looks_like_an_option(monkeypatch):
+    drawn = iter([b"\xf8" + b"\0" * 15, b"\xfb" * 16, b"\0" * 16])  # the first two begin with a dash
+    monkeypatch.setattr(broker.uuid, "uuid4", lambda: SimpleNamespace(bytes=next(drawn)))
+    assert broker._cluster_id() == "A" * 22  # noqa: SLF001
+
+
+def test_missing_and_old_java_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaError, match="none at"):
+        java()
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(JavaError, match=r"17 or newer is needed, found openjdk version .11\.0\.2"):
+        java()
+
+
+@pytest.mark.kafka
+def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka, monkeypatch):
+    monkeypatch.setattr("floodmark.producers.embedded.broker._START_TIMEOUT", 20.0)
+    (tmp_path / "taken").mkdir()
+    port = kafka.bootstrap_servers.split(":")[1]
+    (tmp_path / "taken" / "ports").write_text(f"{port} {port}")
+    with pytest.raises(EmbeddedKafkaError, match=r"kafka\.log"):
+        EmbeddedKafka(tmp_path / "taken").start()
