@@ -133,3 +133,13 @@ def test_ingress_time_never_goes_back_and_time_alone_moves_it():
     generator.on_tick(500)
     assert generator.watermark() == 500
     assert generator.stamp(450) == 500, "no event gets a time below what was promised"
+
+
+@pytest.mark.parametrize("name", ["adaptive", "percentile", "idle"])
+def test_a_snapshot_without_recent_delays_is_of_an_older_version_and_taken_up(name):
+    before, after = STRATEGIES[name].build(), STRATEGIES[name].build()
+    list(feed(before, 4, count=128))  # as many as are added to the digest together
+    state = json.loads(json.dumps(before.snapshot()))
+    assert state.get("inner", state).pop("recent") == []
+    after.restore(state)
+    assert (after.watermark(), after.percentiles()) == (before.watermark(), before.percentiles())
