@@ -122,11 +122,12 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = 300,
     late: Annotated[float, typer.Option(help="Events more seconds behind their arrival are late.")] = 5,
     out_of_order: Annotated[
-        float | None, typer.Option(help="Seconds that events may be out of order; default: as --late, with --over 0.")
+        float | None,
+        typer.Option(help="Seconds that events may be out of order; default: as --late, by substreams 0."),
     ] = None,
     on_late: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
     on_out_of_order: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
-    over: Annotated[
+    substream_by: Annotated[
         str | None, typer.Option(help="A watermark for every 'key', or every value of a JSON field.")
     ] = None,
     drop_late: Annotated[bool, typer.Option(help="Leave out what a changefeed repeats behind its promises.")] = False,
@@ -169,7 +170,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
             late=seconds(late, "--late"),
             out_of_order=None if out_of_order is None else seconds(out_of_order, "--out-of-order"),
         ),
-        over=substreams(over),
+        substream_by=substreams(substream_by),
         drop_late=drop_late,
         dropped_to=dropped_to,
         source=source,
@@ -196,7 +197,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
                 if exporter is not None:
                     exporter.update(injector.metrics())
                 if json:
-                    typer.echo(dumps({**injector.counts, **injector.fates, "watermarks": injector.watermarks}))
+                    typer.echo(dumps({**injector.counts, **injector.outcomes, "watermarks": injector.watermarks}))
                 status.update(escape(injection_line(injector)))
 
             injector.run(until_end=until_end, progress=progress, stop=stop)

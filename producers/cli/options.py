@@ -16,18 +16,9 @@ import typer
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, redacted
-from floodmark.producers.event_times.formats import (
-    AvroField,
-    CockroachDb,
-    InputFormat,
-    JsonField,
-    LogTime,
-    Over,
-    TiCdcCanal,
-    TiCdcOpen,
-    over_json,
-    over_key,
-)
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
+from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime
+from floodmark.producers.event_times.substreams import SubstreamKey, substream_json, substream_key
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import FloodmarkError, UsageError
 from floodmark.schemas.timestamps import to_datetime
@@ -205,11 +196,11 @@ def judged_values(json_field: str | None, unit: str, schema: Path | None, event_
     return input_format(None, json_field, unit, schema, event_time, log_time=False)
 
 
-def substreams(over: str | None) -> Over | None:
-    """Return what ``--over`` names: ``key``, or a JSON field."""
-    if over is None:
+def substreams(substream_by: str | None) -> SubstreamKey | None:
+    """Return what ``--substream-by`` names: ``key``, or a JSON field."""
+    if substream_by is None:
         return None
-    return over_key if over == "key" else over_json(over)
+    return substream_key if substream_by == "key" else substream_json(substream_by)
 
 
 def injection_line(injector: Injector) -> str:
@@ -218,10 +209,10 @@ def injection_line(injector: Injector) -> str:
     reached = (
         f"watermark {to_datetime(min(known)).isoformat()}" if len(known) == len(injector.watermarks) else "unknown"
     )
-    found = injector.fates + Counter({name: injector.counts[name] for name in _CHANGES})
-    fates = ", ".join(f"{count:,} {fate.replace('_', ' ')}" for fate, count in sorted(found.items()) if count)
+    found = injector.outcomes + Counter({name: injector.counts[name] for name in _CHANGES})
+    outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in sorted(found.items()) if count)
     trouble = f"; first trouble: {injector.first_trouble}" if injector.first_trouble else ""
-    return f"{injector.counts['records']:,} records read, {fates or 'nothing yet'}; {reached}{trouble}"
+    return f"{injector.counts['records']:,} records read, {outcomes or 'nothing yet'}; {reached}{trouble}"
 
 
 @contextmanager

@@ -1,15 +1,11 @@
-"""What the records of an existing topic say of time: fields of rows, or the progress messages of other systems.  Pure.
+"""What the records of an existing topic say of time, in a field or by Kafka's timestamp.  Pure.
 
-A format turns a record into a `Row` with its event time or into a `Resolved` promise.  The shapes are those of the
-documentation: CockroachDB "Changefeed messages" (``resolved``, ``updated``), TiCDC "Canal-JSON Protocol"
-(``TIDB_WATERMARK``) and "TiCDC Open Protocol" (resolved event).  Their promises are strict as ours: nothing below is to
-come, equal may; what they repeat below it they have sent before.
+A format turns a record into its event time, or into a `Resolved` promise: see `changefeeds`.
 """
 
 import json
-import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from reprlib import repr as short
@@ -24,10 +20,6 @@ Unit = Literal["s", "ms", "us", "ns"]
 _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _LOGICAL: Final[Mapping[object, Unit]] = {"timestamp-micros": "us", "timestamp-nanos": "ns"}
 _SHOWN_FIELDS: Final = 10
-_TSO_LOGICAL_BITS: Final = 18
-_OPEN_VERSION: Final = 1
-_OPEN_RESOLVED: Final = 3
-_OPEN_DDL: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,45 +65,17 @@ class InputFormat(ABC):
         return found
 
 
-Over = Callable[[bytes | None, bytes | None], bytes]
-"""From a record's key and value to its substream: what has a watermark of its own."""
-
-
-def over_key(key: bytes | None, value: bytes | None) -> bytes:  # noqa: ARG001  # the shape of `Over`
-    """Let every Kafka key be a substream; records without one are a substream together.
-
-    >>> over_key(b"N14228", None), over_key(None, None)
-    (b'N14228', b'')
-    """
-    return key or b""
-
-
-def over_json(field: str) -> Over:
-    """Let every value of a JSON field be a substream; records without it are a substream together.
-
-    Args:
-        field: its name; a dot leads into an object within.
-
-    >>> over_json("device")(None, b'{"device": "d1"}')
-    b'"d1"'
-    """
-    path = field.split(".")
-
-    def over(_key: bytes | None, value: bytes | None) -> bytes:
-        try:
-            return json.dumps(_find(_object(value), field, path)).encode()
-        except UnreadableValueError:
-            return b""
-
-    return over
-
-
 def _unreadable(value: bytes | None, schema: str, error: object) -> UnreadableValueError:
     size = 0 if value is None else len(value)
     return UnreadableValueError(size=size, schema=schema, reason=f"{type(error).__name__}: {error}")
 
 
-def _object(value: bytes | None) -> dict[str, Any]:
+def json_object(value: bytes | None) -> dict[str, Any]:
+    """Return a value's JSON object.
+
+    Raises:
+        UnreadableValueError: where it is none.
+    """
     try:
         found = json.loads(value or b"")
     except (ValueError, RecursionError) as error:
@@ -121,7 +85,7 @@ def _object(value: bytes | None) -> dict[str, Any]:
     return found
 
 
-def _find(found: dict[str, Any], field: str, path: list[str]) -> Any:  # noqa: ANN401  # JSON
+def find_field(found: dict[str, Any], field: str, path: list[str]) -> Any:  # noqa: ANN401  # JSON
     """Return a field, or one within objects; ``None`` where it is not there."""
     value = found.get(field)
     if value is not None or len(path) == 1:
@@ -173,11 +137,11 @@ class JsonField(InputFormat):
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         if value is None:
             return None
-        found = _object(value)
+        found = json_object(value)
         time = found.get(self._field)
         if type(time) is int and self._unit == "ms":  # most are: asked first, for speed
             return time
-        time = _find(found, self._field, self._path)
+        time = find_field(found, self._field, self._path)
         if isinstance(time, bool) or not isinstance(time, (int, float)):
             reason = f"field {self._field!r} holds no number; there are {_names(found)}"
             raise InvalidEventTimeError(value=time if time is None else short(time), reason=reason)
@@ -246,118 +210,3 @@ class LogTime(InputFormat):
     @override
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         return log_time
-
-
-def _whole(number: object) -> int:
-    """Return a whole number, also where it is written as text; a float has lost digits."""
-    if isinstance(number, int) and not isinstance(number, bool):
-        return number
-    if isinstance(number, str) and number.isascii() and number.isdigit():
-        return int(number)
-    raise ValueError(f"{short(number)}, expected a whole number")
-
-
-def hlc_to_milliseconds(text: str) -> int:
-    """Return the wall time of CockroachDB's hybrid logical clock, rounded down.
-
-    >>> hlc_to_milliseconds("1701102296662969433.0000000007")
-    1701102296662
-    """
-    return _whole(text.partition(".")[0]) // 1_000_000
-
-
-def tso_to_milliseconds(timestamp: object) -> int:
-    """Return the physical time of a TiDB timestamp.
-
-    >>> tso_to_milliseconds(429918007904436226)
-    1640007049196
-    """
-    return _whole(timestamp) >> _TSO_LOGICAL_BITS
-
-
-class CockroachDb(InputFormat):
-    """A CockroachDB changefeed with ``WITH resolved, updated`` in JSON.
-
-    >>> CockroachDb().read(None, b'{"resolved": "1701102296662969433.0000000000"}', 0)
-    Resolved(watermark=1701102296662)
-    """
-
-    promises = True
-
-    @property
-    @override
-    def about(self) -> str:
-        return "CockroachDB changefeed messages"
-
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        if value is None:
-            return None
-        message = _object(value)
-        if "resolved" in message and "after" not in message:
-            return Resolved(hlc_to_milliseconds(message["resolved"]))
-        updated = message.get("updated")
-        return None if updated is None else hlc_to_milliseconds(updated)
-
-
-class TiCdcCanal(InputFormat):
-    """TiCDC's canal-json with ``enable-tidb-extension=true``.
-
-    >>> TiCdcCanal().read(None, b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 429918007904436226}}', 0)
-    Resolved(watermark=1640007049196)
-    """
-
-    promises = True
-
-    @property
-    @override
-    def about(self) -> str:
-        return "TiCDC canal-json messages"
-
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        if value is None:
-            return None
-        message = _object(value)
-        extension = message.get("_tidb")
-        if message.get("type") == "TIDB_WATERMARK":
-            return Resolved(tso_to_milliseconds(message["_tidb"]["watermarkTs"]))
-        return None if extension is None else tso_to_milliseconds(extension["commitTs"])
-
-
-class TiCdcOpen(InputFormat):
-    """TiCDC's open protocol: the key is a version and length-prefixed JSON keys, several events to a record.
-
-    A record of rows has the time of its earliest row.
-    """
-
-    promises = True
-
-    @property
-    @override
-    def about(self) -> str:
-        return "TiCDC open protocol keys"
-
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        events = _open_keys(key or b"")
-        kinds = {event.get("t") for event in events}
-        if _OPEN_RESOLVED in kinds and len(kinds) > 1:
-            raise ValueError("other events beside a promise, which would take them away")
-        times = [tso_to_milliseconds(event["ts"]) for event in events if event.get("t") != _OPEN_DDL]
-        return Resolved(max(times)) if _OPEN_RESOLVED in kinds else min(times, default=None)
-
-
-def _open_keys(key: bytes) -> list[dict[str, Any]]:
-    (version,) = struct.unpack_from(">Q", key)
-    if version != _OPEN_VERSION:
-        raise ValueError(f"version {version}, expected {_OPEN_VERSION}")
-    position, found = 8, []
-    while position < len(key):
-        (length,) = struct.unpack_from(">Q", key, position)
-        position += 8
-        if position + length > len(key):
-            raise ValueError(f"an event of {length} bytes, and {len(key) - position} are left")
-        found.append(json.loads(key[position : position + length]))
-        position += length
-    return found

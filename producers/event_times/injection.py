@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.event_times.formats import InputFormat, Over
-from floodmark.producers.event_times.input_partition import Lane, PolicyLane, ResolvedLane
+from floodmark.producers.event_times.formats import InputFormat
+from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, InputPartition
+from floodmark.producers.event_times.substreams import SubstreamKey
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.snapshots import restoring
 
 STATE_HEADER: Final = "floodmark-injector"
-"""The header of an injector's marks with the next input offset and the state of the lane."""
+"""The header of an injector's marks with the next input offset and the state of the input partition."""
 
 _MAX_STATE: Final = 900_000
 _MAX_SOURCE_BYTES: Final = 200
@@ -32,7 +33,7 @@ class Injection:
         target_topic: the topic that gets them; it must have at least as many partitions.
         fmt: what the records say of time.
         policy: how far to trust that; not for formats that bring promises of their own.
-        over: what has a watermark of its own, for example `adapters.over_key`; default: the partition.
+        substream_by: what has a watermark of its own, for example `substream_key`; default: the partition.
         drop_late: with a format that brings promises: leave out what it repeats behind them.
         dropped_to: a topic for what is dropped; default: it is only counted.
         source: the id of the injector as a source of the target topic.
@@ -46,7 +47,7 @@ class Injection:
     target_topic: str
     fmt: InputFormat
     policy: TimePolicy = TimePolicy()  # noqa: RUF009  # frozen
-    over: Over | None = None
+    substream_by: SubstreamKey | None = None
     drop_late: bool = False
     dropped_to: str | None = None
     source: str = ""
@@ -63,7 +64,7 @@ class Injection:
             raise UsageError(
                 reason=f"interval {self.interval}, align {self.align}: expected more than 0, and 0 or more"
             )
-        if self.over is not None and self.fmt.promises:
+        if self.substream_by is not None and self.fmt.promises:
             raise UsageError(reason="substreams need a time policy; this format brings promises of its own")
         if not self.source:
             object.__setattr__(self, "source", f"inject-{self.source_topic}")
@@ -71,19 +72,19 @@ class Injection:
             reason = f"source id {self.source!r} is longer than {_MAX_SOURCE_BYTES} bytes; give a shorter one"
             raise UsageError(reason=reason)
 
-    def lane(self) -> Lane:
-        """Make the lane of one partition."""
+    def input_partition(self) -> InputPartition:
+        """Return the state of an input partition of which nothing has been read."""
         if self.fmt.promises:
-            return ResolvedLane(self.fmt, drop_late=self.drop_late)
-        return PolicyLane(self.fmt, self.policy, self.over)
+            return ByResolved(self.fmt, drop_late=self.drop_late)
+        return ByPolicy(self.fmt, self.policy, self.substream_by)
 
 
 @dataclass(frozen=True, slots=True)
-class LaneState:
+class InjectorState:
     """What a mark of the injector carries in its header: where to go on in the input, and with what.
 
-    >>> state = LaneState(next=12, epoch=3, lane={"watermark": 7}, counts={})
-    >>> LaneState.unpack(state.pack("inject-raw", 0)) == state
+    >>> state = InjectorState(next=12, epoch=3, lane={"watermark": 7}, counts={})
+    >>> InjectorState.unpack(state.pack("inject-raw", 0)) == state
     True
     """
 
@@ -91,6 +92,7 @@ class LaneState:
     """The input offset to go on with."""
     epoch: int
     lane: Mapping[str, Any]
+    """The state of the input partition; so the header names it."""
     counts: Mapping[str, int]
 
     def pack(self, source: str, partition: int) -> bytes:
@@ -107,7 +109,7 @@ class LaneState:
         return packed
 
     @classmethod
-    def unpack(cls, value: bytes) -> "LaneState":
+    def unpack(cls, value: bytes) -> "InjectorState":
         """Take up what `pack` returned, in this version or another.
 
         Raises:

@@ -1,7 +1,7 @@
 """One input partition on its way into the system: what becomes of each record, and what may be promised.  Pure.
 
-The invariant: *what a lane promises holds for the records it has passed on and for all that may still come*, by its
-time policy, or by the promises that the topic brings itself.
+The invariant: *what a partition promises holds for the records it has passed on and for all that may still come*, by
+its time policy, or by the promises that the topic brings itself.
 """
 
 from abc import ABC, abstractmethod
@@ -11,8 +11,9 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final
 
-from floodmark.producers.event_times.formats import InputFormat, Over, Resolved
-from floodmark.producers.event_times.time_policy import Timekeeper, TimePolicy
+from floodmark.producers.event_times.formats import InputFormat, Resolved
+from floodmark.producers.event_times.substreams import SubstreamKey
+from floodmark.producers.event_times.time_policy import TimePolicy, TimePolicyState
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_mark_key
@@ -23,21 +24,21 @@ _NONE: Final[Headers] = ()
 _LONG: Final = 32
 
 
-class Way(Enum):
+class Routing(Enum):
     """Where a record goes."""
 
-    ON = "on"
-    """To the output, with the headers given."""
-    OUT = "out"
+    FORWARD = "forward"
+    """To the output, with these headers added."""
+    DROP = "drop"
     """Dropped, or to the topic for what is dropped."""
-    AWAY = "away"
+    SKIP = "skip"
     """Nowhere: it was a progress message."""
 
 
-Passage = tuple[Way, Headers]
+Routed = tuple[Routing, Headers]
 
 
-class Lane(ABC):
+class InputPartition(ABC):
     """The state of one input partition."""
 
     def __init__(self, fmt: InputFormat) -> None:
@@ -52,11 +53,11 @@ class Lane(ABC):
         self.trouble: str | None = None
         """Why the last record is counted as one that cannot be read; the shell names its place, and clears this."""
 
-    def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
+    def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Decide what becomes of one record, in the order of the log."""
         if is_mark_key(key):
             self._count("reserved", "its key is that of a watermark record: passed on, it would be taken for one")
-            return Way.OUT, _NONE
+            return Routing.DROP, _NONE
         try:
             time = self.read(key, value, log_time)
         except (UnreadableValueError, InvalidEventTimeError) as error:
@@ -66,7 +67,7 @@ class Lane(ABC):
             if time is None and value is not None:
                 self.counts["timeless"] += 1
         if time is None:
-            return Way.ON, _NONE  # nothing is lost, and no watermark moves
+            return Routing.FORWARD, _NONE  # nothing is lost, and no watermark moves
         self.timed = True
         return self._pass(time, key, value, log_time)
 
@@ -75,16 +76,16 @@ class Lane(ABC):
         self.trouble = why
 
     @abstractmethod
-    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
+    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Decide on a record that tells a time."""
 
     @property
     @abstractmethod
     def watermark(self) -> int | None:
-        """What the lane promises."""
+        """What the partition promises."""
 
     @property
-    def fates(self) -> Counter[str]:
+    def outcomes(self) -> Counter[str]:
         """What became of the records, and what could not be read."""
         return self.counts
 
@@ -111,44 +112,44 @@ class Lane(ABC):
         """
 
 
-class PolicyLane(Lane):
+class ByPolicy(InputPartition):
     """A partition whose writers promise nothing: a time policy decides.
 
     >>> from datetime import timedelta
     >>> from floodmark.producers.event_times.formats import JsonField
-    >>> lane = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(0)))
-    >>> lane.take(None, b'{"at": 100}', 100)
-    (<Way.ON: 'on'>, ())
-    >>> lane.take(None, b'{"at": 90}', 100)  # out of order, adjusted
-    (<Way.ON: 'on'>, [('floodmark-time', b'100')])
+    >>> partition = ByPolicy(JsonField("at"), TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(0)))
+    >>> partition.take(None, b'{"at": 100}', 100)
+    (<Routing.FORWARD: 'forward'>, ())
+    >>> partition.take(None, b'{"at": 90}', 100)  # out of order, adjusted
+    (<Routing.FORWARD: 'forward'>, [('floodmark-time', b'100')])
     """
 
-    def __init__(self, fmt: InputFormat, policy: TimePolicy, over: Over | None = None) -> None:
-        """Begin with nothing read; over: what has a watermark of its own."""
+    def __init__(self, fmt: InputFormat, policy: TimePolicy, substream_by: SubstreamKey | None = None) -> None:
+        """Begin with nothing read; substream_by: what has a watermark of its own."""
         super().__init__(fmt)
-        self.keeper: Timekeeper = policy.build()
-        self._over = over
+        self.policy_state: TimePolicyState = policy.build()
+        self._substream_by = substream_by
 
-    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Passage:
+    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         if isinstance(time, Resolved):
             self.counts["resolved"] += 1
-            return Way.AWAY, _NONE
+            return Routing.SKIP, _NONE
         arrival: int | None = log_time
         if not EARLIEST <= log_time <= END_OF_TIME:
             self._count("unreadable_arrival", f"its timestamp {log_time} is outside the years 1 to 9999")
             arrival = None
-        substream = None if self._over is None else self._substream(self._over, key, value)
-        _, adjusted = self.keeper.decide(time, arrival, substream)
+        substream = None if self._substream_by is None else self._substream(self._substream_by, key, value)
+        _, adjusted = self.policy_state.decide(time, arrival, substream)
         if adjusted is None:
-            return Way.OUT, _NONE
+            return Routing.DROP, _NONE
         headers: list[tuple[str, bytes | None]] = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]
-        if substream is not None and (watermark := self.keeper.watermark_of(substream)) is not None:
+        if substream is not None and (watermark := self.policy_state.watermark_of(substream)) is not None:
             headers.append((SUBSTREAM_HEADER, b"%d" % watermark))
-        return Way.ON, headers or _NONE
+        return Routing.FORWARD, headers or _NONE
 
-    def _substream(self, over: Over, key: bytes | None, value: bytes | None) -> bytes:
+    def _substream(self, substream_by: SubstreamKey, key: bytes | None, value: bytes | None) -> bytes:
         try:
-            return _ident(over(key, value))
+            return _ident(substream_by(key, value))
         except Exception as error:  # noqa: BLE001  # a function of the user's, on hostile bytes
             self._count("unreadable_key", f"its substream cannot be read: {type(error).__name__}: {error}")
             return b""
@@ -156,36 +157,36 @@ class PolicyLane(Lane):
     @property
     def watermark(self) -> int | None:
         """What the policy promises."""
-        return self.keeper.watermark
+        return self.policy_state.watermark
 
     @property
-    def fates(self) -> Counter[str]:
+    def outcomes(self) -> Counter[str]:
         """The same, with what the policy decided."""
-        return self.counts + self.keeper.counts
+        return self.counts + self.policy_state.counts
 
     def estimate(self, elapsed: int) -> None:
         """Advance by the estimated arrival."""
-        self.keeper.estimate(elapsed)
+        self.policy_state.estimate(elapsed)
 
     def open(self, now: int) -> None:
         """Take the present for the arrival, where nothing has ever arrived: whatever comes arrives later."""
-        self.keeper.expect(now)
+        self.policy_state.expect(now)
 
     def follow(self, watermark: int) -> None:
-        """Raise the keeper's watermark."""
-        self.keeper.advance(watermark)
+        """Raise the watermark of the policy."""
+        self.policy_state.advance(watermark)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the keeper's state."""
-        return self.keeper.snapshot()
+        """Return the state of the policy."""
+        return self.policy_state.snapshot()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the keeper's state; older versions kept long substreams as they are."""
+        """Take up the state; older versions kept long substreams as they are."""
         keys = state.get("keys")
         if isinstance(keys, dict):
             state = {**state, "keys": {_shortened(key): watermark for key, watermark in keys.items()}}
-        self.keeper.restore(state)
-        self.timed = bool(self.keeper.counts)
+        self.policy_state.restore(state)
+        self.timed = bool(self.policy_state.counts)
 
 
 def _ident(substream: bytes) -> bytes:
@@ -201,17 +202,17 @@ def _shortened(text: str) -> str:
     try:
         return _ident(bytes.fromhex(text)).hex()
     except ValueError:
-        return text  # the keeper says so
+        return text  # restoring it says so
 
 
-class ResolvedLane(Lane):
+class ByResolved(InputPartition):
     """A partition that brings promises of its own.
 
-    >>> from floodmark.producers.event_times.formats import CockroachDb
-    >>> lane = ResolvedLane(CockroachDb())
-    >>> lane.take(None, b'{"resolved": "5000000.0000000000"}', 0)
-    (<Way.AWAY: 'away'>, ())
-    >>> lane.watermark
+    >>> from floodmark.producers.event_times.changefeeds import CockroachDb
+    >>> partition = ByResolved(CockroachDb())
+    >>> partition.take(None, b'{"resolved": "5000000.0000000000"}', 0)
+    (<Routing.SKIP: 'skip'>, ())
+    >>> partition.watermark
     5
     """
 
@@ -221,17 +222,17 @@ class ResolvedLane(Lane):
         self._watermark: int | None = None
         self._drop_late = drop_late
 
-    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Passage:  # noqa: ARG002  # not asked
+    def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Routed:  # noqa: ARG002  # not asked
         if isinstance(time, Resolved):
             self.counts["resolved"] += 1
             # A lower one is a replay; one at the beginning of time is sent before a feed knows anything.
             if time.watermark > 0 and (self._watermark is None or time.watermark > self._watermark):
                 self._watermark = time.watermark
-            return Way.AWAY, _NONE
+            return Routing.SKIP, _NONE
         if is_late(time, self._watermark):
             self.counts["late"] += 1
-            return (Way.OUT if self._drop_late else Way.ON), _NONE
-        return Way.ON, _NONE
+            return (Routing.DROP if self._drop_late else Routing.FORWARD), _NONE
+        return Routing.FORWARD, _NONE
 
     @property
     def watermark(self) -> int | None:

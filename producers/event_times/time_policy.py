@@ -39,7 +39,7 @@ Action = Literal["adjust", "drop"]
 _ACTIONS: Final = ("adjust", "drop")
 
 
-class Fate(StrEnum):
+class Outcome(StrEnum):
     """What a policy decides of an event."""
 
     ON_TIME = "on_time"
@@ -50,8 +50,8 @@ class Fate(StrEnum):
     OUT_OF_ORDER_DROPPED = "out_of_order_dropped"
 
 
-Decision = tuple[Fate, int | None]
-"""The fate of an event and its system time, epoch milliseconds; ``None``: it is dropped."""
+Decision = tuple[Outcome, int | None]
+"""The outcome of an event and its system time, epoch milliseconds; ``None``: it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class TimePolicy:
     Raises:
         UsageError: where a tolerance is negative or an action is not known.
 
-    >>> keeper = TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(milliseconds=20)).build()
-    >>> keeper.decide(event_time=100, arrival=100)
-    (<Fate.ON_TIME: 'on_time'>, 100)
-    >>> keeper.watermark
+    >>> state = TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(milliseconds=20)).build()
+    >>> state.decide(event_time=100, arrival=100)
+    (<Outcome.ON_TIME: 'on_time'>, 100)
+    >>> state.watermark
     80
-    >>> keeper.decide(event_time=70, arrival=110)
-    (<Fate.OUT_OF_ORDER_ADJUSTED: 'out_of_order_adjusted'>, 80)
-    >>> keeper.estimate(elapsed=40), keeper.watermark  # the last arrival was 110
+    >>> state.decide(event_time=70, arrival=110)
+    (<Outcome.OUT_OF_ORDER_ADJUSTED: 'out_of_order_adjusted'>, 80)
+    >>> state.estimate(elapsed=40), state.watermark  # the last arrival was 110
     (100, 100)
     """
 
@@ -99,12 +99,12 @@ class TimePolicy:
         if self.max_keys < 1:
             raise UsageError(reason=f"time policy: max_keys is {self.max_keys}, expected 1 or more")
 
-    def build(self) -> "Timekeeper":
-        """Make a keeper with fresh state, for one partition."""
-        return Timekeeper(self)
+    def build(self) -> "TimePolicyState":
+        """Return the state of a partition in which nothing has been seen."""
+        return TimePolicyState(self)
 
 
-class Timekeeper:
+class TimePolicyState:
     """The state of a policy in one partition.  Times are epoch milliseconds."""
 
     def __init__(self, policy: TimePolicy) -> None:
@@ -123,7 +123,7 @@ class Timekeeper:
         self._least: list[tuple[int, bytes]] = []
         """A heap with one entry for each of the keys: what its watermark was once, so never more than it is."""
         self.counts: Counter[str] = Counter()
-        """How many events met which `Fate` (by its value), and ``keys_evicted``."""
+        """How many events met which `Outcome` (by its value), and ``keys_evicted``."""
 
     def decide(self, event_time: int, arrival: int | None, key: bytes | None = None) -> Decision:
         """Judge one event, in the order of the log.
@@ -134,39 +134,39 @@ class Timekeeper:
             key: its substream; give one with each event or with none.
         """
         if arrival is None:
-            fate, time = self._in_order(event_time, Fate.ON_TIME, self.watermark_of(key))
-            self.counts[fate] += 1
-            return fate, time
+            outcome, time = self._in_order(event_time, Outcome.ON_TIME, self.watermark_of(key))
+            self.counts[outcome] += 1
+            return outcome, time
         if self._arrival is None or arrival > self._arrival:
             self._arrival = arrival
         if key is not None:
             self._raise_floor()
-        fate, time = self._judge(event_time, arrival, self.watermark_of(key))
-        self.counts[fate] += 1
+        outcome, time = self._judge(event_time, arrival, self.watermark_of(key))
+        self.counts[outcome] += 1
         if time is not None:
             largest = max(event_time, time)
             if key is not None:
                 self._keep(key, _within(largest - self._out_of_order_in_key))
             else:
                 self.advance(_within(largest - self._out_of_order))
-        return fate, time
+        return outcome, time
 
     def _judge(self, event_time: int, arrival: int, watermark: int | None) -> Decision:
         if self._early is not None and event_time - arrival > self._early:
-            return Fate.EARLY_DROPPED, None
-        fate, time = Fate.ON_TIME, event_time
+            return Outcome.EARLY_DROPPED, None
+        outcome, time = Outcome.ON_TIME, event_time
         if arrival - event_time > self._late:
             if self._drops_late:
-                return Fate.LATE_DROPPED, None
-            fate, time = Fate.LATE_ADJUSTED, arrival - self._late
-        return self._in_order(time, fate, watermark)
+                return Outcome.LATE_DROPPED, None
+            outcome, time = Outcome.LATE_ADJUSTED, arrival - self._late
+        return self._in_order(time, outcome, watermark)
 
-    def _in_order(self, time: int, fate: Fate, watermark: int | None) -> Decision:
+    def _in_order(self, time: int, outcome: Outcome, watermark: int | None) -> Decision:
         if is_late(time, watermark):
             if self._drops_out_of_order:
-                return Fate.OUT_OF_ORDER_DROPPED, None
-            return Fate.OUT_OF_ORDER_ADJUSTED, watermark
-        return fate, time
+                return Outcome.OUT_OF_ORDER_DROPPED, None
+            return Outcome.OUT_OF_ORDER_ADJUSTED, watermark
+        return outcome, time
 
     @property
     def watermark(self) -> int | None:
@@ -256,7 +256,7 @@ class Timekeeper:
         with restoring("of a time policy", "begin anew"):
             watermark, arrival = state["watermark"], state["arrival"]
             keys = {bytes.fromhex(key): event_time_of(own) for key, own in state["keys"].items()}
-            counts = Counter({str(fate): int(count) for fate, count in state["counts"].items()})
+            counts = Counter({str(outcome): int(count) for outcome, count in state["counts"].items()})
             watermark = None if watermark is None else event_time_of(watermark)
             arrival = None if arrival is None or arrival != _within(arrival) else arrival  # older versions took any
         self._watermark, self._arrival = watermark, arrival

@@ -10,21 +10,21 @@ from dataclasses import replace
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, begin_offsets
-from floodmark.producers.event_times.injection import STATE_HEADER, Injection, LaneState
+from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError
 
 
-def _state_of(record: Classified, source: str) -> LaneState | None:
+def _state_of(record: Classified, source: str) -> InjectorState | None:
     value = mark_header(record, source, STATE_HEADER)
     try:
-        return None if value is None else LaneState.unpack(value)
+        return None if value is None else InjectorState.unpack(value)
     except CorruptSnapshotError as error:
         raise replace(error, where=f"of an injector at {record.place}") from error
 
 
-def states_of(config: Config, topic: str, source: str, partitions: Collection[int]) -> dict[int, LaneState]:
+def states_of(config: Config, topic: str, source: str, partitions: Collection[int]) -> dict[int, InjectorState]:
     """Return by partition the state that an injector wrote last.
 
     Args:

@@ -1,10 +1,10 @@
-"""Bring a topic without watermarks into the system, exactly once.  A thin shell around `lane`.
+"""Bring a topic without watermarks into the system, exactly once.  A thin shell around `input_partition`.
 
 Theory of operation
 -------------------
 Records go from each input partition to the output partition of the same number, untouched but for headers; behind them
 goes a mark.  Both are one Kafka transaction, and so is what the injector knows: the mark carries, in a header, the next
-input offset and the state of its lane.  A crash leaves all of it or nothing; a restart reads the last mark of each
+input offset and its state.  A crash leaves all of it or nothing; a restart reads the last mark of each
 partition and goes on there, so nothing is passed on twice and no watermark goes back.  The transactional id is the
 source id: a second instance fences the first.  Consumer groups keep no state here.
 
@@ -31,9 +31,9 @@ from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.metrics import Metrics, delay
 from floodmark.producers.clients.records import BATCH, Record, consume, is_end
 from floodmark.producers.clients.transaction import Transaction
-from floodmark.producers.event_times.injection import STATE_HEADER, Injection, LaneState
-from floodmark.producers.event_times.input_partition import Lane, PolicyLane, Way
-from floodmark.producers.event_times.time_policy import Fate
+from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
+from floodmark.producers.event_times.input_partition import ByPolicy, InputPartition, Routing
+from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.producers.injector.copies import Copies
 from floodmark.producers.injector.injected import states_of, take_back
 from floodmark.producers.injector.preview import Preview, look_ahead
@@ -43,15 +43,15 @@ from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10.0
-_FORMAT: Final = "format"  # in the state of a lane; older versions ignore it
+_FORMAT: Final = "format"  # in the state of an input partition; older versions ignore it
 _OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
 
 
 @dataclass(slots=True)
 class _Track:
-    """One partition under way."""
+    """One partition under routing."""
 
-    lane: Lane
+    input: InputPartition
     next: int
     sequence: int = 0
     records: int = 0
@@ -61,7 +61,7 @@ class _Track:
     paused: bool = False
     marked: int | None = None
     used: bool = True
-    """Whether the input has this partition; else nothing comes, and the lane follows the slowest of the others."""
+    """Whether the input has this partition; else nothing comes, and it follows the slowest of the others."""
     dirty: bool = True
     """Whether there is something to say: a new epoch, new records, a new watermark."""
 
@@ -158,12 +158,12 @@ class Injector(Closing):
         states = states_of(self._config, injection.target_topic, injection.source, range(self._partitions))
         for number in range(self._partitions):
             begin = begins.get((injection.source_topic, number), 0)
-            track = tracks[number] = _Track(injection.lane(), begin, used=number < given)
+            track = tracks[number] = _Track(injection.input_partition(), begin, used=number < given)
             state = states.get(number)
             if state is not None:
                 track.next = state.next
-                track.lane.restore(state.lane)
-                track.lane.counts.update(state.counts)
+                track.input.restore(state.lane)
+                track.input.counts.update(state.counts)
                 if state.lane.get(_FORMAT, injection.fmt.about) == injection.fmt.about:
                     self._unproven = False
                 self._epoch = max(self._epoch, state.epoch)
@@ -180,7 +180,7 @@ class Injector(Closing):
         for number in range(self._partitions):
             track = self._tracks.get(number)
             if track is None:
-                track = self._tracks[number] = _Track(self.injection.lane(), 0, used=False)
+                track = self._tracks[number] = _Track(self.injection.input_partition(), 0, used=False)
                 self._follow()
             if number < given and not track.used:
                 track.used = True
@@ -188,12 +188,12 @@ class Injector(Closing):
 
     def _follow(self) -> None:
         """Let the unused partitions promise what the slowest of the used ones does."""
-        used = [track.lane.watermark for track in self._tracks.values() if track.used]
+        used = [track.input.watermark for track in self._tracks.values() if track.used]
         known = [watermark for watermark in used if watermark is not None]
         if used and len(known) == len(used):
             for track in self._tracks.values():
                 if not track.used:
-                    track.lane.follow(min(known))
+                    track.input.follow(min(known))
 
     def run(
         self,
@@ -222,8 +222,8 @@ class Injector(Closing):
             self._require_time()
 
     def _require_time(self) -> None:
-        told = any(track.lane.timed for track in self._tracks.values())
-        silent = self.fates["unreadable"] + self.fates["timeless"]
+        told = any(track.input.timed for track in self._tracks.values())
+        silent = self.outcomes["unreadable"] + self.outcomes["timeless"]
         if silent and not told:
             reason = (
                 f"all {silent:,} record(s) were passed on, and none told a time, read as {self.injection.fmt.about}"
@@ -253,7 +253,7 @@ class Injector(Closing):
         """Return the first records, once one of them has told a time: a wrong option must not write a whole topic."""
         if not self._unproven or self.injection.allow_unreadable:
             return []
-        used = {number: self.injection.lane() for number, track in self._tracks.items() if track.used}
+        used = {number: self.injection.input_partition() for number, track in self._tracks.items() if track.used}
         preview = Preview(self.injection, used)
         found = look_ahead(self._consumer, preview, BATCH, lambda preview: preview.timed)
         preview.require_time()
@@ -274,18 +274,17 @@ class Injector(Closing):
             key, value, offset, log_time = record.key(), record.value(), record.offset(), record.timestamp()[1]
             if self._replaying:
                 self._replay(number, track, offset)
-            lane = track.lane
-            way, headers = lane.take(key, value, log_time)
-            if lane.trouble is not None:
-                copies.name(record, lane.trouble)
-                lane.trouble = None
+            routing, headers = track.input.take(key, value, log_time)
+            if track.input.trouble is not None:
+                copies.name(record, track.input.trouble)
+                track.input.trouble = None
             track.next, track.seen, track.at_end, track.dirty = offset + 1, seen, False, True
-            if way is Way.AWAY:
+            if routing is Routing.SKIP:
                 continue
             own = copies.headers(record)
             if not lowest <= log_time <= highest:
                 headers, log_time = copies.without_timestamp(record, headers), 0
-            if way is Way.ON:
+            if routing is Routing.FORWARD:
                 self._out.produce(target, number, key, value, [*copies.foreign(own), *headers], log_time)
                 track.records += 1
             else:
@@ -302,7 +301,7 @@ class Injector(Closing):
             track.at_end = True
             self.counts["records"] -= 1
             if not self._replaying:
-                track.lane.open(self._now())
+                track.input.open(self._now())
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
             reason = f"Kafka no longer has what comes next: {error.str()}"
             raise InjectorError(source=self.injection.source, reason=reason, advice=_OVERTAKEN)
@@ -314,8 +313,8 @@ class Injector(Closing):
         steps = self._decisions.get(number, deque())
         while steps and steps[0][0] <= offset:
             _, watermark = steps.popleft()
-            if isinstance(track.lane, PolicyLane):
-                track.lane.keeper.advance(watermark)
+            if isinstance(track.input, ByPolicy):
+                track.input.policy_state.advance(watermark)
 
     def commit(self) -> None:
         """Mark what has moved, and commit it together with the records.
@@ -330,24 +329,24 @@ class Injector(Closing):
         self._out.begin()
         for track in self._tracks.values():
             if track.used and track.at_end and not self._replaying:
-                track.lane.estimate(int((time.monotonic() - track.seen) * 1_000))
+                track.input.estimate(int((time.monotonic() - track.seen) * 1_000))
         self._follow()
         for number, track in self._tracks.items():
-            if track.dirty or track.lane.watermark != track.marked:
+            if track.dirty or track.input.watermark != track.marked:
                 self._mark(number, track)
         self._out.commit()
         self.counts["transactions"] += 1
         self._next_commit = time.monotonic() + self.injection.interval.total_seconds()
 
     def _mark(self, number: int, track: _Track, status: Status = Status.ACTIVE) -> None:
-        lane = {**track.lane.snapshot(), _FORMAT: self.injection.fmt.about}
-        state = LaneState(track.next, self._epoch, lane, dict(track.lane.counts))
+        memory = {**track.input.snapshot(), _FORMAT: self.injection.fmt.about}
+        state = InjectorState(track.next, self._epoch, memory, dict(track.input.counts))
         packed = state.pack(self.injection.source, number)
         record = WatermarkRecord(
             source=self.injection.source,
             epoch=self._epoch,
             sequence=track.sequence,
-            watermark=track.lane.watermark,
+            watermark=track.input.watermark,
             partitions=self._partitions,
             emitted_at=self._now(),
             status=status,
@@ -356,14 +355,14 @@ class Injector(Closing):
         )
         self._out.produce_mark(number, record, [(STATE_HEADER, packed)])
         track.sequence += 1
-        track.marked, track.dirty = track.lane.watermark, False
+        track.marked, track.dirty = track.input.watermark, False
         self.counts["marks"] += 1
 
     def _align(self) -> None:
         """Pause the partitions that are too far ahead of the slowest; it itself never is."""
         if self.injection.align is None:
             return
-        known = {number: track.lane.watermark for number, track in self._tracks.items() if track.used}
+        known = {number: track.input.watermark for number, track in self._tracks.items() if track.used}
         behind = [watermark for number, watermark in known.items() if not self._tracks[number].at_end]
         lowest = min((watermark for watermark in behind if watermark is not None), default=None)
         for number, watermark in known.items():
@@ -393,7 +392,7 @@ class Injector(Closing):
     @property
     def watermarks(self) -> dict[int, int | None]:
         """What each partition promises."""
-        return {number: track.lane.watermark for number, track in self._tracks.items()}
+        return {number: track.input.watermark for number, track in self._tracks.items()}
 
     @property
     def paused(self) -> set[int]:
@@ -401,26 +400,28 @@ class Injector(Closing):
         return {number for number, track in self._tracks.items() if track.paused}
 
     @property
-    def fates(self) -> Counter[str]:
+    def outcomes(self) -> Counter[str]:
         """What became of the records, over all partitions and since the injection began."""
         total: Counter[str] = Counter()
         for track in self._tracks.values():
-            total.update(track.lane.fates)
+            total.update(track.input.outcomes)
         return total
 
     def metrics(self) -> Metrics:
         """Return what is measured, since the injection began."""
-        fates, known = self.fates, list(self.watermarks.values())
+        outcomes, known = self.outcomes, list(self.watermarks.values())
         lowest = None if None in known else min((mark for mark in known if mark is not None), default=None)
         return Metrics(
             "injector",
             self.injection.source,
             records=self.counts["records"],
-            late_events=fates[Fate.LATE_ADJUSTED] + fates[Fate.LATE_DROPPED] + fates["late"],
-            early_events=fates[Fate.EARLY_DROPPED],
-            out_of_order_events=fates[Fate.OUT_OF_ORDER_ADJUSTED] + fates[Fate.OUT_OF_ORDER_DROPPED],
-            unreadable=fates["unreadable"] + fates["reserved"],
-            dropped=fates[Fate.EARLY_DROPPED] + fates[Fate.LATE_DROPPED] + fates[Fate.OUT_OF_ORDER_DROPPED],
+            late_events=outcomes[Outcome.LATE_ADJUSTED] + outcomes[Outcome.LATE_DROPPED] + outcomes["late"],
+            early_events=outcomes[Outcome.EARLY_DROPPED],
+            out_of_order_events=outcomes[Outcome.OUT_OF_ORDER_ADJUSTED] + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
+            unreadable=outcomes["unreadable"] + outcomes["reserved"],
+            dropped=outcomes[Outcome.EARLY_DROPPED]
+            + outcomes[Outcome.LATE_DROPPED]
+            + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
             watermark_delay_seconds=delay(self._now(), lowest),
         )
 

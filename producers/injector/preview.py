@@ -1,4 +1,4 @@
-"""What an injection would do: the first records through its lanes, with nothing written.
+"""What an injection would do: the first records through its input partitions, with nothing written.
 
 A thin shell around confluent-kafka's Consumer.  `Preview` is also how an injector finds out, before its first word,
 that none of its records tells a readable time.
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
 from floodmark.producers.clients.records import Record, consume, is_end
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.event_times.input_partition import Lane
+from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.injector.injected import states_of
 from floodmark.schemas.classify import Place
 from floodmark.schemas.errors import InjectorError
@@ -34,11 +34,11 @@ class Preview:
     """What became of some records."""
 
     injection: Injection
-    lanes: Mapping[int, Lane]
+    partitions: Mapping[int, InputPartition]
     records: int = 0
-    fates: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
-    """The first record of each fate: its place, its value, and what was decided or why it cannot be read."""
+    """The first record of each outcome: its place, its value, and what was decided or why it cannot be read."""
     timed: bool = False
     """Whether any record has told a readable time."""
     failed: bool = False
@@ -47,18 +47,20 @@ class Preview:
     def add(self, record: Record) -> None:
         """Take in one record."""
         value = record.value()
-        lane = self.lanes[record.partition()]
-        before, lane.timed = lane.fates.copy(), False
-        _, headers = lane.take(record.key(), value, record.timestamp()[1])
+        partition = self.partitions[record.partition()]
+        before, partition.timed = partition.outcomes.copy(), False
+        _, headers = partition.take(record.key(), value, record.timestamp()[1])
         self.records += 1
-        self.timed = self.timed or lane.timed
-        self.failed = self.failed or not (lane.timed or value is None or (lane.trouble is None and lane.fmt.promises))
-        told = lane.trouble or _counting(dict(headers).get(TIME_HEADER))
-        lane.trouble = None
-        for fate in lane.fates - before or [_READ]:
-            self.fates[fate] = self.fates.get(fate, 0) + 1
+        self.timed = self.timed or partition.timed
+        self.failed = self.failed or not (
+            partition.timed or value is None or (partition.trouble is None and partition.fmt.promises)
+        )
+        told = partition.trouble or _counting(dict(headers).get(TIME_HEADER))
+        partition.trouble = None
+        for outcome in partition.outcomes - before or [_READ]:
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
             place = Place(record.topic(), record.partition(), record.offset())
-            self.examples.setdefault(fate, f"{place} {_shown(value)}{told and ': '}{told}")
+            self.examples.setdefault(outcome, f"{place} {_shown(value)}{told and ': '}{told}")
 
     def require_time(self) -> None:
         """Refuse to begin where records are there and none tells a readable time.
@@ -79,13 +81,13 @@ class Preview:
 
     def lines(self) -> list[str]:
         """Return it as lines for people."""
-        width = max(map(len, self.fates), default=0)
+        width = max(map(len, self.outcomes), default=0)
         lines = [
-            f"{fate.replace('_', ' '):{width}} {count:>8,}  for example {self.examples[fate]}"
-            for fate, count in sorted(self.fates.items())
+            f"{outcome.replace('_', ' '):{width}} {count:>8,}  for example {self.examples[outcome]}"
+            for outcome, count in sorted(self.outcomes.items())
         ]
-        for number, lane in sorted(self.lanes.items()):
-            reached = "unknown" if lane.watermark is None else to_datetime(lane.watermark).isoformat()
+        for number, partition in sorted(self.partitions.items()):
+            reached = "unknown" if partition.watermark is None else to_datetime(partition.watermark).isoformat()
             lines.append(f"partition {number}: watermark {reached}")
         return lines
 
@@ -110,7 +112,7 @@ def look_ahead(
     consumer: Consumer, preview: Preview, limit: int, enough: Callable[[Preview], bool] = lambda _: False
 ) -> list[Record]:
     """Read until a preview has enough, has seen ``limit`` records, or all that is there; return what was read."""
-    deadline, open_, found = time.monotonic() + _PATIENCE, set(preview.lanes), list[Record]()
+    deadline, open_, found = time.monotonic() + _PATIENCE, set(preview.partitions), list[Record]()
     while open_ and preview.records < limit and not enough(preview) and time.monotonic() < deadline:
         records = consume(consumer, 0.2, limit - preview.records)
         found += records
@@ -138,14 +140,14 @@ def preview_injection(injection: Injection, config: Config, limit: int = 1_000) 
     """
     begins = begin_offsets(config, [injection.source_topic])
     starts = {number: begin for (_, number), begin in begins.items()}
-    lanes = {number: injection.lane() for number in starts}
+    partitions = {number: injection.input_partition() for number in starts}
     target = injection.target_topic
     if target in existing_topics(config):
         numbers = range(min(require_topics(config, [target])[target], len(starts)))
         for number, state in states_of(config, target, injection.source, numbers).items():
             starts[number] = max(starts[number], state.next)
-            lanes[number].restore(state.lane)
-    preview = Preview(injection, lanes)
+            partitions[number].restore(state.lane)
+    preview = Preview(injection, partitions)
     reading = {"group.id": f"floodmark-{injection.source}", **config, **_FIXED}
     with closing(Consumer(reading, logger=_log)) as consumer:
         consumer.assign([TopicPartition(injection.source_topic, number, start) for number, start in starts.items()])

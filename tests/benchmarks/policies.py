@@ -31,14 +31,14 @@ def main() -> None:
     keys = [b"key-%d" % (number % 1_000) for number in range(COUNT)]
 
     def decide() -> None:
-        keeper = TimePolicy(late=3 * SECOND, out_of_order=2 * SECOND).build()
+        state = TimePolicy(late=3 * SECOND, out_of_order=2 * SECOND).build()
         for event_time, arrival in events:
-            keeper.decide(event_time, arrival)
+            state.decide(event_time, arrival)
 
     def decide_per_key() -> None:
-        keeper = TimePolicy(late=3 * SECOND, out_of_order=2 * SECOND).build()
+        state = TimePolicy(late=3 * SECOND, out_of_order=2 * SECOND).build()
         for (event_time, arrival), key in zip(events, keys, strict=True):
-            keeper.decide(event_time, arrival, key)
+            state.decide(event_time, arrival, key)
 
     sys.stdout.write(f"time policy: {rate(decide):,.0f} decisions a second\n")
     sys.stdout.write(f"time policy over 1,000 substreams: {rate(decide_per_key):,.0f} decisions a second\n")

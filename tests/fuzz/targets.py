@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.event_times.formats import (
-    AvroField,
-    CockroachDb,
-    InputFormat,
-    JsonField,
-    LogTime,
-    TiCdcCanal,
-    TiCdcOpen,
-)
-from floodmark.producers.event_times.input_partition import Lane, PolicyLane, ResolvedLane, Way
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
+from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime
+from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, InputPartition, Routing
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import (
     AvroCodec,
@@ -212,34 +205,34 @@ POLICIES: Final = (
 )
 
 
-def _check_lane(lane: Lane, before: int | None) -> None:
-    watermark = lane.watermark
+def _check_partition(partition: InputPartition, before: int | None) -> None:
+    watermark = partition.watermark
     WatermarkRecord(source="a", epoch=1, sequence=0, watermark=watermark, partitions=1, emitted_at=0)
     assert before is None or (watermark is not None and watermark >= before), f"from {before} back to {watermark}"
 
 
 def formats(data: bytes) -> None:
-    """Check that no record ends an injection, and that a lane promises times that exist and never goes back."""
+    """Check that no record ends an injection, and that promises are times that exist and never go back."""
     parts = Parts(data)
     fmt = FORMATS[parts.below(len(FORMATS))]
     policy = POLICIES[parts.below(len(POLICIES))]
-    lane: Lane = ResolvedLane(fmt) if fmt.promises else PolicyLane(fmt, policy)
+    partition: InputPartition = ByResolved(fmt) if fmt.promises else ByPolicy(fmt, policy)
     while parts:
         log_time = 1_763_712_000_000 + parts.below(256) if parts.below(2) else parts.long()
         key, value = parts.text() or None, parts.text() or None
-        before, unreadable = lane.watermark, lane.counts["unreadable"]
-        way, _ = lane.take(key, value, log_time)
-        _check_lane(lane, before)
-        if lane.counts["unreadable"] > unreadable:
-            assert way is Way.ON
-            assert lane.watermark == before, "an unreadable record moved the watermark"
+        before, unreadable = partition.watermark, partition.counts["unreadable"]
+        routing, _ = partition.take(key, value, log_time)
+        _check_partition(partition, before)
+        if partition.counts["unreadable"] > unreadable:
+            assert routing is Routing.FORWARD
+            assert partition.watermark == before, "an unreadable record moved the watermark"
         if parts.below(8) == 0:
-            before = lane.watermark
-            lane.estimate(parts.below(256) * 1000)
-            _check_lane(lane, before)
-            state = json.loads(json.dumps(lane.snapshot()))
-            lane.restore(state)
-            assert lane.snapshot() == state
+            before = partition.watermark
+            partition.estimate(parts.below(256) * 1000)
+            _check_partition(partition, before)
+            state = json.loads(json.dumps(partition.snapshot()))
+            partition.restore(state)
+            assert partition.snapshot() == state
 
 
 def reader(data: bytes) -> None:

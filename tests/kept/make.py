@@ -29,7 +29,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from counting import counted, read_events, windowed
 from floodmark.producers import EmbeddedKafka, TimePolicy, WatermarkedConsumer, create_topics
-from floodmark.producers.adapters import JsonField, over_key
+from floodmark.producers.adapters import JsonField, substream_key
 from floodmark.producers.injection import Injection
 from floodmark.producers.injector import Injector
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, encode_watermark
@@ -114,7 +114,7 @@ def jobs(kafka, folder):
 
 
 POLICY = TimePolicy(late=timedelta(minutes=5), out_of_order=timedelta(milliseconds=100))
-INJECTIONS = {"plain": None, "keyed": over_key}
+INJECTIONS = {"plain": None, "keyed": substream_key}
 
 
 def injectors(kafka, folder):
@@ -127,7 +127,9 @@ def injectors(kafka, folder):
             value = json.dumps({"at": 10_000 + 97 * (n * 7 % 60)}).encode()
             producer.produce(raw, value, f"k{n % 5}", n % 2, timestamp=10_000 + 100 * n)
         producer.flush()
-        injection = Injection(raw, marked, JsonField("at"), POLICY, over=over, interval=timedelta(milliseconds=100))
+        injection = Injection(
+            raw, marked, JsonField("at"), POLICY, substream_by=over, interval=timedelta(milliseconds=100)
+        )
         injector = Injector(injection, kafka.config)
         injector.run(until_end=True)
         injector.close()

@@ -15,8 +15,9 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Data, Mark, Observer, Position, TimePolicy, WatermarkedConsumer, create_topics
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.event_times.formats import JsonField, over_key
+from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.event_times.substreams import substream_key
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas import is_late
 from support.counting import WIDTH, counted, read_events, windowed
@@ -28,7 +29,7 @@ STREAM = Stream.seeded(11, sources=2, steps=8, per_step=4)
 HALF = 6
 JOBS = {"stopped": {}, "killed": {}, "late": {"late": "adjust"}}
 POLICY = TimePolicy(late=timedelta(minutes=5), out_of_order=timedelta(milliseconds=100))
-INJECTIONS = {"plain": None, "keyed": over_key}
+INJECTIONS = {"plain": None, "keyed": substream_key}
 
 
 def kept(name):
@@ -125,7 +126,9 @@ def test_a_kept_injection_goes_on_as_if_it_had_never_stopped(kafka, name):
         producer.produce(source, value, f"k{n % 5}", n % 2, timestamp=10_000 + 100 * n)
     assert producer.flush(30) == 0
     for topic in (target, fresh):
-        injection = Injection(source, topic, JsonField("at"), POLICY, over=INJECTIONS[name], source=f"inject-{source}")
+        injection = Injection(
+            source, topic, JsonField("at"), POLICY, substream_by=INJECTIONS[name], source=f"inject-{source}"
+        )
         with Injector(injection, kafka.config) as injector:
             injector.run(until_end=True)
             injector.end()

@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import TimePolicy
-from floodmark.producers.event_times.formats import JsonField, over_json, over_key
+from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.event_times.substreams import substream_json, substream_key
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import ReadOptions, read, windows_per_key, write
@@ -27,8 +28,8 @@ def produce(kafka, topic, events):
     assert producer.flush(30) == 0
 
 
-def inject(kafka, raw, marked, policy, *, over=None, end=True):
-    with Injector(Injection(raw, marked, JsonField("at"), policy, over=over), kafka.config) as injector:
+def inject(kafka, raw, marked, policy, *, substream_by=None, end=True):
+    with Injector(Injection(raw, marked, JsonField("at"), policy, substream_by=substream_by), kafka.config) as injector:
         injector.run(until_end=True)
         if end:
             injector.end()
@@ -108,7 +109,7 @@ def test_the_golden_table_with_substreams(kafka, topic, source, checkpoint, rock
     raw, marked = topic(1), topic(1)
     events = golden("substreams")
     produce(kafka, raw, [(event.time, event.arrival, event.device) for event in events])
-    inject(kafka, raw, marked, POLICIES["substreams"], over=over_json("device"))
+    inject(kafka, raw, marked, POLICIES["substreams"], substream_by=substream_json("device"))
     out = []
     job = write(
         per_key(source, marked).select("device", F.unix_millis("window_end"), "n"),
@@ -140,7 +141,7 @@ def test_a_key_that_is_on_time_does_not_wait_for_a_slow_one(kafka, topic, source
             (minutes(6), minutes(6), "fast"),
         ],
     )
-    inject(kafka, raw, marked, TimePolicy(late=timedelta(hours=1)), over=over_key, end=False)
+    inject(kafka, raw, marked, TimePolicy(late=timedelta(hours=1)), substream_by=substream_key, end=False)
     out = []
     job = write(
         per_key(source, marked).select("device", F.unix_millis("window_end"), "n"),

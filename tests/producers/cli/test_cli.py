@@ -84,7 +84,7 @@ def test_the_shell_completes_commands_and_options(words, position, expected):
         (["--json-field", "at", "--unit", "h"], "expected one of s, ms"),
         (["--json-field", "at", "--late", "-1"], "late tolerance"),
         (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
-        (["--changefeed", "cockroachdb", "--over", "key"], "promises of its own"),
+        (["--changefeed", "cockroachdb", "--substream-by", "key"], "promises of its own"),
         (["--json-field", "at"], "no Kafka broker answered"),
         (["--json-field", "at", "--late", "nan"], "--late is nan, expected a number of seconds"),
         (["--json-field", "at", "--early", "1e300"], "--early is 1e+300"),

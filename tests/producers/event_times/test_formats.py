@@ -5,16 +5,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from floodmark.producers.event_times.formats import (
-    AvroField,
-    CockroachDb,
-    JsonField,
-    LogTime,
-    Resolved,
-    TiCdcCanal,
-    TiCdcOpen,
-)
-from floodmark.producers.event_times.input_partition import PolicyLane, ResolvedLane, Way
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
+from floodmark.producers.event_times.formats import AvroField, JsonField, LogTime, Resolved
+from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, Routing
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.codec import without_logical_types
@@ -83,22 +76,22 @@ def test_avro_and_log_time():
 
 
 def test_a_promise_that_falls_back_or_is_the_beginning_of_time_is_a_replay():
-    lane = ResolvedLane(CockroachDb(), drop_late=True)
+    partition = ByResolved(CockroachDb(), drop_late=True)
     resolved = lambda seconds: b'{"resolved": "%d000000000.0000000000"}' % seconds  # noqa: E731
     row = lambda seconds: b'{"after": {}, "updated": "%d000000000.0000000000"}' % seconds  # noqa: E731
-    lane.take(None, resolved(0), 0)
-    assert lane.watermark is None
+    partition.take(None, resolved(0), 0)
+    assert partition.watermark is None
     for seconds, watermark in ((5, 5_000), (3, 5_000), (6, 6_000)):
-        assert lane.take(None, resolved(seconds), 0)[0] is Way.AWAY
-        assert lane.watermark == watermark
-    assert lane.take(None, row(6), 0)[0] is Way.ON, "equal is not late"
-    assert lane.take(None, row(5), 0)[0] is Way.OUT
-    assert (lane.counts["late"], lane.counts["resolved"]) == (1, 4)
+        assert partition.take(None, resolved(seconds), 0)[0] is Routing.SKIP
+        assert partition.watermark == watermark
+    assert partition.take(None, row(6), 0)[0] is Routing.FORWARD, "equal is not late"
+    assert partition.take(None, row(5), 0)[0] is Routing.DROP
+    assert (partition.counts["late"], partition.counts["resolved"]) == (1, 4)
 
 
 def test_a_lane_passes_on_what_it_cannot_read_and_keeps_marks_out():
-    lane = PolicyLane(JsonField("at"), TimePolicy())
-    assert lane.take(None, b"garbage", 5) == (Way.ON, ())
-    assert lane.take(b"__floodmark__/x", b"", 5)[0] is Way.OUT
-    assert lane.watermark is None
-    assert (lane.counts["unreadable"], lane.counts["reserved"]) == (1, 1)
+    partition = ByPolicy(JsonField("at"), TimePolicy())
+    assert partition.take(None, b"garbage", 5) == (Routing.FORWARD, ())
+    assert partition.take(b"__floodmark__/x", b"", 5)[0] is Routing.DROP
+    assert partition.watermark is None
+    assert (partition.counts["unreadable"], partition.counts["reserved"]) == (1, 1)

@@ -1,4 +1,4 @@
-"""Any record into any lane: it is decided, counted or named; no watermark leaves the calendar or passes a promise."""
+"""Any record is decided, counted or named; no watermark leaves the calendar or passes a promise."""
 
 import json
 import pickle
@@ -6,20 +6,11 @@ import struct
 from datetime import timedelta
 
 import pytest
-from floodmark.producers.event_times.formats import (
-    AvroField,
-    CockroachDb,
-    InputFormat,
-    JsonField,
-    LogTime,
-    Resolved,
-    TiCdcCanal,
-    TiCdcOpen,
-    over_json,
-    over_key,
-)
-from floodmark.producers.event_times.injection import LaneState
-from floodmark.producers.event_times.input_partition import PolicyLane, ResolvedLane, Way
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
+from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime, Resolved
+from floodmark.producers.event_times.injection import InjectorState
+from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, Routing
+from floodmark.producers.event_times.substreams import substream_json, substream_key
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.codec import without_logical_types
@@ -79,119 +70,123 @@ def hostile(_key, value):
     return {b"": b"x"}[value]
 
 
-overs = st.sampled_from([None, over_key, over_json("at"), over_json("payload.at"), hostile])
+substreams = st.sampled_from([None, substream_key, substream_json("at"), substream_json("payload.at"), hostile])
 
 
 @given(
     fmt=st.sampled_from(FORMATS),
     policy=policies,
-    over=overs,
+    substream_by=substreams,
     drop_late=st.booleans(),
     records=st.lists(st.tuples(keys, values, log_times), max_size=12),
     elapsed=st.integers(0, 10**15),
 )
-def test_any_record_into_any_lane(fmt, policy, over, drop_late, records, elapsed):
+def test_any_record_into_any_input_partition(fmt, policy, substream_by, drop_late, records, elapsed):
     """No error, a watermark that a mark can carry, that never falls, and that what was passed on keeps."""
-    lane = ResolvedLane(fmt, drop_late=drop_late) if fmt.promises else PolicyLane(fmt, policy, over)
+    partition = ByResolved(fmt, drop_late=drop_late) if fmt.promises else ByPolicy(fmt, policy, substream_by)
     last, promised = None, 0
     for key, value, log_time in records:
-        before = lane.watermark
-        way, headers = lane.take(key, value, log_time)
+        before = partition.watermark
+        way, headers = partition.take(key, value, log_time)
         assert len(dict(headers)) == len(headers), "each header once"
         assert all(EARLIEST <= int(text) <= END_OF_TIME for _, text in headers)
         try:
             time = fmt.read(key, value, log_time)
         except (UnreadableValueError, InvalidEventTimeError):
             time = None
-            assert lane.trouble, "what cannot be read is named"
-            assert way is not Way.AWAY
-            assert lane.watermark == before
+            assert partition.trouble, "what cannot be read is named"
+            assert way is not Routing.SKIP
+            assert partition.watermark == before
         if isinstance(time, Resolved):
             promised = max(promised, time.watermark)
         if fmt.promises:
-            assert (lane.watermark or 0) <= promised
-        elif way is Way.ON and isinstance(time, int):
+            assert (partition.watermark or 0) <= promised
+        elif way is Routing.FORWARD and isinstance(time, int):
             counts = int(dict(headers).get(TIME_HEADER, b"%d" % time))
             assert before is None or counts >= before, "nothing that is passed on is behind what was promised"
             assert int(dict(headers).get(SUBSTREAM_HEADER, EARLIEST)) >= EARLIEST
         if records.index((key, value, log_time)) % 3 == 0:
-            lane.estimate(elapsed)
+            partition.estimate(elapsed)
         mark = WatermarkRecord(
-            source="i", epoch=0, sequence=0, watermark=lane.watermark, partitions=1, emitted_at=0
+            source="i", epoch=0, sequence=0, watermark=partition.watermark, partitions=1, emitted_at=0
         ).watermark
         assert last is None or mark >= last
         last = mark
-        packed_state = LaneState(1, 1, lane.snapshot(), dict(lane.counts)).pack("i", 0)
-        lane.restore(LaneState.unpack(packed_state).lane)
-        assert lane.watermark == mark
+        packed_state = InjectorState(1, 1, partition.snapshot(), dict(partition.counts)).pack("i", 0)
+        partition.restore(InjectorState.unpack(packed_state).lane)
+        assert partition.watermark == mark
 
 
 @pytest.mark.parametrize(
-    ("lane", "value", "log_time", "counted"),
+    ("partition", "value", "log_time", "counted"),
     [
-        (PolicyLane(JsonField("at"), TimePolicy()), b'{"at": 1e999}', NOW, "unreadable"),
-        (PolicyLane(JsonField("at"), TimePolicy()), b'{"at": NaN}', NOW, "unreadable"),
-        (PolicyLane(JsonField("at", "s"), TimePolicy()), b'{"at": 1e308}', NOW, "unreadable"),
-        (PolicyLane(JsonField("at"), TimePolicy()), b"[" * 100_000, NOW, "unreadable"),
-        (PolicyLane(LogTime(), TimePolicy()), b"x", NOW * 1_000, "unreadable"),
-        (PolicyLane(JsonField("at"), TimePolicy()), b'{"at": 5}', NOW * 1_000, "unreadable_arrival"),
-        (PolicyLane(JsonField("at"), TimePolicy(), hostile), b'{"at": 5}', NOW, "unreadable_key"),
-        (ResolvedLane(TiCdcCanal()), b'{"type": "INSERT", "_tidb": {"commitTs": 1e999}}', NOW, "unreadable"),
-        (ResolvedLane(TiCdcCanal()), b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 1.5e17}}', 0, "unreadable"),
-        (ResolvedLane(CockroachDb()), b'{"resolved": "99999999999999999999999.0"}', 0, "unreadable"),
+        (ByPolicy(JsonField("at"), TimePolicy()), b'{"at": 1e999}', NOW, "unreadable"),
+        (ByPolicy(JsonField("at"), TimePolicy()), b'{"at": NaN}', NOW, "unreadable"),
+        (ByPolicy(JsonField("at", "s"), TimePolicy()), b'{"at": 1e308}', NOW, "unreadable"),
+        (ByPolicy(JsonField("at"), TimePolicy()), b"[" * 100_000, NOW, "unreadable"),
+        (ByPolicy(LogTime(), TimePolicy()), b"x", NOW * 1_000, "unreadable"),
+        (ByPolicy(JsonField("at"), TimePolicy()), b'{"at": 5}', NOW * 1_000, "unreadable_arrival"),
+        (ByPolicy(JsonField("at"), TimePolicy(), hostile), b'{"at": 5}', NOW, "unreadable_key"),
+        (ByResolved(TiCdcCanal()), b'{"type": "INSERT", "_tidb": {"commitTs": 1e999}}', NOW, "unreadable"),
+        (ByResolved(TiCdcCanal()), b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 1.5e17}}', 0, "unreadable"),
+        (ByResolved(CockroachDb()), b'{"resolved": "99999999999999999999999.0"}', 0, "unreadable"),
     ],
     ids=str,
 )
-def test_a_poison_record_is_passed_on_counted_and_named(lane, value, log_time, counted):
-    assert lane.take(None, value, log_time)[0] is Way.ON
-    assert lane.counts[counted] == 1
-    assert lane.trouble
-    assert len(lane.trouble) < 400
-    assert lane.watermark is None or lane.watermark <= NOW
+def test_a_poison_record_is_passed_on_counted_and_named(partition, value, log_time, counted):
+    assert partition.take(None, value, log_time)[0] is Routing.FORWARD
+    assert partition.counts[counted] == 1
+    assert partition.trouble
+    assert len(partition.trouble) < 400
+    assert partition.watermark is None or partition.watermark <= NOW
 
 
 def test_a_record_whose_arrival_cannot_be_read_is_still_not_behind_the_watermark():
-    lane = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(seconds=1)))
-    lane.take(None, b'{"at": %d}' % NOW, NOW)
-    assert lane.take(None, b'{"at": 5}', NOW * 1_000) == (Way.ON, [(TIME_HEADER, b"%d" % (NOW - 1_000))])
-    assert lane.take(None, b'{"at": %d}' % (NOW * 2), -(2**62)) == (Way.ON, ())
-    assert lane.watermark == NOW - 1_000
+    partition = ByPolicy(JsonField("at"), TimePolicy(late=timedelta(seconds=1)))
+    partition.take(None, b'{"at": %d}' % NOW, NOW)
+    assert partition.take(None, b'{"at": 5}', NOW * 1_000) == (Routing.FORWARD, [(TIME_HEADER, b"%d" % (NOW - 1_000))])
+    assert partition.take(None, b'{"at": %d}' % (NOW * 2), -(2**62)) == (Routing.FORWARD, ())
+    assert partition.watermark == NOW - 1_000
 
 
 def test_the_name_of_a_poison_record_tells_which_fields_there_are():
-    lane = PolicyLane(JsonField("att"), TimePolicy())
-    lane.take(None, b'{"at": 1, "payload": {"ts": 2}}', NOW)
-    assert "field 'att' holds no number; there are 'at', 'payload.ts'" in lane.trouble
+    partition = ByPolicy(JsonField("att"), TimePolicy())
+    partition.take(None, b'{"at": 1, "payload": {"ts": 2}}', NOW)
+    assert "field 'att' holds no number; there are 'at', 'payload.ts'" in partition.trouble
 
 
 def test_other_events_beside_a_promise_are_not_lost_with_it():
     events = [b'{"t": 3, "ts": %d}' % (5 << 18), b'{"t": 1, "ts": %d}' % (900 << 18)]
     key = struct.pack(">Q", 1) + b"".join(struct.pack(">Q", len(event)) + event for event in events)
-    lane = ResolvedLane(TiCdcOpen())
-    assert lane.take(key, None, NOW)[0] is Way.ON
-    assert lane.watermark is None
+    partition = ByResolved(TiCdcOpen())
+    assert partition.take(key, None, NOW)[0] is Routing.FORWARD
+    assert partition.watermark is None
 
 
 def test_long_keys_do_not_fill_the_state():
     """One key of a megabyte once made the state larger than Kafka takes, at each start again."""
-    lane = PolicyLane(LogTime(), TimePolicy(late=timedelta(hours=1)), over_key)
-    lane.take(b"x" * 1_000_000, b"", NOW)
-    assert len(LaneState(1, 1, lane.snapshot(), {}).pack("i", 0)) < 1_000
-    assert lane.take(b"x" * 1_000_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), "it is the same substream"
+    partition = ByPolicy(LogTime(), TimePolicy(late=timedelta(hours=1)), substream_key)
+    partition.take(b"x" * 1_000_000, b"", NOW)
+    assert len(InjectorState(1, 1, partition.snapshot(), {}).pack("i", 0)) < 1_000
+    assert partition.take(b"x" * 1_000_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), (
+        "it is the same substream"
+    )
     old = {"watermark": 5, "arrival": NOW, "seen": 1, "keys": {(b"x" * 1_000).hex(): NOW}, "counts": {}}
-    lane.restore(old)
-    assert lane.take(b"x" * 1_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), "and after an upgrade"
+    partition.restore(old)
+    assert partition.take(b"x" * 1_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), "and after an upgrade"
 
 
 def test_what_a_lane_keeps_does_not_grow():
     """Poison, ever new and ever longer keys, silence: the same size after 10,000 records as after 1,000."""
-    lane, sizes = PolicyLane(JsonField("at"), TimePolicy(late=timedelta(hours=1), max_keys=100), over_key), []
+    partition, sizes = ByPolicy(JsonField("at"), TimePolicy(late=timedelta(hours=1), max_keys=100), substream_key), []
     for number in range(10_000):
         value = b'{"at": %d}' % (NOW + number) if number % 3 else b'{"at": "%d"}' % number
-        lane.take(b"%d" % number * (1 + number // 10), value, NOW + number)
-        lane.estimate(number)
+        partition.take(b"%d" % number * (1 + number // 10), value, NOW + number)
+        partition.estimate(number)
         if number % 1_000 == 999:
-            sizes.append(len(pickle.dumps((lane.keeper, lane.counts, lane.trouble, lane.snapshot()))))
+            sizes.append(
+                len(pickle.dumps((partition.policy_state, partition.counts, partition.trouble, partition.snapshot())))
+            )
     assert max(sizes) < 1.1 * sizes[0]
 
 
@@ -206,15 +201,15 @@ class Own(InputFormat):
 
 @pytest.mark.parametrize("value", [b"never", b"promise", b"else", None])
 def test_a_format_of_the_users_own_cannot_break_the_lane(value):
-    lane = PolicyLane(Own(), TimePolicy())
-    assert lane.take(None, value, NOW)[0] is Way.ON
-    assert lane.counts["unreadable"] == 1
+    partition = ByPolicy(Own(), TimePolicy())
+    assert partition.take(None, value, NOW)[0] is Routing.FORWARD
+    assert partition.counts["unreadable"] == 1
 
 
 @pytest.mark.parametrize("wrong", [{}, {"watermark": "x"}, {"watermark": 10**18}, None])
 def test_a_promise_that_is_none_is_not_restored(wrong):
     with pytest.raises(CorruptSnapshotError, match="changefeed"):
-        ResolvedLane(CockroachDb()).restore(wrong)
+        ByResolved(CockroachDb()).restore(wrong)
 
 
 def test_the_unit_of_avro_is_what_its_schema_says():

@@ -5,7 +5,7 @@ import pickle
 from datetime import timedelta
 
 import pytest
-from floodmark.producers.event_times.time_policy import Fate, TimePolicy
+from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from hypothesis import example, given
@@ -17,37 +17,37 @@ SECOND = timedelta(seconds=1)
 
 @pytest.mark.parametrize("variant", POLICIES)
 def test_the_golden_table(variant):
-    keeper = POLICIES[variant].build()
+    decider = POLICIES[variant].build()
     key = (lambda event: event.device.encode()) if variant == "substreams" else (lambda _: None)
-    decided = {event.n: keeper.decide(event.time, event.arrival, key(event)) for event in golden(variant)}
+    decided = {event.n: decider.decide(event.time, event.arrival, key(event)) for event in golden(variant)}
     assert {n: time for n, (_, time) in decided.items()} == {event.n: event.expected for event in golden(variant)}
-    adjusted = {n for n, (fate, _) in decided.items() if fate.endswith("adjusted")}
+    adjusted = {n for n, (outcome, _) in decided.items() if outcome.endswith("adjusted")}
     assert adjusted == {"policy": {6, 9, 12}, "without_early": {4, 6, 9, 12}, "substreams": {12}}[variant]
 
 
 def test_what_the_table_says_of_the_watermark():
-    keeper = POLICIES["policy"].build()
+    decider = POLICIES["policy"].build()
     after = {}
     for event in golden("policy"):
-        keeper.decide(event.time, event.arrival)
-        after[event.n] = keeper.watermark
+        decider.decide(event.time, event.arrival)
+        after[event.n] = decider.watermark
     assert after[3] == after[2], "an early event does not move the watermark"
     assert after[5] == clock("12:17")
     assert after[11] == clock("12:21")
-    keeper = POLICIES["without_early"].build()
+    decider = POLICIES["without_early"].build()
     for event in golden("policy")[:3]:
-        keeper.decide(event.time, event.arrival)
-    assert keeper.watermark == clock("12:15")
+        decider.decide(event.time, event.arrival)
+    assert decider.watermark == clock("12:15")
 
 
 def test_drop_instead_of_adjust():
     policy = TimePolicy(late=5 * SECOND, out_of_order=2 * SECOND, on_late="drop", on_out_of_order="drop")
-    keeper = policy.build()
-    assert keeper.decide(10_000, 10_000) == (Fate.ON_TIME, 10_000)
-    assert keeper.decide(7_999, 10_500) == (Fate.OUT_OF_ORDER_DROPPED, None)
-    assert keeper.decide(4_999, 10_000) == (Fate.LATE_DROPPED, None)
-    assert keeper.watermark == 8_000
-    assert keeper.counts == {"on_time": 1, "out_of_order_dropped": 1, "late_dropped": 1}
+    decider = policy.build()
+    assert decider.decide(10_000, 10_000) == (Outcome.ON_TIME, 10_000)
+    assert decider.decide(7_999, 10_500) == (Outcome.OUT_OF_ORDER_DROPPED, None)
+    assert decider.decide(4_999, 10_000) == (Outcome.LATE_DROPPED, None)
+    assert decider.watermark == 8_000
+    assert decider.counts == {"on_time": 1, "out_of_order_dropped": 1, "late_dropped": 1}
 
 
 @pytest.mark.parametrize(
@@ -86,25 +86,25 @@ policies = st.builds(
 @given(policy=policies, steps=events, substreams=st.booleans())
 def test_times_stay_at_or_above_the_watermark_and_a_replay_decides_the_same(policy, steps, substreams):
     """The watermark never goes back, no event gets a time below it, and a replay of the log decides the same."""
-    keeper, resumed, arrival, decided, log = policy.build(), policy.build(), 1_000_000, [], []
+    decider, resumed, arrival, decided, log = policy.build(), policy.build(), 1_000_000, [], []
     given = []
     for offset, step, elapsed in steps:
         arrival += step * 1_000
         key = b"%d" % (offset % 7) if substreams else None
-        before, floor = keeper.watermark_of(key), keeper.watermark
-        fate, time = keeper.decide(arrival + offset * 1_000, arrival, key)
-        assert (fate, time) == resumed.decide(arrival + offset * 1_000, arrival, key)
+        before, floor = decider.watermark_of(key), decider.watermark
+        outcome, time = decider.decide(arrival + offset * 1_000, arrival, key)
+        assert (outcome, time) == resumed.decide(arrival + offset * 1_000, arrival, key)
         if time is not None:
             assert before is None or time >= before
-            assert keeper.watermark_of(key) >= time - 20_000
-        assert floor is None or keeper.watermark >= floor
-        assert before is None or keeper.watermark_of(key) >= before
-        assert len(keeper.snapshot()["keys"]) <= policy.max_keys
+            assert decider.watermark_of(key) >= time - 20_000
+        assert floor is None or decider.watermark >= floor
+        assert before is None or decider.watermark_of(key) >= before
+        assert len(decider.snapshot()["keys"]) <= policy.max_keys
         if elapsed is not None:
-            estimated = keeper.estimate(elapsed * 1_000)
+            estimated = decider.estimate(elapsed * 1_000)
             log += [] if estimated is None else [(len(given) + 1, estimated)]
             resumed.estimate(elapsed * 1_000)
-        decided.append((fate, time))
+        decided.append((outcome, time))
         given.append((arrival + offset * 1_000, arrival, key))
         state = json.loads(json.dumps(resumed.snapshot()))
         resumed = policy.build()
@@ -116,38 +116,38 @@ def test_times_stay_at_or_above_the_watermark_and_a_replay_decides_the_same(poli
             if seen == number:
                 replayed.advance(watermark)
     assert again == decided
-    assert replayed.watermark == keeper.watermark
+    assert replayed.watermark == decider.watermark
 
 
 def test_the_estimate_is_last_arrival_and_elapsed_less_the_late_tolerance():
-    keeper = TimePolicy(late=5 * SECOND, out_of_order=0 * SECOND).build()
-    assert keeper.estimate(99_000) is None  # nothing has ever arrived
-    keeper.decide(1_000, 2_000)
-    assert keeper.estimate(3_000) is None
-    assert keeper.estimate(4_500) == 1_500
-    assert keeper.watermark == 1_500
+    decider = TimePolicy(late=5 * SECOND, out_of_order=0 * SECOND).build()
+    assert decider.estimate(99_000) is None  # nothing has ever arrived
+    decider.decide(1_000, 2_000)
+    assert decider.estimate(3_000) is None
+    assert decider.estimate(4_500) == 1_500
+    assert decider.watermark == 1_500
 
 
 def test_events_a_little_out_of_order_keep_their_times_by_default():
     """What is 0 to 2 s old when it arrives is neither late nor out of order; it was adjusted 1,870 times of 2,000."""
-    keeper, strict = TimePolicy().build(), TimePolicy(out_of_order=timedelta(0)).build()
+    decider, strict = TimePolicy().build(), TimePolicy(out_of_order=timedelta(0)).build()
     for number in range(2_000):
         arrival, age = 1_000_000 + number * 10, number * 7_919 % 2_000
-        keeper.decide(arrival - age, arrival)
+        decider.decide(arrival - age, arrival)
         strict.decide(arrival - age, arrival)
-    assert keeper.counts == {"on_time": 2_000}
+    assert decider.counts == {"on_time": 2_000}
     assert strict.counts["out_of_order_adjusted"] > 1_600
-    assert 1_000_000 + 20_000 - 7_000 < keeper.watermark <= 1_000_000 + 20_000 - 5_000
+    assert 1_000_000 + 20_000 - 7_000 < decider.watermark <= 1_000_000 + 20_000 - 5_000
 
 
 def test_a_quiet_policy_keeps_nothing():
     """A day of silence with a commit a second: the state is as small as it was."""
-    keeper = TimePolicy().build()
-    keeper.decide(1_763_712_000_000, 1_763_712_000_000, None)
-    before = len(pickle.dumps(keeper))
+    decider = TimePolicy().build()
+    decider.decide(1_763_712_000_000, 1_763_712_000_000, None)
+    before = len(pickle.dumps(decider))
     for second in range(86_400):
-        assert keeper.estimate(5_000 + second * 1_000 + 1) is not None
-    assert len(pickle.dumps(keeper)) <= before + 8
+        assert decider.estimate(5_000 + second * 1_000 + 1) is not None
+    assert len(pickle.dumps(decider)) <= before + 8
 
 
 extremes = st.sampled_from([EARLIEST, EARLIEST + 1, -1, 0, 1_763_712_000_000, END_OF_TIME - 1, END_OF_TIME])
@@ -163,38 +163,38 @@ any_tolerance = st.sampled_from([timedelta(0), SECOND, timedelta(days=1_000_000)
     substreams=st.booleans(),
 )
 def test_no_time_and_no_tolerance_leads_out_of_the_calendar(policy, steps, substreams):
-    keeper, before = policy.build(), EARLIEST
+    decider, before = policy.build(), EARLIEST
     for event_time, arrival, elapsed in steps:
-        known = keeper.watermark
-        _, time = keeper.decide(event_time, arrival, b"%d" % (event_time % 3) if substreams else None)
+        known = decider.watermark
+        _, time = decider.decide(event_time, arrival, b"%d" % (event_time % 3) if substreams else None)
         assert time is None or EARLIEST <= time <= END_OF_TIME
         if arrival is None:
-            assert keeper.watermark == known, "what has no place in time moves nothing"
+            assert decider.watermark == known, "what has no place in time moves nothing"
             assert time is None or time >= (known or EARLIEST) or event_time >= time
-        keeper.estimate(elapsed)
-        assert keeper.watermark is None or before <= keeper.watermark <= END_OF_TIME
-        before = keeper.watermark if keeper.watermark is not None else before
+        decider.estimate(elapsed)
+        assert decider.watermark is None or before <= decider.watermark <= END_OF_TIME
+        before = decider.watermark if decider.watermark is not None else before
         restored = policy.build()
-        restored.restore(json.loads(json.dumps(keeper.snapshot())))
-        assert restored.watermark == keeper.watermark
+        restored.restore(json.loads(json.dumps(decider.snapshot())))
+        assert restored.watermark == decider.watermark
 
 
 def test_the_state_of_older_versions_is_taken_up():
     """One with what is no longer kept, and with an arrival that was taken as it came."""
     old = {"watermark": 12, "arrival": 1_763_712_000_000_000, "seen": 7, "keys": {"6b": 15}, "counts": {"on_time": 7}}
-    keeper = TimePolicy().build()
-    keeper.restore(old)
-    assert (keeper.watermark, keeper.watermark_of(b"k"), keeper.counts["on_time"]) == (12, 15, 7)
-    assert keeper.estimate(10**15) is None, "an arrival that cannot be is none"
+    decider = TimePolicy().build()
+    decider.restore(old)
+    assert (decider.watermark, decider.watermark_of(b"k"), decider.counts["on_time"]) == (12, 15, 7)
+    assert decider.estimate(10**15) is None, "an arrival that cannot be is none"
 
 
 def test_more_keys_than_are_kept_raise_the_floor_and_are_counted():
-    keeper = TimePolicy(late=3600 * SECOND, max_keys=10).build()
+    decider = TimePolicy(late=3600 * SECOND, max_keys=10).build()
     for number in range(100):
-        keeper.decide(1_000_000 + number, 1_000_000, b"%d" % number)
-    assert len(keeper.snapshot()["keys"]) <= 10
-    assert keeper.counts["keys_evicted"] == 90
-    assert keeper.watermark == 1_000_089, "of the last one that was forgotten, no higher"
+        decider.decide(1_000_000 + number, 1_000_000, b"%d" % number)
+    assert len(decider.snapshot()["keys"]) <= 10
+    assert decider.counts["keys_evicted"] == 90
+    assert decider.watermark == 1_000_089, "of the last one that was forgotten, no higher"
 
 
 @pytest.mark.parametrize(

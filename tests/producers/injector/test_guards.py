@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import TimePolicy, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.event_times.formats import CockroachDb, JsonField, LogTime, TiCdcCanal
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
+from floodmark.producers.event_times.formats import JsonField, LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.injector.copies import Copies
 from floodmark.producers.injector.injector import Injector
@@ -57,13 +58,13 @@ def test_a_poison_record_is_passed_on_counted_and_named(kafka, topic, caplog, fm
     write(kafka, raw, good, poison, poison, good)
     injection = Injection(raw, marked, fmt)
     first = run(kafka, injection)
-    assert (first.fates["unreadable"], first.counts["records"]) == (2, 4)
+    assert (first.outcomes["unreadable"], first.counts["records"]) == (2, 4)
     assert first.first_trouble.startswith(f"{raw}/0@1: ")
     assert caplog.text.count(f"{raw}/0@1: ") == 1
     assert f"{raw}/0@2: " not in caplog.text, "the first place of a partition is logged, later ones are counted"
     write(kafka, raw, poison)
     again = run(kafka, injection)
-    assert (again.fates["unreadable"], again.counts["records"]) == (3, 1), "it goes on, also with nothing but poison"
+    assert (again.outcomes["unreadable"], again.counts["records"]) == (3, 1), "it goes on, also with nothing but poison"
     data, marks, _ = look(kafka, marked)
     assert [row.value for row in data if row.value == poison] == [poison] * 3
     assert marks[-1].record.watermark is None or marks[-1].record.watermark <= time.time_ns() // 1_000_000
@@ -83,9 +84,9 @@ def test_a_timestamp_that_the_target_refuses_ends_nothing(kafka, topic, fmt):
     assert tracker.watermark == min(injector.watermarks.values())
     if isinstance(fmt, LogTime):
         assert dict(data[4].headers)["floodmark-time"] == b"%d" % ahead, "its time still counts"
-        assert injector.fates["unreadable"] == 2
+        assert injector.outcomes["unreadable"] == 2
     else:
-        assert injector.fates["unreadable_arrival"] == 2
+        assert injector.outcomes["unreadable_arrival"] == 2
         assert tracker.watermark <= now + 60_000 or tracker.watermark <= ahead
 
 
@@ -144,7 +145,7 @@ def test_a_topic_that_has_marks_is_brought_in_without_them(kafka, topic):
     data, marks, _ = look(kafka, marked)
     assert len(data) == 1
     assert {mark.record.source for mark in marks} == {f"inject-{raw}"}
-    assert injector.fates["reserved"] >= 2
+    assert injector.outcomes["reserved"] >= 2
     assert "its key is that of a watermark record" in injector.first_trouble
 
 
@@ -163,7 +164,7 @@ def test_a_wrong_option_does_not_begin(kafka, topic):
         run(kafka, Injection(raw, marked, JsonField("att")))
     assert end_offsets(kafka.config, marked) == before, "nor does a wrong option go on"
     other = topic(2)
-    assert run(kafka, Injection(raw, other, JsonField("att"), allow_unreadable=True)).fates["unreadable"] == 41
+    assert run(kafka, Injection(raw, other, JsonField("att"), allow_unreadable=True)).outcomes["unreadable"] == 41
 
 
 def test_a_topic_without_any_time_ends_as_an_error(kafka, topic):
@@ -183,7 +184,7 @@ def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):
     write(kafka, raw, b"garbage")
     injection = Injection(raw, marked, JsonField("at"), STRICT, interval=FAST)
     shown = preview_injection(injection, kafka.config)
-    assert shown.fates == {"on_time": 1, "out_of_order_adjusted": 1, "early_dropped": 1, "unreadable": 1}
+    assert shown.outcomes == {"on_time": 1, "out_of_order_adjusted": 1, "early_dropped": 1, "unreadable": 1}
     assert "counts at 2025-11-21T08:00:00+00:00" in shown.examples["out_of_order_adjusted"]
     assert shown.examples["unreadable"].startswith(f"{raw}/0@3 garbage: ")
     assert set(end_offsets(kafka.config, marked).values()) == {0}
@@ -191,7 +192,9 @@ def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):
         injector.run(until_end=True)
         before = end_offsets(kafka.config, marked)
         send(kafka, raw, (NOW + 5, NOW))
-        assert preview_injection(injection, kafka.config).fates == {"on_time": 1}, "it begins where the injector stands"
+        assert preview_injection(injection, kafka.config).outcomes == {"on_time": 1}, (
+            "it begins where the injector stands"
+        )
         assert end_offsets(kafka.config, marked) == before
         until(lambda: injector.step() or injector.counts["records"] == 5, "the injector goes on", 30)
     unborn = Injection(raw, "no-such-topic-yet", JsonField("at"))
@@ -243,7 +246,7 @@ def test_the_state_of_an_older_version_is_taken_up(kafka, topic):
     injection = Injection(raw, marked, JsonField("at"), STRICT)
     state(kafka, injection, base64.b64encode(zlib.compress(json.dumps(old).encode(), 1)))
     injector = run(kafka, injection)
-    assert injector.fates == {"on_time": 3, "out_of_order_adjusted": 1, "unreadable": 1}
+    assert injector.outcomes == {"on_time": 3, "out_of_order_adjusted": 1, "unreadable": 1}
     assert times(look(kafka, marked)[0]) == [(NOW - 1, NOW), (NOW + 1, NOW + 1)]
 
 
@@ -262,8 +265,8 @@ def test_what_was_interrupted_amid_a_batch_is_not_committed(kafka, topic, monkey
     injection = Injection(raw, marked, JsonField("at"), interval=FAST)
     with Injector(injection, kafka.config) as injector:
         injector.run(stop=lambda: injector.counts["transactions"] > 0)
-        lane, calls = injector._tracks[0].lane, []  # noqa: SLF001
-        take = lane.take
+        partition, calls = injector._tracks[0].input, []  # noqa: SLF001
+        take = partition.take
 
         def interrupted(*record):
             calls.append(record)
@@ -271,7 +274,7 @@ def test_what_was_interrupted_amid_a_batch_is_not_committed(kafka, topic, monkey
                 raise KeyboardInterrupt
             return take(*record)
 
-        monkeypatch.setattr(lane, "take", interrupted)
+        monkeypatch.setattr(partition, "take", interrupted)
         injector.counts["transactions"] += 1  # the first step has looked at the records already
         send(kafka, raw, *((NOW + n, NOW) for n in range(10, 20)))
         with pytest.raises(KeyboardInterrupt):

@@ -13,8 +13,10 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from floodmark.producers import Mark, TimePolicy
-from floodmark.producers.event_times.formats import CockroachDb, JsonField, TiCdcCanal, over_key
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
+from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.event_times.substreams import substream_key
 from floodmark.producers.injector.injected import decisions_of
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
@@ -31,9 +33,9 @@ FAST = timedelta(milliseconds=100)
 def test_the_golden_table(kafka, topic, variant):
     raw, marked, dropped = topic(1), topic(1), topic(1)
     send(kafka, raw, *((event.time, event.arrival, event.device) for event in golden(variant)))
-    policy, over = POLICIES[variant], over_key if variant == "substreams" else None
+    policy, over = POLICIES[variant], substream_key if variant == "substreams" else None
     with Injector(
-        Injection(raw, marked, JsonField("at"), policy, over=over, dropped_to=dropped), kafka.config
+        Injection(raw, marked, JsonField("at"), policy, substream_by=over, dropped_to=dropped), kafka.config
     ) as injector:
         injector.run(until_end=True)
         injector.end()
@@ -45,7 +47,7 @@ def test_the_golden_table(kafka, topic, variant):
     assert tracker.ended
     lost = [(event.time, event.time) for event in golden(variant) if event.expected is None]
     assert times(look(kafka, dropped)[0]) == lost
-    assert injector.fates["early_dropped"] == len(lost)
+    assert injector.outcomes["early_dropped"] == len(lost)
 
 
 def test_no_row_stands_behind_a_mark_and_restarts_repeat_nothing(kafka, topic):
@@ -141,7 +143,11 @@ def test_bad_records_are_passed_on_or_counted_and_move_nothing(kafka, topic):
     injection = Injection(raw, marked, JsonField("at"), TimePolicy(late=FAST), dropped_to=dropped)
     with Injector(injection, kafka.config) as injector:
         injector.run(until_end=True)
-        assert (injector.fates["unreadable"], injector.fates["reserved"], injector.fates["early_dropped"]) == (7, 1, 1)
+        assert (injector.outcomes["unreadable"], injector.outcomes["reserved"], injector.outcomes["early_dropped"]) == (
+            7,
+            1,
+            1,
+        )
     data, _, tracker = look(kafka, marked)
     assert len(data) == 10, "what cannot be read is passed on as it was"
     assert len(look(kafka, dropped)[0]) == 1
@@ -200,7 +206,7 @@ def test_both_topics_grow_while_it_runs(kafka, topic):
             future.result(30)
         send(kafka, raw, (5_010, 5_010), partition=1)
         injector._next_look = 0  # noqa: SLF001  # the metadata is looked at every ten seconds
-        until(lambda: injector.step() or injector.fates["on_time"] == 2, "the row of the new partition", 30)
+        until(lambda: injector.step() or injector.outcomes["on_time"] == 2, "the row of the new partition", 30)
         injector.commit()
     data, _, tracker = look(kafka, marked)
     assert sorted((row.partition, json.loads(row.value)["at"]) for row in data) == [(0, 5_000), (1, 5_010)]
@@ -241,7 +247,7 @@ def test_a_partition_that_is_ahead_is_paused_until_the_slowest_comes(kafka, topi
 
         until(passed, "all", 60)
         injector.commit()
-        assert injector.fates["on_time"] == 2 * rows
+        assert injector.outcomes["on_time"] == 2 * rows
     ahead = next(second for first, second in progress if first == rows)
     assert ahead <= 20_000, "while the first had a backlog, the second has passed on little more than a poll"
 
@@ -256,7 +262,7 @@ def test_a_replay_of_the_decisions_gives_the_same_topic(kafka, topic):
         until(lambda: injector.step() or injector.watermarks[0] > 1_500, "an estimate", 30)
         reached = injector.watermarks[0]
         send(kafka, raw, (1_200, 1_300), (9_000, 9_000))
-        until(lambda: injector.step() or injector.fates.total() >= 3, "the rows", 30)
+        until(lambda: injector.step() or injector.outcomes.total() >= 3, "the rows", 30)
         injector.commit()
     assert times(look(kafka, marked)[0])[1][1] >= reached, "the silent clock has adjusted it"
     decisions = decisions_of(kafka.config, marked, injection.source)
@@ -286,7 +292,7 @@ def test_an_injection_that_contradicts_itself_is_refused(kafka, topic):
         {"source_topic": "t", "target_topic": "t"},
         {"interval": timedelta(0)},
         {"align": timedelta(-1)},
-        {"fmt": CockroachDb(), "over": over_key},
+        {"fmt": CockroachDb(), "over": substream_key},
     ):
         with pytest.raises(UsageError):
             Injection(**{"source_topic": "a", "target_topic": "b", "fmt": JsonField("at"), **wrong})
