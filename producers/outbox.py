@@ -1,7 +1,6 @@
 """What a source hands to Kafka, and what becomes of it: its records, its marks, and those that were not accepted."""
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.delivery import send
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import InFlight
 from floodmark.schemas.classify import mark_record
@@ -65,7 +65,6 @@ class Outbox:
         self.failed: list[FailedRecord] = []
         """In the order in which they failed; those sent again are not here any more."""
         self._client = client
-        self._produce = client.produce
         self._topic = topic
         self._emitter = emitter
         self._clock = clock
@@ -186,21 +185,9 @@ class Outbox:
     def _enqueue(self, record: Record, report: OnDelivery, *, wait: bool = True) -> None:
         """Hand a record to the client; ``wait`` up to a minute for room in its queue."""
         value, key, partition, headers, timestamp, _ = record
-        deadline: float | None = None
-        while True:
-            try:
-                if timestamp is None:
-                    self._produce(self._topic, value, key, partition, report, headers=headers)
-                else:
-                    self._produce(self._topic, value, key, partition, report, timestamp=timestamp, headers=headers)
-            except BufferError:
-                now = time.monotonic()
-                deadline = deadline or now + _QUEUE_TIMEOUT
-                if not wait or now > deadline:
-                    raise
-                self._client.poll(0.05)
-            else:
-                return
+        options = {} if timestamp is None else {"timestamp": timestamp}
+        seconds = _QUEUE_TIMEOUT if wait else 0.0
+        send(self._client, self._topic, value, key, partition, report, seconds=seconds, headers=headers, **options)
 
     def _delivered(
         self,
