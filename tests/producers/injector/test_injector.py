@@ -292,7 +292,7 @@ def test_an_injection_that_contradicts_itself_is_refused(kafka, topic):
         {"source_topic": "t", "target_topic": "t"},
         {"interval": timedelta(0)},
         {"align": timedelta(-1)},
-        {"fmt": CockroachDb(), "over": substream_key},
+        {"fmt": CockroachDb(), "substream_by": substream_key},
     ):
         with pytest.raises(UsageError):
             Injection(**{"source_topic": "a", "target_topic": "b", "fmt": JsonField("at"), **wrong})
