@@ -100,7 +100,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     query = _start(stream.queryName(f"{name}-{next(_starts)}"), handler, snapshots, trigger or {})
     started = Job(query, handler, recent, available_now="availableNow" in (trigger or {}))
     try:
-        handler.attach(query)
+        handler.attach(query, spark)
     except BaseException:
         started.stop()
         raise

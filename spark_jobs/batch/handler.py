@@ -18,6 +18,8 @@ already (exactly once) or writes it again (at least once).
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from traceback import clear_frames
 from typing import Final
 
 from floodmark.producers.clients.admin import compacted_topics
@@ -38,7 +40,7 @@ from floodmark.spark_jobs.internals.engine import Engine
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.event_time import require_shift
 from floodmark.spark_jobs.reading.source import SourceSpec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -73,21 +75,28 @@ class BatchHandler:
         self._settings = settings
         self._on_batch = on_batch
         self._attached = threading.Event()
-        self._query: StreamingQuery
+        self._running: Callable[[], StreamingQuery | None]
         self._marks: OutputMarks
         self._progress: Progress | None = None
         self._uncounted: set[str] = set()
         """Topics in which rows may vanish by design, so that counts prove nothing."""
         self._standstill = Standstill(identity.job)
 
-    def attach(self, query: StreamingQuery) -> None:
+    def attach(self, query: StreamingQuery, spark: SparkSession) -> None:
         """Learn which query calls it, and where that stands; the first batch waits for this.
+
+        The query is asked for by its id in each batch, not kept: Spark holds this handler for as long as it holds the
+        query, so that neither would ever be released.
+
+        Args:
+            query: the query.
+            spark: the session that runs it.
 
         Raises:
             SnapshotError: where that is not known any more; the query fails with it, too.
             UnreadInputError: where the job has ended and would not read what has come since.
         """
-        self._query = query
+        self._running = partial(spark.streams.get, query.id)
         job = self.identity.job
         try:
             progress = resume(job, self._specs, self._snapshots, self._settings, committed(query))
@@ -110,6 +119,7 @@ class BatchHandler:
                 batch = self._run(frame, batch_id)
             except BaseException as error:
                 self.failure = error
+                clear_frames(error.__traceback__)  # their variables would hold the query
                 raise
             finally:
                 self._sink.release()
@@ -119,10 +129,11 @@ class BatchHandler:
     def _run(self, frame: DataFrame, batch_id: int) -> Batch:
         began = time.monotonic()
         self._attached.wait()  # write() attaches right after it starts the query
-        if self._progress is None:
+        query = self._running()
+        if self._progress is None or query is None:
             raise self.failure or AssertionError
         job, spark, progress = self.identity.job, frame.sparkSession, self._progress
-        engine = Engine(self._query, self._settings.windows_close)
+        engine = Engine(query, self._settings.windows_close)
         batch_watermark = progress.next_watermark
 
         # 1. The batch runs.

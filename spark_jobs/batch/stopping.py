@@ -33,7 +33,9 @@ class Stopping:
         self._lock: Final = threading.Lock()
         self._between: Final = threading.Event()
         """The query has committed its last batch, and the next one waits."""
+        self._requested = False
         self._query: StreamingQuery | None = None
+        """The query, while it is being stopped."""
 
     @contextmanager
     def batch(self, batch_id: int) -> Iterator[None]:
@@ -43,14 +45,14 @@ class Stopping:
             InterruptedBatchError: where a stop was requested before: the batch has not begun; after the query stopped.
         """
         with self._lock:
-            if self._query is not None:
+            if self._requested:
                 self._interrupt(self._query)
             yield
             self.last_batch = batch_id
 
-    def _interrupt(self, query: StreamingQuery) -> NoReturn:
+    def _interrupt(self, query: StreamingQuery | None) -> NoReturn:
         self._between.set()
-        while query.isActive:
+        while query is not None and query.isActive:
             time.sleep(_POLL)
         raise InterruptedBatchError
 
@@ -64,11 +66,12 @@ class Stopping:
         self.request_stop(query)
         self.wait_committed(query, timeout)
         query.stop()
+        self._query = None  # Spark holds the handler, which holds this: neither would ever be released
 
     def request_stop(self, query: StreamingQuery) -> None:
         """Wait for the batch in work, and let no other begin."""
         with self._lock:
-            self._query = query
+            self._requested, self._query = True, query
 
     def wait_committed(self, query: StreamingQuery, timeout: float) -> None:
         """Wait until Spark has committed the last batch, or has stopped, for as many seconds at most."""
