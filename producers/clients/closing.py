@@ -12,9 +12,7 @@ class Closing(ABC):
         """Let go of what is held."""
 
     def __enter__(self) -> Self:
-        """Use as a context manager."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()

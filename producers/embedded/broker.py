@@ -162,11 +162,9 @@ class EmbeddedKafka:
             self.kill()
 
     def __enter__(self) -> Self:
-        """Start."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop."""
         self.stop()

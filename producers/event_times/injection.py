@@ -57,7 +57,6 @@ class Injection:
     allow_unreadable: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         if self.source_topic == self.target_topic:
             raise UsageError(reason=f"topic {self.source_topic!r} is both input and output of the injection")
         if self.interval <= timedelta(0) or (self.align is not None and self.align < timedelta(0)):

@@ -42,7 +42,6 @@ class InputPartition(ABC):
     """The state of one input partition."""
 
     def __init__(self, fmt: InputFormat) -> None:
-        """Begin with nothing read."""
         self.fmt = fmt
         self.read = fmt.read
         self.counts: Counter[str] = Counter()

@@ -88,7 +88,6 @@ class TimePolicy:
     max_keys: int = 10_000
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         for name in ("early", "late", "out_of_order"):
             tolerance = getattr(self, name)
             if tolerance is not None and tolerance < timedelta(0):
@@ -108,7 +107,6 @@ class TimePolicyState:
     """The state of a policy in one partition.  Times are epoch milliseconds."""
 
     def __init__(self, policy: TimePolicy) -> None:
-        """Begin with nothing seen."""
         self._early = None if policy.early is None else milliseconds(policy.early)
         self._late = milliseconds(policy.late)
         self._out_of_order = milliseconds(policy.late if policy.out_of_order is None else policy.out_of_order)

@@ -28,7 +28,6 @@ class Copies:
     """
 
     def __init__(self, injection: Injection, tolerances: tuple[int | None, int | None], counts: Counter[str]) -> None:
-        """Begin with nothing seen."""
         self._injection, self._counts = injection, counts
         self._behind, self._ahead = tolerances
         self._named: set[int] = set()

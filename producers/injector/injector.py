@@ -95,7 +95,6 @@ class Injector(Closing):
         decisions: Mapping[int, list[tuple[int, int]]] | None = None,
         reset: bool = False,
     ) -> None:
-        """Take over from any instance before, and find where it stood."""
         self.injection = injection
         self.counts: Counter[str] = Counter()
         """``records`` read, ``dropped``, ``marks``, ``transactions``, and of the records that were passed on:

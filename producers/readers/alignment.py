@@ -42,7 +42,6 @@ class Peers:
     """
 
     def __init__(self, source: str, bound: int, patience: int = PATIENCE) -> None:
-        """Begin with nobody known: then nothing is held."""
         self._source = source
         self._bound = bound
         self._patience = patience
@@ -103,7 +102,6 @@ class Alignment:
     """
 
     def __init__(self, config: Config, *, topic: str, source: str, bound: timedelta) -> None:
-        """Begin with the marks that come from now on."""
         self.peers = Peers(source, duration_of(bound, f"source {source!r}: the bound of alignment"))
         settings = {"group.id": "floodmark-alignment", "isolation.level": "read_committed", "enable.auto.commit": False}
         self._consumer = Consumer({**settings, **shared(config)}, logger=_log)

@@ -46,7 +46,6 @@ class WatermarkedConsumer(Closing):
     def __init__(
         self, config: Config, topics: list[str], event_time: EventTimeOf, *, position: Position | None = None
     ) -> None:
-        """Assign every partition."""
         self._reader = Reader(topics, event_time, position)
         trackers = dict.fromkeys(topics, self._reader.tracker)
         self._observer = Observer(

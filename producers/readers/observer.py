@@ -51,7 +51,6 @@ class Observer(Closing):
         offsets: Mapping[Partition, int] | None = None,
         applied: Mapping[Partition, int] | None = None,
     ) -> None:
-        """Assign every partition of every topic."""
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
         self.ends: dict[Partition, int] = {}
         """Where each partition ended when its end was last read: the offset that comes next."""

@@ -38,7 +38,6 @@ class Buffer(Generic[Row]):
     """
 
     def __init__(self, watermark: int | None = None) -> None:
-        """Begin empty, with all below ``watermark`` handed out already."""
         self.late = 0
         """How many rows came behind what was handed out."""
         self._watermark = watermark
@@ -46,7 +45,6 @@ class Buffer(Generic[Row]):
         self._waiting: list[tuple[int, Any, Row]] = []
 
     def __len__(self) -> int:
-        """Return how many rows wait."""
         return len(self._waiting)
 
     @property

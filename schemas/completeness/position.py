@@ -29,7 +29,6 @@ class Position:
     __slots__ = ("_text", "_write")
 
     def __init__(self, text: str | Callable[[], str]) -> None:
-        """Take the text, or what writes it."""
         self._text = text if isinstance(text, str) else None
         self._write = text if callable(text) else None
 
@@ -41,19 +40,15 @@ class Position:
         return self._text or ""
 
     def __eq__(self, other: object) -> bool:
-        """Compare the texts."""
         return isinstance(other, Position) and self.text == other.text
 
     def __hash__(self) -> int:
-        """Go with `__eq__`."""
         return hash(self.text)
 
     def __repr__(self) -> str:
-        """Show how to make an equal one."""
         return f"Position({self.text!r})"
 
     def __reduce__(self) -> tuple[type["Position"], tuple[str]]:
-        """Pickle and copy by text."""
         return Position, (self.text,)
 
 

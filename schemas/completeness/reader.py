@@ -59,18 +59,15 @@ class Handout(Iterator[Item], Generic[Item]):
     """
 
     def __init__(self, take: Callable[[], Item], size: Callable[[], int], position: Position) -> None:
-        """Stand for a reader's queue."""
         self._take = take
         self._size = size
         self.position: Final = position
         """Where to go on once all of it, and all before it, is stored."""
 
     def __next__(self) -> Item:
-        """Take the next item."""
         return self._take()
 
     def __len__(self) -> int:
-        """Return how many items can still be taken."""
         return self._size()
 
 
@@ -87,7 +84,6 @@ class Reader:
     """
 
     def __init__(self, topics: Collection[str], event_time: EventTimeOf, position: Position | None = None) -> None:
-        """Begin where the position says."""
         resumed = resume(position, topics)
         self.tracker: Final = resumed.tracker
         self.begin: Final = resumed.begin

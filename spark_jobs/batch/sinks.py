@@ -81,7 +81,6 @@ class FunctionSink(Sink):
     """
 
     def __init__(self, writer: BatchWriter) -> None:
-        """Keep the function."""
         self._writer = writer
         self._frame: DataFrame | None = None
 
