@@ -16,8 +16,8 @@ from floodmark.producers.strategies.generator import Generator, Strategy
 from floodmark.producers.strategies.idleness import with_idleness
 from floodmark.producers.strategies.learned import adaptive, percentile
 from floodmark.schemas.classify import Data, Mark, Unreadable
+from floodmark.schemas.completeness.handout import Handout, Window
 from floodmark.schemas.completeness.position import Position
-from floodmark.schemas.completeness.reader import Handout, Window
 
 __all__ = [
     "Data",

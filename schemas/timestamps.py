@@ -79,3 +79,12 @@ def milliseconds(duration: timedelta) -> int:
     1500
     """
     return duration // timedelta(milliseconds=1)
+
+
+def promisable(time: int) -> int:
+    """Return the nearest watermark that an ACTIVE source may promise: within the calendar, below its end.
+
+    >>> promisable(5), promisable(END_OF_TIME) == END_OF_TIME - 1
+    (5, True)
+    """
+    return max(EARLIEST, min(time, END_OF_TIME - 1))

@@ -131,7 +131,7 @@ def test_modules_are_small():
     for package in PACKAGES:
         for path in sources(package):
             lines = len(path.read_text(encoding="utf-8").splitlines())
-            assert lines <= 480, f"{path} has {lines} lines"
+            assert lines <= 300, f"{path} has {lines} lines"
 
 
 @pytest.mark.parametrize("package", [floodmark.schemas, floodmark.producers, floodmark.spark_jobs])

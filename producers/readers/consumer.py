@@ -8,8 +8,9 @@ from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data
+from floodmark.schemas.completeness.handout import Handout, Window
 from floodmark.schemas.completeness.position import Position
-from floodmark.schemas.completeness.reader import EventTimeOf, Handout, Reader, Row, Window
+from floodmark.schemas.completeness.reader import EventTimeOf, Reader, Row
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold

@@ -11,9 +11,9 @@ from typing import NoReturn
 from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight, InFlights
 from floodmark.producers.strategies.numbering import Identity, Numbering
-from floodmark.schemas.errors import EndedError, IdleError, UsageError
+from floodmark.schemas.errors import EndedError, IdleError
 from floodmark.schemas.records import Holder, Membership, Status, WatermarkRecord
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, is_late
+from floodmark.schemas.timestamps import EARLIEST, is_late, promisable
 
 
 class Emitter:
@@ -165,7 +165,7 @@ class Emitter:
         watermark = self.generator.watermark()
         if watermark is not None:
             hold = self.watermark_hold
-            watermark = _clamped(watermark if hold is None else min(watermark, hold))
+            watermark = promisable(watermark if hold is None else min(watermark, hold))
         if self.promised is not None and (watermark is None or watermark < self.promised):
             return self.promised
         return watermark
@@ -219,7 +219,7 @@ class Emitter:
             return None
         # A part of the events is never behind what all of them have kept.
         least = EARLIEST if watermark is None else watermark
-        return {percent: max(_clamped(time), least) for percent, time in found.items()}
+        return {percent: max(promisable(time), least) for percent, time in found.items()}
 
     def _follow_idleness(self) -> None:
         """Go idle where the generator says so; not while paused, about to send, or with a record in flight."""
@@ -289,11 +289,7 @@ class Emitter:
             UsageError: where the version is lower, or the same with another size.
         """
         self._check_not_ended("change its membership")
-        last = self.identity.membership
-        if membership.version < last.version or (membership.version == last.version and membership != last):
-            reason = f"membership {membership} after {last}, expected a version of at least {last.version + 1}"
-            raise UsageError(reason=f"source {self.identity.source!r}: {reason}")
-        self.identity = replace(self.identity, membership=membership)
+        self.identity = self.identity.with_membership(membership)
 
     def _refuse(self) -> NoReturn:
         self._check_not_ended("send a record")
@@ -302,12 +298,3 @@ class Emitter:
     def _check_not_ended(self, action: str) -> None:
         if self.status is Status.ENDED:
             raise EndedError(source=self.identity.source, action=action)
-
-
-def _clamped(time: int) -> int:
-    """Return the nearest watermark that may be promised: no event is before the first time, nor above the last.
-
-    >>> _clamped(5), _clamped(END_OF_TIME) == END_OF_TIME - 1
-    (5, True)
-    """
-    return max(EARLIEST, min(time, END_OF_TIME - 1))

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Self
 
+from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 
 
@@ -35,6 +37,18 @@ class Identity:
             membership=self.membership,
             lease=self.lease,
         )
+
+    def with_membership(self, membership: Membership) -> Self:
+        """Return the same writer in a newer membership.
+
+        Raises:
+            UsageError: where the version is lower, or the same with another size.
+        """
+        last = self.membership
+        if membership.version < last.version or (membership.version == last.version and membership != last):
+            reason = f"membership {membership} after {last}, expected a version of at least {last.version + 1}"
+            raise UsageError(reason=f"source {self.source!r}: {reason}")
+        return replace(self, membership=membership)
 
 
 class Numbering:

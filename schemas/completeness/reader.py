@@ -15,11 +15,11 @@ is complete before every partition has been read up to where it was read before*
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place, Unreadable
 from floodmark.schemas.completeness.buffer import Buffer
+from floodmark.schemas.completeness.handout import Handout, Window
 from floodmark.schemas.completeness.position import Position, Standing, resume
 from floodmark.schemas.errors import (
     CorruptRecordError,
@@ -34,41 +34,10 @@ from floodmark.schemas.timestamps import event_time_of, is_late
 EventTimeOf = Callable[[Data], int | None]
 """From a record to its event time, epoch milliseconds; ``None``: it has none."""
 
-Item = TypeVar("Item")
 Row = tuple[int, Data]
 """Event time, epoch milliseconds, and record."""
 
 _UNTIMED: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """All records with ``start <= event time < end``, in the order of these times; epoch milliseconds."""
-
-    start: int
-    end: int
-    rows: tuple[Data, ...]
-    position: Position
-    """Where to go on once this window and all before it are stored."""
-
-
-class Handout(Iterator[Item], Generic[Item]):
-    """What is complete: an iterator with a length.
-
-    An item is handed out when a loop takes it.  What none has taken comes first from the next call.
-    """
-
-    def __init__(self, take: Callable[[], Item], size: Callable[[], int], position: Position) -> None:
-        self._take = take
-        self._size = size
-        self.position: Final = position
-        """Where to go on once all of it, and all before it, is stored."""
-
-    def __next__(self) -> Item:
-        return self._take()
-
-    def __len__(self) -> int:
-        return self._size()
 
 
 class Reader:

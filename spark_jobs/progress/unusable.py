@@ -16,7 +16,7 @@ _ROWS: Final = "rows"
 _TOO_LARGE: Final = "too_large"
 _PARTITION: Final = "partition"
 _OFFSET: Final = "offset"
-_MILLISECONDS: Final = 'are these milliseconds? use json_lines(..., unit="ms")'
+_MILLISECONDS: Final = 'are these milliseconds? use json(..., unit="ms")'
 _CAUSES: Final = {
     "unreadable": "another schema or format than value= says",
     "missing_event_time": "event_time= names a field that these records do not have",

@@ -65,8 +65,8 @@ def test_no_row_stands_behind_a_mark_and_restarts_repeat_nothing(kafka, topic):
         if round_ % 2:  # crashed in the middle of a transaction
             send(kafka, raw, (99_000, 10_000 * round_ + 5_000))
             sent.append((0, 99_000))
-            until(lambda i=injector: i._take(i._consumer.consume(10, 0.5)) or i.counts["records"] > 100, "it", 20)  # noqa: SLF001
-            injector._consumer.close()  # noqa: SLF001
+            until(lambda i=injector: i._take(i._input.take(0.5)) or i.counts["records"] > 100, "it", 20)  # noqa: SLF001
+            injector._input.close()  # noqa: SLF001
             del injector
         else:
             injector.close()
@@ -242,7 +242,7 @@ def test_a_partition_that_is_ahead_is_paused_until_the_slowest_comes(kafka, topi
 
         def passed():
             injector.step()
-            progress.append([track.next for track in injector._tracks.values()])  # noqa: SLF001
+            progress.append([track.next for _, track in injector._tracks])  # noqa: SLF001
             return injector.counts["records"] == 2 * rows
 
         until(passed, "all", 60)

@@ -1,0 +1,90 @@
+"""The topic without watermarks, as an injector reads it.  A thin shell around confluent-kafka's Consumer."""
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from floodmark.producers.clients.admin import Config, require_topics
+from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.records import Record, consume, is_end
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.tracks import OVERTAKEN, Tracks
+from floodmark.schemas.errors import InjectorError
+
+_log = logging.getLogger(__name__)
+_FIXED: Final = {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error"}
+
+
+def sizes_of(config: Config, injection: Injection) -> tuple[int, int]:
+    """Return how many partitions the input and the target have.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where they cannot be asked.
+        InjectorError: where the target has fewer.
+    """
+    source, target = injection.source_topic, injection.target_topic
+    sizes = require_topics(config, [source, target, *([injection.dropped_to] if injection.dropped_to else [])])
+    if sizes[target] < sizes[source]:
+        reason = f"{target!r} has {sizes[target]} partitions and {source!r} has {sizes[source]}"
+        raise InjectorError(source=injection.source, reason=reason, advice="give it as many partitions, or more")
+    return sizes[source], sizes[target]
+
+
+class InputTopic(Closing):
+    """The partitions of the input, from where the last instance stopped.
+
+    Args:
+        injection: what is read.
+        config: confluent-kafka settings of the reading side.
+        begins: of each partition the next offset.
+    """
+
+    def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
+        self._injection = injection
+        reading = {"group.id": f"floodmark-{injection.source}", "isolation.level": "read_committed"}
+        self.consumer: Final = Consumer({**reading, **config, **_FIXED}, logger=_log)
+        self.consumer.assign([self._place(number, offset) for number, offset in begins.items()])
+
+    def _place(self, number: int, offset: int | None = None) -> TopicPartition:
+        topic = self._injection.source_topic
+        return TopicPartition(topic, number) if offset is None else TopicPartition(topic, number, offset)
+
+    def add(self, number: int, offset: int) -> None:
+        """Read a partition that was added to the topic, from an offset."""
+        self.consumer.incremental_assign([self._place(number, offset)])
+
+    def take(self, seconds: float) -> list[Record]:
+        """Return the next records, after so many seconds at most; ends of partitions are among them, as errors."""
+        return consume(self.consumer, seconds)
+
+    def is_at_end(self, error: KafkaError) -> bool:
+        """Tell whether an error only says that a partition has been read to its end.
+
+        Raises:
+            InjectorError: where retention has deleted what comes next.
+            KafkaException: for another error that trying again does not help.
+        """
+        if is_end(error):
+            return True
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
+            reason = f"Kafka no longer has what comes next: {error.str()}"
+            raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)
+        if not error.retriable():
+            raise KafkaException(error)
+        return False
+
+    def hold_ahead(self, tracks: Tracks, tolerance: timedelta) -> None:
+        """Read nothing of the partitions that are too far ahead of the slowest for now, and go on with the others."""
+        for number, ahead in tracks.ahead(tolerance):
+            track = tracks[number]
+            if ahead and not track.paused:
+                self.consumer.pause([self._place(number)])
+            elif track.paused and not ahead:
+                self.consumer.resume([self._place(number)])
+            track.paused = ahead
+
+    def close(self) -> None:
+        """Release the client."""
+        self.consumer.close()

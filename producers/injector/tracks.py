@@ -1,0 +1,186 @@
+"""The partitions under injection: how far each is, what they promise together, and which are too far ahead."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from floodmark.producers.clients.admin import Config, begin_offsets
+from floodmark.producers.clients.metrics import Metrics, delay
+from floodmark.producers.event_times.injection import Injection, InjectorState
+from floodmark.producers.event_times.input_partition import InputPartition
+from floodmark.producers.event_times.time_policy import Outcome
+from floodmark.producers.injector.injected import states_of
+from floodmark.schemas.errors import InjectorError
+from floodmark.schemas.timestamps import milliseconds
+
+OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
+"""What to do where Kafka has deleted records before they were read."""
+
+_FORMAT: Final = "format"  # in the state of an input partition; older versions ignore it
+
+
+@dataclass(slots=True)
+class Track:
+    """One partition under routing."""
+
+    input: InputPartition
+    next: int
+    sequence: int = 0
+    records: int = 0
+    seen: float = field(default_factory=time.monotonic)
+    """When the last record was seen, monotonic clock."""
+    at_end: bool = False
+    paused: bool = False
+    marked: int | None = None
+    used: bool = True
+    """Whether the input has this partition; else nothing comes, and it follows the slowest of the others."""
+    dirty: bool = True
+    """Whether there is something to say: a new epoch, new records, a new watermark."""
+
+    def state(self, injection: Injection, epoch: int) -> InjectorState:
+        """Return what the next mark must remember of this partition."""
+        memory = {**self.input.snapshot(), _FORMAT: injection.fmt.about}
+        return InjectorState(self.next, epoch, memory, dict(self.input.counts))
+
+
+class Tracks:
+    """The partitions of one injection, by their number.
+
+    Args:
+        injection: what is done.
+        used: how many partitions the input has.
+        partitions: how many the target has.
+        config: confluent-kafka settings, to read what an instance before has left.
+
+    Raises:
+        InjectorError: where retention has overtaken the last committed transaction.
+        CorruptSnapshotError: where a state cannot be read.
+    """
+
+    def __init__(self, injection: Injection, used: int, partitions: int, config: Config) -> None:
+        self.epoch = 0
+        """The highest epoch of the instances before."""
+        self.unproven = True
+        """Whether no instance before has begun with this format."""
+        self._injection = injection
+        self._all: dict[int, Track] = {}
+        begins = begin_offsets(config, [injection.source_topic])
+        states = states_of(config, injection.target_topic, injection.source, range(partitions))
+        for number in range(partitions):
+            begin = begins.get((injection.source_topic, number), 0)
+            track = self.add(number, begin, used=number < used)
+            if number in states:
+                self._take_up(number, track, states[number], begin)
+
+    def _take_up(self, number: int, track: Track, state: InjectorState, begin: int) -> None:
+        """Go on where the last committed transaction ended."""
+        about = self._injection.fmt.about
+        track.next = state.next
+        track.input.restore(state.lane)
+        track.input.counts.update(state.counts)
+        self.unproven = self.unproven and state.lane.get(_FORMAT, about) != about
+        self.epoch = max(self.epoch, state.epoch)
+        if track.next < begin:
+            reason = f"partition {number} was read up to {track.next}, and Kafka has it from {begin} on"
+            raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)
+
+    def add(self, number: int, begin: int, *, used: bool) -> Track:
+        """Take in a partition, whose input begins at an offset."""
+        track = self._all[number] = Track(self._injection.input_partition(), begin, used=used)
+        return track
+
+    def __getitem__(self, number: int) -> Track:
+        return self._all[number]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._all
+
+    def __iter__(self) -> Iterator[tuple[int, Track]]:
+        return iter(self._all.items())
+
+    @property
+    def used(self) -> dict[int, Track]:
+        """The partitions that the input has."""
+        return {number: track for number, track in self if track.used}
+
+    def follow_slowest(self) -> None:
+        """Let the partitions that the input lacks promise what the slowest of the others does."""
+        used = [track.input.watermark for track in self.used.values()]
+        known = [watermark for watermark in used if watermark is not None]
+        if used and len(known) == len(used):
+            for _, track in self:
+                if not track.used:
+                    track.input.follow(min(known))
+
+    def ahead(self, tolerance: timedelta) -> Iterable[tuple[int, bool]]:
+        """Tell of each used partition whether it is too far ahead of the slowest; that one itself never is."""
+        used = self.used
+        behind = [track.input.watermark for track in used.values() if not track.at_end]
+        lowest = min((watermark for watermark in behind if watermark is not None), default=None)
+        for number, track in used.items():
+            watermark = track.input.watermark
+            # One that has a backlog and promises nothing yet may turn out to be the slowest.
+            unknown = None in behind
+            yield (
+                number,
+                watermark is not None
+                and (unknown or (lowest is not None and watermark > lowest + milliseconds(tolerance))),
+            )
+
+    def require_time(self, first_trouble: str | None) -> None:
+        """Refuse an injection of which no record had a readable time.
+
+        Raises:
+            InjectorError: where records were passed on, and none had one.
+        """
+        silent = self.outcomes["unreadable"] + self.outcomes["timeless"]
+        if silent and not any(track.input.timed for _, track in self):
+            about = self._injection.fmt.about
+            reason = f"all {silent:,} record(s) were passed on, and none told a time, read as {about}"
+            reason += f"; {first_trouble}" if first_trouble else ""
+            advice = "correct the field, unit, schema or format and begin anew with --reset, or pass --allow-unreadable"
+            raise InjectorError(source=self._injection.source, reason=reason, advice=advice)
+
+    @property
+    def watermarks(self) -> dict[int, int | None]:
+        """What each partition promises."""
+        return {number: track.input.watermark for number, track in self}
+
+    @property
+    def paused(self) -> set[int]:
+        """The partitions that are held because they are ahead."""
+        return {number for number, track in self if track.paused}
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """What became of the records, over all partitions and since the injection began."""
+        total: Counter[str] = Counter()
+        for _, track in self:
+            total.update(track.input.outcomes)
+        return total
+
+    def metrics(self, records: int, now: int) -> Metrics:
+        """Return what is measured, since the injection began.
+
+        Args:
+            records: how many this instance has read.
+            now: wall clock, epoch milliseconds.
+        """
+        outcomes, known = self.outcomes, list(self.watermarks.values())
+        lowest = None if None in known else min((mark for mark in known if mark is not None), default=None)
+        return Metrics(
+            "injector",
+            self._injection.source,
+            records=records,
+            late_events=outcomes[Outcome.LATE_ADJUSTED] + outcomes[Outcome.LATE_DROPPED] + outcomes["late"],
+            early_events=outcomes[Outcome.EARLY_DROPPED],
+            out_of_order_events=outcomes[Outcome.OUT_OF_ORDER_ADJUSTED] + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
+            unreadable=outcomes["unreadable"] + outcomes["reserved"],
+            dropped=outcomes[Outcome.EARLY_DROPPED]
+            + outcomes[Outcome.LATE_DROPPED]
+            + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
+            watermark_delay_seconds=delay(now, lowest),
+        )
