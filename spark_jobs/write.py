@@ -16,7 +16,7 @@ from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.formats.values import Format
-from floodmark.spark_jobs.internals.analysed import check
+from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.queries import refusals
@@ -87,6 +87,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     config = {"bootstrap.servers": servers, **resolved(security)}
     _require_topics(name, topic, specs, config)
     frame = _output(result, topic, key, value, event_time)
+    refusals.refuse_two_event_times(event_times_of_state(frame))
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)

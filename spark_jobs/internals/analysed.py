@@ -8,6 +8,10 @@ from floodmark.spark_jobs.queries.plan import Operator
 from pyspark.sql import DataFrame
 
 _PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
+_EVENT_TIME: Final = "spark.watermarkDelayMs"
+"""What Spark's metadata of an event-time column has."""
+
+_NAMED: Final = {"AttributeReference", "Alias"}
 _ALL_FIELDS: Final = 2**31 - 1
 _SOME_TIME: Final = 10**13
 """Any time: it must only be too large for a JVM's int."""
@@ -45,6 +49,47 @@ def delays_of_deduplications(frame: DataFrame, metadata: str) -> list[int]:
         deduplications = [node for node in nodes(_analysed(frame)) if kind_of(node) == "DeduplicateWithinWatermark"]
         columns = [column.metadata() for node in deduplications for column in each(node.child().output())]
         return [int(found.getLong(metadata)) for found in columns if found.contains(metadata)]
+
+
+def event_times_of_state(frame: DataFrame) -> list[tuple[str, list[str]]]:
+    """Return the event-time columns by which each input of an operator with state could be judged.
+
+    Columns that nothing uses are left out, as Spark leaves them out before it runs the query.
+
+    Args:
+        frame: the whole query, as it is started.
+
+    Returns:
+        Spark's name of the operator, and the names of the columns.
+
+    Raises:
+        UnsupportedSparkError: where the plan cannot be reached.
+    """
+    with reaching("SessionState.optimizer()"):
+        optimizer = frame._jdf.sparkSession().sessionState().optimizer()  # noqa: SLF001
+        plan = optimizer.execute(_analysed(frame))
+        return [
+            (kind_of(node), [str(column.name()) for column in columns if _is_event_time(column)])
+            for node in nodes(plan)
+            if node.isStreaming()
+            for columns in _judged(node)
+        ]
+
+
+def _judged(node: Any) -> list[list[Any]]:  # noqa: ANN401  # a JVM plan
+    """Return, for each input of an operator with state, the columns among which Spark looks for the event time."""
+    kind, children = kind_of(node), list(each(node.children()))
+    if kind == "Join":
+        return [list(each(child.output())) for child in children] if all(one.isStreaming() for one in children) else []
+    if kind == "Aggregate":
+        return [[column for column in each(node.groupingExpressions()) if kind_of(column) in _NAMED]]
+    if kind.startswith("Deduplicate") or "WithState" in kind:
+        return [list(each(children[0].output()))]
+    return []
+
+
+def _is_event_time(column: Any) -> bool:  # noqa: ANN401  # a JVM column
+    return bool(column.metadata().contains(_EVENT_TIME))
 
 
 def check(frame: DataFrame, output_mode: str) -> None:

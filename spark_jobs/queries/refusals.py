@@ -3,7 +3,7 @@
 Left to itself Spark would fail such a query later and in its own words, run it for ever, or drop rows uncounted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from floodmark.schemas.errors import UnsupportedQueryError
@@ -54,6 +54,31 @@ def refuse(
             advice = "use {'availableNow': True} to stop when all that is there is worked off, or 'processingTime'"
             raise UnsupportedQueryError(operator=f"trigger {name!r}", reason=reason, advice=advice)
     _refuse_operators(plan, under_watermark=False, under_state=False)
+
+
+def refuse_two_event_times(judged: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Refuse operators with state whose rows have two event times: Spark would not know by which to judge them.
+
+    Args:
+        judged: each such operator, and the event-time columns of one of its inputs.
+
+    Raises:
+        UnsupportedQueryError: names the operator and the columns.
+
+    >>> try:
+    ...     refuse_two_event_times([("Aggregate", ["at"]), ("Deduplicate", ["at", "at2"])])
+    ... except UnsupportedQueryError as error:
+    ...     print(error.operator, error.reason)
+    Deduplicate its rows have the event times at, at2, and Spark takes one
+    """
+    for kind, columns in judged:
+        if len(columns) > 1:
+            reason = f"its rows have the event times {', '.join(columns)}, and Spark takes one"
+            advice = (
+                f"leave all but one of them out before it, or make a plain time of one: "
+                f'withColumn("{columns[-1]}", timestamp_millis(unix_millis("{columns[-1]}")))'
+            )
+            raise UnsupportedQueryError(operator=kind, reason=reason, advice=advice)
 
 
 def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: bool) -> None:

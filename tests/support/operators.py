@@ -469,7 +469,8 @@ def joined(kind: Kind, bound: int) -> Source:
         number = (F.coalesce("n", F.lit(999)) * 1000 + F.coalesce("n2", F.lit(999))).alias("n")
         # coalesce() of two event times is none to Spark; each side alone is.
         time = {"right": F.col("at2"), "full": F.coalesce("at", "at2")}.get(kind, F.col("at"))
-        return both.select(F.coalesce("k", "k2").alias("k"), time.alias("at"), number, time.alias("stamp"))
+        stamp = F.timestamp_millis(F.unix_millis(time)).alias("stamp")  # not a second event time
+        return both.select(F.coalesce("k", "k2").alias("k"), time.alias("at"), number, stamp)
 
     def plain(inputs: Sequence[Rows], clock: Clock) -> Rows:
         left, right = inputs

@@ -51,11 +51,38 @@ def by_the_clock(rows, _):
     return rows.groupBy("user").applyInPandasWithState(nothing, "n LONG", "n LONG", "append", "ProcessingTimeTimeout")
 
 
+def with_state(rows):
+    def nothing(_key, _frames, _state):
+        yield from ()
+
+    return rows.groupBy("user").applyInPandasWithState(nothing, "n LONG", "n LONG", "append", "EventTimeTimeout")
+
+
 BETWEEN = "user = name AND then BETWEEN at AND at + INTERVAL 10 SECONDS"
 REFUSED = {
     "a second event time": (lambda rows, _: windowed(rows.withWatermark("at", "1 hour")), {}, "withWatermark is not"),
     "a join without a time bound": (lambda a, b: a.join(b, F.expr("user = name")), {}, "a join of streams.*BETWEEN"),
     "a join with half a bound": (lambda a, b: a.join(b, F.expr("user = name AND then >= at")), {}, "a join of streams"),
+    "two event times without duplicates": (
+        lambda a, b: a.join(b, F.expr(BETWEEN)).dropDuplicates(),
+        {},
+        "Deduplicate is not supported: .* event times at, then, .*unix_millis",
+    ),
+    "two event times in groups": (
+        lambda rows, _: rows.withColumn("copy", F.col("at")).groupBy(F.window("at", "1 second"), "copy").count(),
+        {},
+        "Aggregate is not supported: .* event times window, copy, ",
+    ),
+    "two event times on one side of a join": (
+        lambda a, b: a.withColumn("copy", F.col("at")).join(b, F.expr(BETWEEN)),
+        {},
+        "Join is not supported: .* event times at, copy, ",
+    ),
+    "two event times with a function's state": (
+        lambda rows, _: with_state(rows.withColumn("copy", F.col("at"))),
+        {},
+        "WithState is not supported: .* event times at, copy, ",
+    ),
     "complete": (lambda rows, _: windowed(rows), {"output_mode": "complete"}, "output_mode='complete'.*'append'"),
     "once": (lambda rows, _: windowed(rows), {"trigger": {"once": True}}, "trigger 'once'.*availableNow"),
     "continuous": (lambda rows, _: rows, {"trigger": {"continuous": "1 second"}}, "trigger 'continuous'"),
