@@ -4,9 +4,13 @@ Spark collects the metrics in accumulators of the tasks.  A task that runs again
 at once) adds to them again, and a plan that runs twice does so with all its tasks.  So the counts are kept apart by
 task: Spark's numeric histogram merges those of two tasks by putting their bins side by side, and a task whose bin is
 there twice has run twice.
+
+Spark computes the columns on the driver from what the tasks have aggregated: after each task, and for all jobs that
+share a ``read`` with the same expressions, in their threads.  `to_json` is not made for that (two threads write into
+one text), so it stands within the aggregates, which the tasks run, and the driver only joins texts.
 """
 
-import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +23,11 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _MAX_PARTITIONS: Final = 1 << 20
 _MAX_TASKS: Final = 1 << 20
-_PLACES: Final = 1 << 12
+_TASKS: Final = 1 << 12
 """So many tasks less one are kept apart; the counts of more are not exact."""
+
+_NUMBER: Final = re.compile(r"[0-9.E]+")
+"""In Spark's text of the bins, pairs of a place and a count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +64,12 @@ class Observation:
     @classmethod
     def of(cls, metrics: Mapping[str, Any], topics: Sequence[str]) -> "Observation":
         """Read it from the metrics by their names; none at all: nothing was read."""
-        points = json.loads(metrics.get("places") or "[]")
+        numbers = [float(number) for number in _NUMBER.findall(metrics.get("places") or "")]
+        tasks, sizes = numbers[::2], numbers[1::2]
         records = Counter[tuple[str, int]]()
-        for point in points:
-            topic, partition = divmod(int(point["x"]) // _MAX_TASKS, _MAX_PARTITIONS)
-            records[topics[topic], partition] += int(point["y"])
-        tasks = {point["x"] for point in points}
+        for task, size in zip(tasks, sizes, strict=True):
+            topic, partition = divmod(int(task) // _MAX_TASKS, _MAX_PARTITIONS)
+            records[topics[topic], partition] += int(size)
         return cls(
             marks=metrics.get("marks") or "[]",
             records=records,
@@ -73,7 +80,7 @@ class Observation:
             late=int(metrics.get("late") or 0),
             late_elsewhere=int(metrics.get("late_elsewhere") or 0),
             late_at=metrics.get("late_at"),
-            exact=len(tasks) == len(points) < _PLACES,
+            exact=len(set(tasks)) == len(tasks) < _TASKS,
         )
 
 
@@ -87,7 +94,7 @@ def columns(topics: Sequence[str], *, judged: bool = False) -> list[Column]:
     index = F.array_position(F.array(*map(F.lit, topics)), F.col("topic")) - 1
     where = (index.cast("long") * _MAX_PARTITIONS + F.col("partition")) * _MAX_TASKS + F.col("task")
     # Exact while it has bins left: each task brings one for each of its partitions.
-    places = F.histogram_numeric(where, F.lit(_PLACES))
+    bins = F.histogram_numeric(where, F.lit(_TASKS))
     place = F.struct("topic", "partition", "offset")
     log_time = F.unix_millis("timestamp").alias("log_time")
     mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
@@ -96,21 +103,28 @@ def columns(topics: Sequence[str], *, judged: bool = False) -> list[Column]:
     unusable = []
     for name in UNUSABLE:
         found = F.struct(place.alias("place"), *([seconds] if name == "out_of_range" else []))
-        unusable += [
-            F.count_if(kind == name).alias(name),
-            F.to_json(F.min(F.when(kind == name, found))).alias(f"{name}_at"),
-        ]
+        unusable += [F.count_if(kind == name).alias(name), _first(kind == name, found).alias(f"{name}_at")]
     lateness = [
         F.count_if("late").alias("late"),
         F.count_if(F.expr("late and not behind.own")).alias("late_elsewhere"),
-        F.to_json(F.min(F.when(F.col("late"), place))).alias("late_at"),
+        _first(F.col("late"), place).alias("late_at"),
     ]
     return [
         *(lateness if judged else []),
-        F.to_json(F.collect_list(F.when(F.col("control"), mark))).alias("marks"),
+        _list(F.collect_list(F.when(F.col("control"), F.to_json(mark)))).alias("marks"),
         F.count_if(kind == "row").alias("rows"),
         F.count_if(kind == "tombstones").alias("tombstones"),
         *unusable,
         F.unix_millis(F.min(F.when(kind == "row", F.col("event_time")))).alias("earliest"),
-        F.to_json(places).alias("places"),
+        bins.cast("string").alias("places"),
     ]
+
+
+def _first(condition: Column, found: Column) -> Column:
+    """Return the lowest struct of the rows that fulfil a condition, as JSON; null: there is none."""
+    return F.min(F.when(condition, F.struct(found, F.to_json(found).alias("text")))).getField("text")
+
+
+def _list(texts: Column) -> Column:
+    """Return texts that are JSON as a list in JSON."""
+    return F.concat(F.lit("["), F.array_join(texts, ","), F.lit("]"))
