@@ -6,30 +6,29 @@ source speaks again.  Counts of the past are lost.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.readers.replay import read_until_end
-from floodmark.schemas.classify import Data, Mark
+from floodmark.schemas.classify import Data, Unreadable
 from floodmark.schemas.counts import RecordCounts
-from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.progress.lateness import apply_mark
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.progress.unusable import tally_row
 
 _log = logging.getLogger(__name__)
-Promise = Callable[[str, WatermarkRecord], WatermarkRecord]
 
 
-def rebuild(inputs: Mapping[str, Config], offsets: Offsets, promise: Promise) -> Progress:
+def rebuild(inputs: Mapping[str, Config], offsets: Offsets, shifts: Mapping[str, int]) -> Progress:
     """Return the progress that the records before some offsets give.
 
     Args:
         inputs: the topics that the job reads, and the confluent-kafka settings to read each with.
         offsets: topic to partition (as text) to the offset that the job reads next.
-        promise: what a mark of a topic says of the job's event times.
+        shifts: topic to how far event times may lie before those that its marks speak of, milliseconds; not named: 0.
 
     Raises:
         BrokerUnavailableError: where the topics cannot be read.
@@ -38,16 +37,12 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, promise: Promise) ->
     for topic, config in inputs.items():
         ends = {(topic, int(part)): end for part, end in (offsets.get(topic) or {}).items() if end > 0}
         for record in read_until_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
-            partition, log_time = record.partition, record.log_time
             if isinstance(record, Data):
                 tally_row(counts, topic)  # whether it was of use is not known any more
-            elif isinstance(record, Mark):
-                tracker.apply(promise(topic, record.record), topic=topic, partition=partition, log_time=log_time)
-            else:
+                continue
+            if isinstance(record, Unreadable):
                 _log.warning("%s: %s", record.place, record.reason)
-                tracker.apply_unreadable(
-                    record.source, topic=topic, partition=partition, offset=record.offset, log_time=log_time
-                )
+            apply_mark(tracker, record, shift=shifts.get(topic, 0))
         read.update(ends)
     tracker.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))

@@ -14,7 +14,6 @@ from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.unread import refuse_unread
 from floodmark.spark_jobs.internals.checkpoint import Committed
-from floodmark.spark_jobs.progress.lateness import shifted
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import from_spark_watermark
 from floodmark.spark_jobs.reading.source import SourceSpec
@@ -61,7 +60,7 @@ def resume(
 
 def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed) -> Progress:
     shifts = {topic: spec.shift for spec in specs for topic in spec.topics}
-    progress = rebuild(_configs(specs), last.offsets, lambda topic, record: shifted(record, shifts[topic]))
+    progress = rebuild(_configs(specs), last.offsets, shifts)
     progress.rebuilt(
         from_spark_watermark(last.watermark, settings.windows_close),
         stateful=snapshots.checkpoint.is_stateful,

@@ -55,6 +55,15 @@ def driving(record: WatermarkRecord, percentile: int | None) -> WatermarkRecord:
     return replace(record, watermark=enough[min(enough)] if enough else record.watermark)
 
 
+def apply_mark(tracker: Tracker, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> None:
+    """Let a tracker take in the next mark of its partition, see `driving` and `shifted`."""
+    place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
+    if isinstance(mark, Unreadable):
+        tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
+    else:
+        tracker.apply(driving(shifted(mark.record, shift), percentile), **place)
+
+
 @dataclass(slots=True)
 class _Partition:
     tracker: Tracker
@@ -99,11 +108,7 @@ class Promises:
         part = self.partitions.get(place)
         if part is None:
             part = self.partitions[place] = _Partition(Tracker([mark.topic]))
-        where: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
-        if isinstance(mark, Unreadable):
-            part.tracker.apply_unreadable(mark.source, offset=mark.offset, **where)
-        else:
-            part.tracker.apply(driving(shifted(mark.record, shift), percentile), **where)
+        apply_mark(part.tracker, mark, percentile, shift)
         part.renew(place)
 
     def promised(self, place: Partition) -> int:

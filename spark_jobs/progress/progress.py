@@ -11,13 +11,12 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from floodmark.schemas.classify import Unreadable
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
 from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold, Tracker
-from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, driving, shifted
+from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, apply_mark
 from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, Offsets, reconcile
 from floodmark.spark_jobs.progress.unusable import Skipped, is_tally, nothing_usable, tally
 
@@ -156,9 +155,9 @@ class Progress:
             hold: see `finish_batch`.
         """
         if not stateful:
-            self._hand_on(self._next_watermark, hold)
+            self.finish_batch(complete=self._next_watermark, hold=hold)
         elif batch_watermark == self._next_watermark == END_OF_TIME:
-            self._hand_on(END_OF_TIME, hold)
+            self.finish_batch(complete=END_OF_TIME)
 
     def apply(self, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> None:
         """Take in the next mark of its partition.
@@ -168,17 +167,11 @@ class Progress:
             percentile: see `lateness.driving`.
             shift: see `lateness.shifted`.
         """
-        place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
         if self._promises is not None:
             self._promises.apply(mark, percentile, shift)
-        if isinstance(mark, Unreadable):
-            for tracker in filter(None, (self._promised, self._tracker)):
-                tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
-            return
-        record = shifted(mark.record, shift)
         if self._promised is not None:
-            self._promised.apply(record, **place)
-        self._tracker.apply(driving(record, percentile), **place)
+            apply_mark(self._promised, mark, shift=shift)
+        apply_mark(self._tracker, mark, percentile, shift)
 
     def tally(self, topic: str, rows: int, unusable: Mapping[str, Skipped]) -> None:
         """Add up what one source of the job has brought, see `unusable.tally`."""
@@ -211,9 +204,6 @@ class Progress:
             The output watermark: never back, `END_OF_TIME` when all input has ended and is worked off.
         """
         self._counts.update(counts or {})
-        return self._hand_on(complete, hold)
-
-    def _hand_on(self, complete: int | None, hold: int) -> int | None:
         if complete is not None:
             held = complete if complete == END_OF_TIME else complete - hold
             self._output = held if self._output is None else max(self._output, held)
