@@ -8,6 +8,7 @@ from typing import Final
 
 import pyspark
 from floodmark.producers.embedded.jars import fetch, java
+from floodmark.spark_jobs.internals.local_files import disk_settings
 from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ def local_jars() -> str:
 def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None = None) -> SparkSession:
     """Start a small Spark on this machine, as the demo and the tests use it.
 
-    On a cluster, build your own session instead, with `packages` in ``spark.jars.packages``.
+    On a cluster, build your own session instead, with `packages` in ``spark.jars.packages``.  Checkpoints of this one
+    belong on a local disk: its files are written in a way that is quick and safe there alone.
 
     Args:
         app: the name of the application.
@@ -64,6 +66,7 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
         "spark.driver.memory": "1g",
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        **disk_settings(),
     }
     for name, value in {**defaults, **(settings or {})}.items():
         builder = builder.config(name, value)

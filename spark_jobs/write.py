@@ -17,6 +17,7 @@ from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, Exact
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.formats.values import Format
 from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
+from floodmark.spark_jobs.internals.local_files import FILE_MANAGER, is_for_disks
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.queries import refusals
@@ -82,6 +83,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     name = _name(topic, writer, job)
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
+    _require_safe_files(spark, snapshots)
     security = _security(options, specs[0])
     servers = options.bootstrap_servers or specs[0].connection.config()["bootstrap.servers"]
     config = {"bootstrap.servers": servers, **resolved(security)}
@@ -156,6 +158,16 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
         reason = str(error).splitlines()[0].rstrip(";")
         advice = "group by a window of the event time, or choose an output_mode that Spark takes for these operators"
         raise UnsupportedQueryError(operator="the query", reason=reason, advice=advice) from error
+
+
+def _require_safe_files(spark: SparkSession, snapshots: Snapshots) -> None:
+    manager = str(spark.conf.get(FILE_MANAGER, None) or "")
+    if is_for_disks(manager) and not snapshots.checkpoint.is_on_disk:
+        reason = (
+            f"checkpoint_location {snapshots.checkpoint_location} is not on a local disk, and {manager} is safe there "
+            f"alone; expected another file manager: spark.conf.unset({FILE_MANAGER!r})"
+        )
+        raise UsageError(reason=reason)
 
 
 def _specs(plan: Operator) -> list[SourceSpec]:

@@ -1,7 +1,7 @@
 """Where a job's progress is kept: beside Spark's own files, under the checkpoint location, one file a batch.
 
-Written through Hadoop's file system, so any place that can hold a Spark checkpoint will do, and atomically: a reader
-sees a whole snapshot or none.
+Any place that can hold a Spark checkpoint will do: a local disk is written to directly, another place through Hadoop's
+file system; and atomically: a reader sees a whole snapshot or none.
 """
 
 import json

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyspark
-from floodmark.spark_jobs.internals.hadoop import Files
+from floodmark.spark_jobs.internals.hadoop import files
 from floodmark.spark_jobs.internals.jvm import each, kind_of, reaching
+from floodmark.spark_jobs.internals.local_files import LocalFiles
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -69,7 +70,12 @@ class Checkpoint:
     """What Spark has written below one checkpoint location; ``files`` is the whole folder, for files beside Spark's."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        self.files: Final = Files(spark, location)
+        self.files: Final = files(spark, location)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether it lies on a local disk."""
+        return isinstance(self.files, LocalFiles)
 
     @property
     def is_used(self) -> bool:

@@ -1,15 +1,40 @@
 """Small text files below one folder, on whatever file system Hadoop finds for its address."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.internals.jvm import reaching
+from floodmark.spark_jobs.internals.local_files import LocalFiles
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 
-class Files:
-    """The files below one folder.
+class Files(Protocol):
+    """The files below one folder."""
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is such a file or folder."""
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers that are names of files in a folder."""
+
+    def read(self, name: str) -> str | None:
+        """Return a file's text, or ``None`` where it is not there.
+
+        Raises:
+            CorruptSnapshotError: where it cannot be read, for example because its checksum does not fit.
+        """
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file whole or not at all."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+
+
+def files(spark: SparkSession, folder: str) -> Files:
+    """Return the files below a folder.
 
     Args:
         spark: the session, whose Hadoop settings hold.
@@ -18,15 +43,30 @@ class Files:
     Raises:
         UnsupportedSparkError: where Hadoop's classes cannot be reached.
     """
+    with reaching("the Hadoop file system"):
+        jvm: Any = spark._jvm  # noqa: SLF001
+        path = jvm.org.apache.hadoop.fs.Path(folder)
+        system = path.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
+        if system.getUri().getScheme() == "file":
+            return LocalFiles(Path(system.makeQualified(path).toUri().getPath()))
+        return HadoopFiles(spark, path, system)
 
-    def __init__(self, spark: SparkSession, folder: str) -> None:
+
+class HadoopFiles:
+    """The files below one folder, through a file system of Hadoop.
+
+    Args:
+        spark: the session.
+        folder: the folder, a path of Hadoop.
+        system: its file system.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Any, system: Any) -> None:  # noqa: ANN401  # of the JVM
         with reaching("the Hadoop file system"):
             jvm: Any = spark._jvm  # noqa: SLF001
             self._fs_package = jvm.org.apache.hadoop.fs
-            self._folder = self._fs_package.Path(folder)
-            configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-            self._fs = self._folder.getFileSystem(configuration)
-            self._context = self._fs_package.FileContext.getFileContext(self._fs.getUri(), configuration)
+            self._folder, self._fs = folder, system
+            self._context = self._fs_package.FileContext.getFileContext(system.getUri(), system.getConf())
             self._io = jvm.org.apache.commons.io.IOUtils
             gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
             self._overwrite = gateway.new_array(self._fs_package.Options.Rename, 1)

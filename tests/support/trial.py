@@ -19,9 +19,6 @@ from support.streams import ROW, Log, Values, Written, batches_of
 _LIMIT = 240
 _QUICK = {
     "spark.sql.shuffle.partitions": "1",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
-    ),
     "spark.sql.codegen.wholeStage": "false",
 }
 
@@ -30,11 +27,7 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 
 
 def quick(spark: SparkSession) -> SparkSession:
-    """Return a session of the same Spark in which a small batch costs less.
-
-    Its checkpoint files are written without a process for each: right on a local disk, where no two runs share a
-    checkpoint.
-    """
+    """Return a session of the same Spark in which a small batch costs less."""
     session = spark.newSession()
     for name, value in _QUICK.items():
         session.conf.set(name, value)

@@ -1,0 +1,118 @@
+"""Files beside Spark's: one contract, kept on a local disk without Hadoop and on Hadoop's file systems."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.spark_jobs import write
+from floodmark.spark_jobs.internals.hadoop import HadoopFiles, files
+from floodmark.spark_jobs.internals.local_files import FILE_MANAGER, LocalFiles, disk_settings
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+pytestmark = pytest.mark.spark
+
+TEXT = "ä" * 700 + "\n"
+
+
+@pytest.fixture
+def mounted(spark, tmp_path):
+    """Return an address of Hadoop's that is no local disk: a view of one."""
+    table = tmp_path.name.replace("_", "-")  # Hadoop keeps file systems by their name
+    configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+    configuration.set(f"fs.viewfs.mounttable.{table}.link./data", tmp_path.as_uri())
+    return f"viewfs://{table}/data/job"
+
+
+@pytest.fixture(params=["disk", "hadoop"])
+def kept(request, spark, tmp_path, mounted):
+    found = files(spark, str(tmp_path / "job") if request.param == "disk" else mounted)
+    assert isinstance(found, LocalFiles if request.param == "disk" else HadoopFiles)
+    return found
+
+
+def test_what_is_written_is_read(kept):
+    assert (kept.read("a/1.json"), kept.exists("a"), kept.numbers("a")) == (None, False, [])
+    for text in ("", TEXT, "short"):
+        kept.write("a/1.json", text)
+        assert kept.read("a/1.json") == text
+    kept.write("a/17", "")
+    assert (kept.exists("a/17"), kept.numbers("a")) == (True, [17])
+    kept.delete("a/1.json")
+    kept.delete("a/1.json")
+    assert kept.read("a/1.json") is None
+
+
+@pytest.mark.parametrize("writer", ["disk", "hadoop"])
+def test_either_reads_what_the_other_has_written(spark, tmp_path, writer):
+    """A job goes on after an upgrade, and after the way back."""
+    disk = LocalFiles(tmp_path)
+    path = spark._jvm.org.apache.hadoop.fs.Path(str(tmp_path))  # noqa: SLF001
+    hadoop = HadoopFiles(spark, path, path.getFileSystem(spark._jsc.hadoopConfiguration()))  # noqa: SLF001
+    first, second = (disk, hadoop) if writer == "disk" else (hadoop, disk)
+    first.write("1.json", TEXT)
+    assert second.read("1.json") == TEXT
+    second.write("1.json", "again")
+    assert first.read("1.json") == "again"
+    assert {path.name for path in tmp_path.iterdir()} == {"1.json", ".1.json.crc"}
+    second.delete("1.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_changed_byte_is_noticed(kept, tmp_path):
+    kept.write("1.json", TEXT)
+    path = tmp_path / "job" / "1.json"
+    path.write_bytes(path.read_bytes().replace(b"\xa4", b"\xa5", 1))
+    with pytest.raises(CorruptSnapshotError, match=re.escape("1.json")):
+        kept.read("1.json")
+
+
+def test_what_is_no_text_is_corrupt(kept, tmp_path):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "1.json").mkdir()
+    with pytest.raises(CorruptSnapshotError):
+        kept.read("1.json")
+
+
+_WRITER = """
+import itertools, sys
+from pathlib import Path
+from floodmark.spark_jobs.internals.local_files import LocalFiles
+files = LocalFiles(Path(sys.argv[1]))
+for number in itertools.count():
+    files.write("1.json", str(number) * 20_000)
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_a_whole_text(tmp_path):
+    disk = LocalFiles(tmp_path)
+    for kill_after in (1, 2, 7, 30):
+        with subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE) as running:
+            for _ in range(kill_after):
+                running.stdout.readline()
+            os.kill(running.pid, signal.SIGKILL)
+        text = disk.read("1.json")
+        number = text[: len(text) // 20_000]
+        assert text == number * 20_000
+        assert int(number) >= kill_after - 1
+
+
+@pytest.mark.every_spark
+def test_the_settings_for_disks_are_those_of_this_spark(spark):
+    settings = disk_settings()
+    found = spark._jvm.java.lang.Class.forName(settings[FILE_MANAGER])  # noqa: SLF001
+    assert found.getSimpleName() == "FileSystemBasedCheckpointFileManager"
+    for setting in settings:
+        assert spark.conf.get(setting) == settings[setting], "local_session has set it"
+
+
+def test_they_are_refused_where_no_disk_is(spark, source, rows, mounted):
+    assert spark.conf.get(FILE_MANAGER) == disk_settings()[FILE_MANAGER]
+    counted = rows().groupBy(F.window("at", "1 second")).count()
+    with pytest.raises(UsageError, match=re.escape(f"spark.conf.unset('{FILE_MANAGER}')")):
+        write(counted, checkpoint_location=mounted, writer=print, job="job")
+    assert source.topic
