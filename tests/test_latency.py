@@ -1,15 +1,40 @@
 """The latency benchmark itself, for some seconds: it measures each chain, and no chain with marks loses a window."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.chains import PER_USER, USERS, Results, quantile
 
 TESTS = Path(__file__).parent
 SETTING = {"spark.sql.streaming.minBatchesToRetain": "99"}
+
+
+def test_what_is_missing_doubled_or_wrong_is_counted():
+    results, ends = Results(), range(1_000, 3_001, 1_000)
+    for end in ends:
+        for user in range(USERS):
+            results.seen[f"u{user}", end].append((end / 1000 + 0.5, PER_USER))
+    expected = {"windows": 3 * USERS, "missing": 0, "doubled": 0, "wrong": 0}
+    assert results.verdict(ends) == expected
+    assert results.complete(ends)
+    assert results.latencies(ends) == [0.5] * 3 * USERS
+    del results.seen["u1", 2_000]
+    results.seen["u2", 2_000].append((9.0, PER_USER))
+    results.seen["u3", 3_000][0] = (3.5, PER_USER - 1)
+    results.seen["u1", 4_000].append((4.5, 1))  # not asked for
+    assert results.verdict(ends) == expected | {"missing": 1, "doubled": 1, "wrong": 1}
+    assert not results.complete(ends)
+    assert len(results.latencies(ends)) == 3 * USERS - 1
+
+
+def test_quantiles():
+    assert [quantile([4, 1, 3, 2], share) for share in (0, 0.25, 0.5, 0.51, 1)] == [1, 1, 2, 3, 4]
+    assert math.isnan(quantile([], 0.5))
 
 
 @pytest.mark.spark

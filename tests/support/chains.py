@@ -445,12 +445,12 @@ def _phases(running: Sequence[Running], began: float, ended: float) -> dict[str,
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that so large a share of all values does not exceed.
+    """Return the value that so large a share of all values does not exceed; not a number, where there are none.
 
     >>> quantile([4, 1, 3, 2], 0.5), quantile([4, 1, 3, 2], 0.99)
     (2, 4)
     """
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
 
 
 def median(values: Sequence[float]) -> float:
