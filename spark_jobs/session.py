@@ -8,6 +8,7 @@ from typing import Final
 
 import pyspark
 from floodmark.producers.embedded.jars import fetch, java
+from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options
 from floodmark.spark_jobs.internals.local_files import disk_settings
 from pyspark.sql import SparkSession
 
@@ -46,6 +47,8 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
     On a cluster, build your own session instead, with `packages` in ``spark.jars.packages``.  Checkpoints of this one
     belong on a local disk: its files are written in a way that is quick and safe there alone.
 
+    The first call on a machine takes some 20 seconds more, for an archive of Spark's classes that later ones map.
+
     Args:
         app: the name of the application.
         cores: how many tasks run at once, 1 or more; as many partitions has a shuffle.
@@ -65,10 +68,12 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        JAVA_OPTIONS: "-XX:+UseSerialGC",
         **disk_settings(),
     }
-    for name, value in {**defaults, **(settings or {})}.items():
+    chosen = {**defaults, **(settings or {})}
+    chosen[JAVA_OPTIONS] += f" {archive_options()}"
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
