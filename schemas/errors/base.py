@@ -1,7 +1,10 @@
 """What all errors of Floodmark share: typed fields, a message made from them, families that are not raised.  Pure."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final, dataclass_transform
+
+__all__ = ["FloodmarkError"]
 
 _PUBLIC: Final = "floodmark.schemas.errors"
 
@@ -36,11 +39,7 @@ class FloodmarkError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by fields, so that an error crosses processes whole."""
-        return _rebuild, (type(self), self._fields())
+        return partial(type(self), **self._fields()), ()
 
     def _fields(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("__")}
-
-
-def _rebuild(kind: type[FloodmarkError], fields: dict[str, Any]) -> FloodmarkError:
-    return kind(**fields)
