@@ -7,6 +7,7 @@ the schema's CRC-64-AVRO fingerprint, then the body: a value says which schema w
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.resources import files
 from io import BytesIO
 from typing import Any, Final
@@ -148,31 +149,14 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
     >>> decode_watermark(b"__floodmark__/JFK", encode_watermark(record)) == record
     True
     """
-    holder = record.holder
+    holder, percentiles = record.holder, record.percentiles
     data = _WATERMARK.encode(
         {
-            "source": record.source,
-            "epoch": record.epoch,
-            "sequence": record.sequence,
-            "watermark": record.watermark,
+            **{field: getattr(record, field) for field in _WATERMARK.fields},
             "status": record.status.value,
-            "membership": {"version": record.membership.version, "size": record.membership.size},
-            "partitions": record.partitions,
-            "records": record.records,
-            "emitted_at": record.emitted_at,
-            "processing_time_watermark": record.processing_time_watermark,
-            "lease": record.lease,
-            "percentiles": None
-            if record.percentiles is None
-            else {str(percent): watermark for percent, watermark in record.percentiles.items()},
-            "holder": None
-            if holder is None
-            else {
-                "topic": holder.topic,
-                "partition": holder.partition,
-                "source": holder.source,
-                "stage": holder.stage,
-            },
+            "membership": asdict(record.membership),
+            "percentiles": None if percentiles is None else {str(part): time for part, time in percentiles.items()},
+            "holder": None if holder is None else asdict(holder),
         }
     )
     if len(data) > MAX_MARK_BYTES:
