@@ -234,7 +234,7 @@ class Checker:
         for found in () if counts is None else counts.on_mark(record, topic="", partition=partition, offset=offset):
             since = "the beginning" if found.after is None else f"offset {found.after}"
             unit = "mark(s) missing" if found.kind is Mismatch.GAP else "row(s)"
-            yield _FAULTS[found.kind], f"{found.records} {unit} since {since}"
+            yield Fault(found.kind.value), f"{found.records} {unit} since {since}"  # the two are called alike
 
     def _members(self, state: _Partition) -> list[_Source]:
         return [s for s in state.sources.values() if s.last.membership.version == self._version]
@@ -273,10 +273,3 @@ class Checker:
                 message = f"{len(names)} of {size} sources of membership {self._version} have reported ({listed})"
                 found.append(Finding(fault, number, state.last_offset, None, message))
         return found
-
-
-_FAULTS: Final = {
-    Mismatch.LOST: Fault.LOST_ROWS,
-    Mismatch.SURPLUS: Fault.SURPLUS_ROWS,
-    Mismatch.GAP: Fault.SEQUENCE_GAP,
-}
