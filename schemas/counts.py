@@ -18,7 +18,7 @@ Counts in the stream as a proof of completeness are an idea of the change-data p
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -75,19 +75,18 @@ class _Source:
         return None if self.earlier is None or self.records is None else self.earlier + self.records
 
 
+@dataclass(slots=True)
 class _Partition:
-    """The record counts of one partition: its rows so far, its sources, and the difference already reported."""
+    """The record counts of one partition."""
 
-    __slots__ = ("inexact", "reported", "rows", "sources", "whole")
-
-    def __init__(self, *, whole: bool) -> None:
-        self.rows = 0
-        self.reported = 0
-        """Rows counted less rows there, as far as it has been reported."""
-        self.whole = whole
-        self.inexact = False
-        """Whether a crash left rows uncounted that cannot be told from surplus ones."""
-        self.sources: dict[str, _Source] = {}
+    rows: int = 0
+    reported: int = 0
+    """Rows counted less rows there, as far as it has been reported."""
+    whole: bool = True
+    """Whether its first records are read, too."""
+    inexact: bool = False
+    """Whether a crash left rows uncounted that cannot be told from surplus ones."""
+    sources: dict[str, _Source] = field(default_factory=dict)
 
     def on_mark(
         self, record: WatermarkRecord, offset: int, least: int, most: int
@@ -148,10 +147,7 @@ class _Partition:
     @classmethod
     def of(cls, state: list[Any]) -> "_Partition":
         rows, reported, whole, inexact, sources = state
-        partition = cls(whole=whole)
-        partition.rows, partition.reported, partition.inexact = rows, reported, inexact
-        partition.sources = {name: _Source(*fields) for name, fields in sources.items()}
-        return partition
+        return cls(rows, reported, whole, inexact, {name: _Source(*fields) for name, fields in sources.items()})
 
 
 class RecordCounts:

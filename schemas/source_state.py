@@ -1,13 +1,11 @@
 """The last statement of a source in one partition, and in all partitions of a topic together.  Pure."""
 
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from floodmark.schemas.records import Status, WatermarkRecord
-from floodmark.schemas.timestamps import END_OF_TIME
-
-LAST: Final = END_OF_TIME - 1
-"""The highest watermark that an ACTIVE source can have: the end of time is reached by the end alone."""
+from floodmark.schemas.timestamps import promisable
 
 
 class Verdict(Enum):
@@ -26,33 +24,34 @@ class Verdict(Enum):
     """From a source that had ended in this epoch."""
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """One source over all partitions of a topic."""
 
-    __slots__ = ("active_partitions", "reach", "unended_partitions", "version")
+    version: int = 0
+    """The newest version of the membership that it spoke under."""
+    reach: int = 0
+    """How many partitions it knows: it writes to no others."""
+    active_partitions: int = 0
+    """In how many partitions it is ACTIVE with its lease not run out."""
+    unended_partitions: int = 0
+    """In how many partitions it has not ENDED."""
 
-    def __init__(self) -> None:
-        self.version = 0
-        """The newest version of the membership that it spoke under."""
-        self.reach = 0
-        """How many partitions it knows: it writes to no others."""
-        self.active_partitions = 0
-        """In how many partitions it is ACTIVE with its lease not run out."""
-        self.unended_partitions = 0
-        """In how many partitions it has not ENDED."""
+    @property
+    def standing(self) -> tuple[bool, bool]:
+        """Whether it is active anywhere, and whether it has yet to end anywhere."""
+        return self.active_partitions > 0, self.unended_partitions > 0
 
 
+@dataclass(slots=True, eq=False)
 class Roster:
     """Who is expected to write to a topic: its newest membership, and its sources."""
 
-    __slots__ = ("joined", "members", "size", "version")
-
-    def __init__(self) -> None:
-        self.version = 0
-        self.size = 0
-        self.members: dict[str, Member] = {}
-        self.joined = 0
-        """How many sources have spoken under the current version."""
+    version: int = 0
+    size: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    joined: int = 0
+    """How many sources have spoken under the current version."""
 
     def absent(self, number: int, reported: int) -> dict[str, Member]:
         """Return the sources that do not know of a partition and are active in none that they know.
@@ -70,25 +69,23 @@ class Roster:
         }
 
 
+@dataclass(slots=True, eq=False)
 class SourceState:
     """The last statement of one source in one partition."""
 
-    __slots__ = (
-        *("active", "epoch", "lease", "log_time", "member", "records", "sequence", "since", "status", "version"),
-        "watermark",
-    )
-
-    def __init__(self, member: Member) -> None:
-        self.member = member
-        self.epoch = self.sequence = -1
-        self.watermark: int | None = None
-        self.status = Status.ENDED
-        self.version = 0
-        self.records: int | None = None
-        self.lease: int | None = None
-        self.log_time = self.since = 0
-        self.active = False
-        """Whether it is ACTIVE here and its lease has not run out."""
+    member: Member
+    epoch: int = -1
+    sequence: int = -1
+    watermark: int | None = None
+    """Below the end of time, which is reached by the end alone."""
+    status: Status = Status.ENDED
+    version: int = 0
+    records: int | None = None
+    lease: int | None = None
+    log_time: int = 0
+    since: int = 0
+    active: bool = False
+    """Whether it is ACTIVE here and its lease has not run out."""
 
     def refuse(self, record: WatermarkRecord) -> Verdict | None:
         """Say why a record is not the next statement of this source; ``None``: it is."""
@@ -114,9 +111,7 @@ class SourceState:
         self.sequence = record.sequence
         self.status = record.status
         self.records = record.records
-        watermark = record.watermark
-        if watermark is not None and watermark > LAST:
-            watermark = LAST
+        watermark = None if record.watermark is None else promisable(record.watermark)
         if watermark is not None and (self.watermark is None or watermark > self.watermark):
             self.watermark = watermark
             self.since = log_time
@@ -134,9 +129,7 @@ class SourceState:
     @classmethod
     def of(cls, state: list[Any], member: Member) -> "SourceState":
         """Build it from what `state` returned."""
-        source = cls(member)
-        (source.epoch, source.sequence, watermark, status, source.version, source.records, source.lease) = state[:7]
-        source.watermark, source.status = None if watermark is None else min(watermark, LAST), Status(status)
-        source.log_time, source.since = state[7:]
-        source.active = source.status is Status.ACTIVE
-        return source
+        epoch, sequence, watermark, status, version, records, lease, log_time, since = state
+        status, watermark = Status(status), None if watermark is None else promisable(watermark)
+        active = status is Status.ACTIVE
+        return cls(member, epoch, sequence, watermark, status, version, records, lease, log_time, since, active)

@@ -117,16 +117,16 @@ class TopicState:
         part.unreadable.pop(name, None)
         was_active, source.active = source.active, status is Status.ACTIVE
         if was_active != source.active:
-            self._count_active(member, 1 if source.active else -1)
+            self._count(member, active=1 if source.active else -1)
         if (source.status is Status.ENDED) != (status is Status.ENDED):
-            self._count_unended(member, -1 if status is Status.ENDED else 1)
+            self._count(member, unended=-1 if status is Status.ENDED else 1)
         anew = record.epoch != source.epoch
         verdict = source.replace(record, log_time)
         if record.lease != source.lease:
             part.set_lease(source, record.lease)
         if part.clocks:
             for expired in part.tick(source, name, log_time, anew=anew):
-                self._count_active(expired, -1)
+                self._count(expired, active=-1)
         if self.retiring and self.full >= self.partition_count:
             self._retire()
         return verdict
@@ -153,18 +153,12 @@ class TopicState:
         self.partition_count = max(self.partition_count, number + 1)
         return part
 
-    def _count_active(self, member: Member, change: int) -> None:
-        """Note that a source is active in one partition more, or less."""
-        before = member.active_partitions
-        member.active_partitions = before + change
-        if before == 0 or member.active_partitions == 0:
-            self._combine_anew()
-
-    def _count_unended(self, member: Member, change: int) -> None:
-        """Note that a source has ended in one partition less, or more."""
-        before = member.unended_partitions
-        member.unended_partitions = before + change
-        if before == 0 or member.unended_partitions == 0:
+    def _count(self, member: Member, *, active: int = 0, unended: int = 0) -> None:
+        """Note that a source is active, or has not ended, in so many partitions more."""
+        before = member.standing
+        member.active_partitions += active
+        member.unended_partitions += unended
+        if member.standing != before:
             self._combine_anew()
 
     def _combine_anew(self) -> None:
