@@ -1,6 +1,6 @@
 """The minimum rule: how the statements of partitions make a topic's, and those of topics a stage's.  Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,15 @@ class Combined:
 UNKNOWN: Final = Combined(Status.ACTIVE)
 IDLE: Final = Combined(Status.IDLE)
 ENDED: Final = Combined(Status.ENDED)
+
+
+def lowest(watermarks: Collection[int | None]) -> int | None:
+    """Return the lowest watermark; ``None``: one of them is unknown, or there is none.
+
+    >>> lowest([30, 12]), lowest([30, None]), lowest([])
+    (12, None, None)
+    """
+    return None if None in watermarks else min(watermarks, default=None)  # type: ignore[type-var]  # none is None
 
 
 def least(parts: Iterable[Combined]) -> Combined:

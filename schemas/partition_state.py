@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from floodmark.schemas.combined import ENDED, IDLE, UNKNOWN, Combined
+from floodmark.schemas.combined import ENDED, IDLE, UNKNOWN, Combined, lowest
 from floodmark.schemas.leases import Clock
 from floodmark.schemas.records import Status
 from floodmark.schemas.source_state import Member, Roster, SourceState
@@ -52,7 +52,7 @@ class PartitionState:
             if source.member.active_partitions and source.version == version
         ]
         if waited_for:
-            return UNKNOWN if None in waited_for else Combined(Status.ACTIVE, min(waited_for))  # type: ignore[type-var]
+            return Combined(Status.ACTIVE, lowest(waited_for))
         ended = all(member.unended_partitions == 0 for member in absent.values())
         ended = ended and all(s.status is Status.ENDED for s in self.sources.values() if s.version == version)
         return ENDED if ended else IDLE

@@ -20,6 +20,7 @@ from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal,
 from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime
 from floodmark.producers.event_times.substreams import SubstreamKey, substream_json, substream_key
 from floodmark.producers.injector.injector import Injector
+from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import FloodmarkError, UsageError
 from floodmark.schemas.timestamps import to_datetime
 
@@ -205,10 +206,8 @@ def substreams(substream_by: str | None) -> SubstreamKey | None:
 
 def injection_line(injector: Injector) -> str:
     """Say in a line how far an injection is."""
-    known = [watermark for watermark in injector.watermarks.values() if watermark is not None]
-    reached = (
-        f"watermark {to_datetime(min(known)).isoformat()}" if len(known) == len(injector.watermarks) else "unknown"
-    )
+    watermark = lowest(injector.watermarks.values())
+    reached = "unknown" if watermark is None else f"watermark {to_datetime(watermark).isoformat()}"
     found = injector.outcomes + Counter({name: injector.counts[name] for name in _CHANGES})
     outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in sorted(found.items()) if count)
     trouble = f"; first trouble: {injector.first_trouble}" if injector.first_trouble else ""

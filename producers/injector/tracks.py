@@ -13,6 +13,7 @@ from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.producers.injector.injected import states_of
+from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.timestamps import milliseconds
 
@@ -108,27 +109,22 @@ class Tracks:
 
     def follow_slowest(self) -> None:
         """Let the partitions that the input lacks promise what the slowest of the others does."""
-        used = [track.input.watermark for track in self.used.values()]
-        known = [watermark for watermark in used if watermark is not None]
-        if used and len(known) == len(used):
+        slowest = lowest([track.input.watermark for track in self.used.values()])
+        if slowest is not None:
             for _, track in self:
                 if not track.used:
-                    track.input.follow(min(known))
+                    track.input.follow(slowest)
 
     def ahead(self, tolerance: timedelta) -> Iterable[tuple[int, bool]]:
         """Tell of each used partition whether it is too far ahead of the slowest; that one itself never is."""
         used = self.used
         behind = [track.input.watermark for track in used.values() if not track.at_end]
-        lowest = min((watermark for watermark in behind if watermark is not None), default=None)
+        slowest = lowest(behind)
         for number, track in used.items():
             watermark = track.input.watermark
             # One that has a backlog and promises nothing yet may turn out to be the slowest.
-            unknown = None in behind
-            yield (
-                number,
-                watermark is not None
-                and (unknown or (lowest is not None and watermark > lowest + milliseconds(tolerance))),
-            )
+            is_ahead = watermark is not None and (slowest is None or watermark > slowest + milliseconds(tolerance))
+            yield number, bool(behind) and is_ahead
 
     def require_time(self, first_trouble: str | None) -> None:
         """Refuse an injection of which no record had a readable time.
@@ -169,8 +165,7 @@ class Tracks:
             records: how many this instance has read.
             now: wall clock, epoch milliseconds.
         """
-        outcomes, known = self.outcomes, list(self.watermarks.values())
-        lowest = None if None in known else min((mark for mark in known if mark is not None), default=None)
+        outcomes = self.outcomes
         return Metrics(
             "injector",
             self._injection.source,
@@ -182,5 +177,5 @@ class Tracks:
             dropped=outcomes[Outcome.EARLY_DROPPED]
             + outcomes[Outcome.LATE_DROPPED]
             + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
-            watermark_delay_seconds=delay(now, lowest),
+            watermark_delay_seconds=delay(now, lowest(self.watermarks.values())),
         )

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from floodmark.producers.strategies.generator import duration_of
+from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import UsageError
 
 
@@ -88,10 +89,9 @@ class GrowingLogs:
         """Return what can be promised, epoch milliseconds; it never goes back, and stays where no log is awaited."""
         awaited = [log for log in self._logs.values() if log.size > log.read or now - log.grown <= self._quiet]
         # A log of which nothing was read yet may begin anywhere at or above what was promised.
-        known = [log.event_time for log in awaited if log.event_time is not None]
-        if awaited and len(known) == len(awaited):
-            lowest = min(known)
-            self._watermark = lowest if self._watermark is None else max(self._watermark, lowest)
+        reached = lowest([log.event_time for log in awaited])
+        if reached is not None:
+            self._watermark = reached if self._watermark is None else max(self._watermark, reached)
         return self._watermark
 
     def snapshot(self) -> dict[str, Any]:
