@@ -54,11 +54,7 @@ class CockroachDb(InputFormat):
     """
 
     promises = True
-
-    @property
-    @override
-    def about(self) -> str:
-        return "CockroachDB changefeed messages"
+    about = "CockroachDB changefeed messages"
 
     @override
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
@@ -79,11 +75,7 @@ class TiCdcCanal(InputFormat):
     """
 
     promises = True
-
-    @property
-    @override
-    def about(self) -> str:
-        return "TiCDC canal-json messages"
+    about = "TiCDC canal-json messages"
 
     @override
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
@@ -103,11 +95,7 @@ class TiCdcOpen(InputFormat):
     """
 
     promises = True
-
-    @property
-    @override
-    def about(self) -> str:
-        return "TiCDC open protocol keys"
+    about = "TiCDC open protocol keys"
 
     @override
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:

@@ -202,10 +202,7 @@ def _logical_unit(schema: Mapping[str, Any], field: str) -> Unit:
 class LogTime(InputFormat):
     """The Kafka timestamp is the event time."""
 
-    @property
-    @override
-    def about(self) -> str:
-        return "Kafka's timestamps"
+    about = "Kafka's timestamps"
 
     @override
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:

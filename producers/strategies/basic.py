@@ -113,15 +113,11 @@ def explicit() -> Strategy:
 class Ingress(Generator):
     """Stamp events with the time of their arrival: perfect, since that time does not go back."""
 
+    stamps = True
     _state = ("_last",)
 
     def __init__(self) -> None:
         self._last: int | None = None
-
-    @property
-    @override
-    def stamps(self) -> bool:
-        return True
 
     @override
     def stamp(self, wall: int) -> int:
@@ -162,6 +158,7 @@ def ingress() -> Strategy:
 class _Punctuated(Generator):
     """Promise what the events themselves carry."""
 
+    punctual = True
     _state = ("_watermark",)
 
     def __init__(self, read: Callable[[bytes | None], int | None]) -> None:
@@ -178,11 +175,6 @@ class _Punctuated(Generator):
     @override
     def watermark(self) -> int | None:
         return self._watermark
-
-    @property
-    @override
-    def punctual(self) -> bool:
-        return True
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
