@@ -1,11 +1,10 @@
 """Strategies that need no memory but a time: ascending, bounded, explicit, ingress and punctuated.  Pure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from floodmark.producers.strategies.generator import Generator, Strategy, duration_of
+from floodmark.producers.strategies.generator import Built, Generator, Strategy, duration_of
 from floodmark.schemas.errors import WatermarkRegressionError
 from floodmark.schemas.timestamps import event_time_of
 from typing_extensions import override
@@ -30,14 +29,6 @@ class _Bounded(Generator):
         return None if self._largest is None else self._largest - self._bound
 
 
-@dataclass(frozen=True, slots=True)
-class _BoundedOutOfOrderness(Strategy):
-    bound: int
-
-    def build(self) -> Generator:
-        return _Bounded(self.bound)
-
-
 def ascending() -> Strategy:
     """Promise the time of each event: event times never go back.
 
@@ -48,7 +39,7 @@ def ascending() -> Strategy:
     >>> generator.watermark()
     12
     """
-    return _BoundedOutOfOrderness(0)
+    return Built(_Bounded, (0,))
 
 
 def bounded_out_of_orderness(bound: timedelta) -> Strategy:
@@ -66,7 +57,7 @@ def bounded_out_of_orderness(bound: timedelta) -> Strategy:
     >>> generator.watermark()
     12335
     """
-    return _BoundedOutOfOrderness(duration_of(bound, "the bound of out-of-orderness"))
+    return Built(_Bounded, (duration_of(bound, "the bound of out-of-orderness"),))
 
 
 class Explicit(Generator):
@@ -93,12 +84,6 @@ class Explicit(Generator):
         return self._watermark
 
 
-@dataclass(frozen=True, slots=True)
-class _ExplicitStrategy(Strategy):
-    def build(self) -> Generator:
-        return Explicit()
-
-
 def explicit() -> Strategy:
     """Promise what the caller passes to ``WatermarkedProducer.advance``; until then nothing.
 
@@ -107,7 +92,7 @@ def explicit() -> Strategy:
     >>> generator.watermark()
     12
     """
-    return _ExplicitStrategy()
+    return Built(Explicit)
 
 
 class Ingress(Generator):
@@ -135,12 +120,6 @@ class Ingress(Generator):
         return self._last
 
 
-@dataclass(frozen=True, slots=True)
-class _IngressStrategy(Strategy):
-    def build(self) -> Generator:
-        return Ingress()
-
-
 def ingress() -> Strategy:
     """Take the time of arrival for the event time; `WatermarkedProducer.produce` is called without one.
 
@@ -152,7 +131,7 @@ def ingress() -> Strategy:
     >>> generator.watermark()
     100
     """
-    return _IngressStrategy()
+    return Built(Ingress)
 
 
 class _Punctuated(Generator):
@@ -181,14 +160,6 @@ class _Punctuated(Generator):
         super().restore({name: value for name, value in state.items() if name != "_due"})  # once a part of the state
 
 
-@dataclass(frozen=True, slots=True)
-class _PunctuatedStrategy(Strategy):
-    read: Callable[[bytes | None], int | None]
-
-    def build(self) -> Generator:
-        return _Punctuated(self.read)
-
-
 def punctuated(read: Callable[[bytes | None], int | None]) -> Strategy:
     """Promise what some events carry; such a promise is sent as soon as the records below it are acknowledged.
 
@@ -202,4 +173,4 @@ def punctuated(read: Callable[[bytes | None], int | None]) -> Strategy:
     >>> generator.watermark(), generator.punctual
     (50, True)
     """
-    return _PunctuatedStrategy(read)
+    return Built(_Punctuated, (read,))

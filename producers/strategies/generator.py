@@ -6,12 +6,14 @@ split into strategy and generator is that of Flink's ``org.apache.flink.api.comm
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 from floodmark.schemas.timestamps import milliseconds
+from typing_extensions import override
 
 
 def duration_of(value: object, what: str, least: int = 0) -> int:
@@ -130,6 +132,18 @@ class Strategy(ABC):
     @abstractmethod
     def build(self) -> Generator:
         """Return a new generator, with fresh state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built(Strategy):
+    """A strategy that builds one kind of generator, always with the same arguments."""
+
+    kind: Callable[..., Generator]
+    arguments: tuple[object, ...] = ()
+
+    @override
+    def build(self) -> Generator:
+        return self.kind(*self.arguments)
 
 
 def strategy_of(value: object) -> Strategy:

@@ -1,11 +1,10 @@
 """Idleness around any strategy: a source that is silent for too long asks readers not to wait for it.  Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from floodmark.producers.strategies.generator import Generator, Strategy, duration_of, strategy_of
+from floodmark.producers.strategies.generator import Built, Generator, Strategy, duration_of, strategy_of
 from floodmark.schemas.snapshots import restoring
 from typing_extensions import override
 
@@ -13,8 +12,8 @@ from typing_extensions import override
 class _WithIdleness(Generator):
     """Forward everything to another generator, and measure its silence."""
 
-    def __init__(self, inner: Generator, timeout: int) -> None:
-        self._inner = inner
+    def __init__(self, strategy: Strategy, timeout: int) -> None:
+        self._inner = strategy.build()
         self._timeout = timeout
         self._last_event: int | None = None
         self._silent = 0
@@ -78,15 +77,6 @@ class _WithIdleness(Generator):
         self._last_event, self._silent, self._timed_out = None, silent, timed_out
 
 
-@dataclass(frozen=True, slots=True)
-class _Idleness(Strategy):
-    inner: Strategy
-    timeout: int
-
-    def build(self) -> Generator:
-        return _WithIdleness(self.inner.build(), self.timeout)
-
-
 def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
     """Add idleness to any strategy: a source without an event or a promise for ``timeout`` is marked idle.
 
@@ -109,4 +99,4 @@ def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
     >>> generator.on_event(5, now=112), generator.idle
     (None, False)
     """
-    return _Idleness(strategy_of(strategy), duration_of(timeout, "the timeout of idleness", 1))
+    return Built(_WithIdleness, (strategy_of(strategy), duration_of(timeout, "the timeout of idleness", 1)))

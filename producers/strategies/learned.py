@@ -6,11 +6,10 @@ is bounded and which is exact at the ends, by Apache DataSketches; it needs the 
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.strategies.generator import Generator, Strategy, duration_of
+from floodmark.producers.strategies.generator import Built, Generator, Strategy, duration_of
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import MAX_PERCENTS
 from floodmark.schemas.snapshots import restoring
@@ -124,25 +123,13 @@ class _Learning(Generator):
 
 
 class _Adapting(_Learning):
-    def __init__(self, strategy: "_Adaptive") -> None:
+    def __init__(self, share: float, margin: float, least: int, most: int) -> None:
         super().__init__()
-        self._strategy = strategy
+        self._share, self._margin, self._least, self._most = share, margin, least, most
 
     @override
     def _bound(self) -> int:
-        settings = self._strategy
-        return min(settings.most, max(settings.least, int(self._delays.at_most(settings.share) * settings.margin)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Adaptive(Strategy):
-    share: float
-    margin: float
-    least: int
-    most: int
-
-    def build(self) -> Generator:
-        return _Adapting(self)
+        return min(self._most, max(self._least, int(self._delays.at_most(self._share) * self._margin)))
 
 
 def adaptive(
@@ -174,18 +161,18 @@ def adaptive(
     shortest, longest = duration_of(least, "the least bound"), duration_of(most, "the largest bound")
     if not margin > 0 or longest < shortest:
         raise UsageError(reason=f"margin {margin}, least {least}, most {most}: expected 0 < margin, 0 <= least <= most")
-    return _Adaptive(share, margin, shortest, longest)
+    return Built(_Adapting, (share, margin, shortest, longest))
 
 
 class _Percentiles(_Learning):
-    def __init__(self, strategy: "_Percentile") -> None:
+    def __init__(self, bound: int, percents: tuple[int, ...]) -> None:
         super().__init__()
-        self._strategy = strategy
+        self._fixed_bound, self._percents = bound, percents
         self._reported: dict[int, int] = {}
 
     @override
     def _bound(self) -> int:
-        return self._strategy.bound
+        return self._fixed_bound
 
     @override
     def on_tick(self, now: int, wall: int | None = None) -> None:
@@ -201,7 +188,7 @@ class _Percentiles(_Learning):
         if self._largest is None or watermark is None:
             return self._reported
         found = {}
-        for percent in self._strategy.percents:
+        for percent in self._percents:
             behind = 0 if percent == _ALL else self._delays.at_most(percent / _ALL)
             time = watermark if percent == _ALL else max(watermark, self._largest - behind)
             found[percent] = max(time, self._reported.get(percent, time))
@@ -215,15 +202,6 @@ class _Percentiles(_Learning):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._reported = {int(percent): time for percent, time in state["said"].items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Percentile(Strategy):
-    bound: int
-    percents: tuple[int, ...]
-
-    def build(self) -> Generator:
-        return _Percentiles(self)
 
 
 def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> Strategy:
@@ -250,4 +228,5 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
         raise UsageError(reason=f"percents are {percents}, expected some from 1 to 100")
     if len(set(percents)) > MAX_PERCENTS:
         raise UsageError(reason=f"there are {len(set(percents))} percents, expected at most {MAX_PERCENTS}")
-    return _Percentile(duration_of(bound, "the bound of out-of-orderness"), tuple(sorted(set(percents))))
+    milliseconds = duration_of(bound, "the bound of out-of-orderness")
+    return Built(_Percentiles, (milliseconds, tuple(sorted(set(percents)))))
