@@ -13,7 +13,6 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import InFlight
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.errors import DeliveryError
-from floodmark.schemas.records import WatermarkRecord
 
 _log = logging.getLogger(__name__)
 _QUEUE_TIMEOUT: Final = 60.0
@@ -33,6 +32,14 @@ class Record(NamedTuple):
     headers: Headers | None = None
     timestamp: int | None = None
     """Kafka's timestamp, epoch milliseconds; ``None`` or 0: now."""
+    on_delivery: OnDelivery | None = None
+
+
+class _Sent(NamedTuple):
+    """What of a record its delivery report does not carry."""
+
+    in_flight: InFlight
+    headers: Headers | None = None
     on_delivery: OnDelivery | None = None
 
 
@@ -72,7 +79,7 @@ class Outbox:
         self._marks_in_flight = 0
         self._callback_error: Exception | None = None
         self._in_flight = InFlight()
-        self._plain_report: OnDelivery = partial(self._delivered, self._in_flight, None, None)
+        self._plain_report: OnDelivery = partial(self._delivered, _Sent(self._in_flight))
 
     def send(self, record: Record, *, event_time: int, now: int) -> None:
         """Send one record; after an error it was not sent.
@@ -90,10 +97,10 @@ class Outbox:
         in_flight = self._emitter.send(partition, event_time, now, value)
         if in_flight is not self._in_flight:
             self._in_flight = in_flight
-            self._plain_report = partial(self._delivered, in_flight, None, None)
+            self._plain_report = partial(self._delivered, _Sent(in_flight))
         report = self._plain_report
         if headers is not None or on_delivery is not None:
-            report = partial(self._delivered, in_flight, headers, on_delivery)
+            report = partial(self._delivered, _Sent(in_flight, headers, on_delivery))
         try:
             self._enqueue(record, report)
         except BaseException:
@@ -110,8 +117,9 @@ class Outbox:
         for position, lost in enumerate(failed):
             in_flight = self._emitter.resend(lost.in_flight, lost.partition, self._clock.steady())
             record = Record(lost.value, lost.key, lost.partition, lost.headers, lost.timestamp)
+            sent = _Sent(in_flight, lost.headers, lost.on_delivery)
             try:
-                self._enqueue(record, partial(self._delivered, in_flight, lost.headers, lost.on_delivery))
+                self._enqueue(record, partial(self._delivered, sent))
             except BaseException:
                 self._emitter.fail(in_flight, lost.partition)
                 self.failed[:0] = [replace(lost, in_flight=in_flight), *failed[position + 1 :]]
@@ -141,7 +149,8 @@ class Outbox:
         marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
         for position, (partition, mark) in enumerate(marks):
             try:
-                self._send_mark(_as_record(partition, mark), wait=wait)
+                key, value, headers = mark_record(mark)
+                self._send_mark(Record(value, key, partition, list(headers)), wait=wait)
             except BaseException as error:
                 for left, _ in marks[position:]:
                     emitter.unmark(left)
@@ -189,35 +198,21 @@ class Outbox:
         seconds = _QUEUE_TIMEOUT if wait else 0.0
         send(self._client, self._topic, value, key, partition, report, seconds=seconds, headers=headers, **options)
 
-    def _delivered(
-        self,
-        in_flight: InFlight,
-        headers: Headers | None,
-        on_delivery: OnDelivery | None,
-        error: KafkaError | None,
-        message: Message,
-    ) -> None:
-        """Called by the client for each record; the headers are the record's, which a message does not carry here."""
+    def _delivered(self, sent: _Sent, error: KafkaError | None, message: Message) -> None:
+        """Called by the client for each record."""
         if error is None:
-            in_flight.ack()
+            sent.in_flight.ack()
         else:
-            self._keep_failed(in_flight, headers, on_delivery, error, message)
-        if on_delivery is not None:
+            self._keep_failed(sent, error, message)
+        if sent.on_delivery is not None:
             try:
-                on_delivery(error, message)
+                sent.on_delivery(error, message)
             except Exception as failure:  # noqa: BLE001  # the caller's; raised again where nothing is half done
                 self._callback_error = self._callback_error or failure
 
-    def _keep_failed(
-        self,
-        in_flight: InFlight,
-        headers: Headers | None,
-        on_delivery: OnDelivery | None,
-        error: KafkaError,
-        message: Message,
-    ) -> None:
+    def _keep_failed(self, sent: _Sent, error: KafkaError, message: Message) -> None:
         partition, (kind, timestamp) = int(message.partition() or 0), message.timestamp()
-        self._emitter.fail(in_flight, partition)
+        self._emitter.fail(sent.in_flight, partition)
         if not self.failed:
             source = self._emitter.identity.source
             _log.error("source %r: a record for %r failed, and holds the watermark: %s", source, self._topic, error)
@@ -225,11 +220,9 @@ class Outbox:
             value=_bytes(message.value()),
             key=_bytes(message.key()),
             partition=partition,
-            headers=headers,
             reason=str(error),
             timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
-            on_delivery=on_delivery,
-            in_flight=in_flight,
+            **sent._asdict(),
         )
         self.failed.append(record)
 
@@ -246,11 +239,6 @@ class Outbox:
         error, self._callback_error = self._callback_error, None
         if error is not None:
             raise error
-
-
-def _as_record(partition: int, mark: WatermarkRecord) -> Record:
-    key, value, headers = mark_record(mark)
-    return Record(value, key, partition, list(headers))
 
 
 def _bytes(part: str | bytes | None) -> bytes | None:
