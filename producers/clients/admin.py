@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping
-from contextlib import closing, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -52,6 +52,17 @@ def shared(config: Config) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name.startswith(_SHARED)}
 
 
+@contextmanager
+def _answering(bootstrap_servers: object, seconds: float = TIMEOUT, but: int | None = None) -> Iterator[None]:
+    """Turn what Kafka refuses within the block into one error; a refusal with the code ``but`` is none."""
+    try:
+        yield
+    except KafkaException as error:
+        if error.args[0].code() != but:
+            reason = error.args[0].str()
+            raise BrokerUnavailableError(bootstrap_servers=bootstrap_servers, seconds=seconds, reason=reason) from error
+
+
 def partition_count(
     client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object, timeout: float | None = None
 ) -> int:
@@ -71,12 +82,8 @@ def partition_count(
     timeout = TIMEOUT if timeout is None else timeout
     deadline = time.monotonic() + timeout
     while True:
-        try:
+        with _answering(bootstrap_servers, timeout):
             found = client.list_topics(topic, timeout=timeout).topics[topic]
-        except KafkaException as error:
-            raise BrokerUnavailableError(
-                bootstrap_servers=bootstrap_servers, seconds=timeout, reason=error.args[0].str()
-            ) from error
         if found.error is None and found.partitions:
             return len(found.partitions)
         code = None if found.error is None else found.error.code()
@@ -92,12 +99,8 @@ def existing_topics(config: Config) -> set[str]:
     Raises:
         BrokerUnavailableError: where nobody answers.
     """
-    try:
+    with _answering(config.get("bootstrap.servers")):
         return set(AdminClient(dict(config), logger=QUIET).list_topics(timeout=TIMEOUT).topics)
-    except KafkaException as error:
-        reason = error.args[0].str()
-        servers = config.get("bootstrap.servers")
-        raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason) from error
 
 
 def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
@@ -119,13 +122,8 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
         for name, count in topics.items()
     ]
     for future in client.create_topics(new, request_timeout=TIMEOUT).values():
-        try:
+        with _answering(servers, but=KafkaError.TOPIC_ALREADY_EXISTS):
             future.result(timeout=TIMEOUT + 5)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BrokerUnavailableError(
-                    bootstrap_servers=servers, seconds=TIMEOUT, reason=error.args[0].str()
-                ) from error
     deadline = time.monotonic() + TIMEOUT
     while True:
         with suppress(UnknownTopicError):
