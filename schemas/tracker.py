@@ -135,10 +135,7 @@ class Tracker:
         if not self._topics:
             return None
         combined = least(topic.combine() for topic in self._topics.values())
-        if combined == ENDED:
-            watermark: int | None = END_OF_TIME
-        else:
-            watermark = combined.watermark
+        watermark = END_OF_TIME if combined == ENDED else combined.watermark
         if watermark is None or (self._watermark is not None and watermark <= self._watermark):
             return None
         self._watermark = watermark

@@ -138,7 +138,7 @@ class TimePolicyState:
         if self._arrival is None or arrival > self._arrival:
             self._arrival = arrival
         if key is not None:
-            self._raise_floor()
+            self.advance(_within(self._arrival - self._late))  # the floor under every key
         outcome, time = self._judge(event_time, arrival, self.watermark_of(key))
         self.counts[outcome] += 1
         if time is not None:
@@ -177,10 +177,6 @@ class TimePolicyState:
             return self._watermark
         own = self._keys.get(key)
         return self._watermark if own is None or (self._watermark is not None and own < self._watermark) else own
-
-    def _raise_floor(self) -> None:
-        if self._arrival is not None:
-            self.advance(_within(self._arrival - self._late))
 
     def _keep(self, key: bytes, watermark: int) -> None:
         own = self._keys.get(key)

@@ -18,11 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from floodmark.producers.clients.admin import (
-    Config,
-    partition_count,
-    timestamp_tolerances,
-)
+from floodmark.producers.clients.admin import Config, partition_count, timestamp_tolerances
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.metrics import Metrics
 from floodmark.producers.clients.records import BATCH, Record
@@ -236,7 +232,7 @@ class Injector(Closing):
             if track.at_end and not self._replaying:
                 track.input.estimate(int((time.monotonic() - track.seen) * 1_000))
         self._tracks.follow_slowest()
-        for number, track in self._tracks:
+        for number, track in self._tracks.items():
             if track.dirty or track.input.watermark != track.marked:
                 self._mark(number, track)
         self._out.commit()
@@ -265,7 +261,7 @@ class Injector(Closing):
         """Say in every partition that nothing more will come, for an input that is complete."""
         self.commit()
         self._out.begin()
-        for number, track in self._tracks:
+        for number, track in self._tracks.items():
             self._mark(number, track, Status.ENDED)
         self._out.commit()
 
@@ -278,11 +274,6 @@ class Injector(Closing):
     def watermarks(self) -> dict[int, int | None]:
         """What each partition promises."""
         return self._tracks.watermarks
-
-    @property
-    def paused(self) -> set[int]:
-        """The partitions that are held because they are ahead."""
-        return self._tracks.paused
 
     @property
     def outcomes(self) -> Counter[str]:

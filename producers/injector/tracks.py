@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -47,7 +47,7 @@ class Track:
         return InjectorState(self.next, epoch, memory, dict(self.input.counts))
 
 
-class Tracks:
+class Tracks(dict[int, Track]):
     """The partitions of one injection, by their number.
 
     Args:
@@ -67,7 +67,6 @@ class Tracks:
         self.unproven = True
         """Whether no instance before has begun with this format."""
         self._injection = injection
-        self._all: dict[int, Track] = {}
         begins = begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
         for number in range(partitions):
@@ -90,28 +89,19 @@ class Tracks:
 
     def add(self, number: int, begin: int, *, used: bool) -> Track:
         """Take in a partition, whose input begins at an offset."""
-        track = self._all[number] = Track(self._injection.input_partition(), begin, used=used)
+        track = self[number] = Track(self._injection.input_partition(), begin, used=used)
         return track
-
-    def __getitem__(self, number: int) -> Track:
-        return self._all[number]
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._all
-
-    def __iter__(self) -> Iterator[tuple[int, Track]]:
-        return iter(self._all.items())
 
     @property
     def used(self) -> dict[int, Track]:
         """The partitions that the input has."""
-        return {number: track for number, track in self if track.used}
+        return {number: track for number, track in self.items() if track.used}
 
     def follow_slowest(self) -> None:
         """Let the partitions that the input lacks promise what the slowest of the others does."""
         slowest = lowest([track.input.watermark for track in self.used.values()])
         if slowest is not None:
-            for _, track in self:
+            for track in self.values():
                 if not track.used:
                     track.input.follow(slowest)
 
@@ -133,7 +123,7 @@ class Tracks:
             InjectorError: where records were passed on, and none had one.
         """
         silent = self.outcomes["unreadable"] + self.outcomes["timeless"]
-        if silent and not any(track.input.timed for _, track in self):
+        if silent and not any(track.input.timed for track in self.values()):
             about = self._injection.fmt.about
             reason = f"all {silent:,} record(s) were passed on, and none told a time, read as {about}"
             reason += f"; {first_trouble}" if first_trouble else ""
@@ -143,18 +133,13 @@ class Tracks:
     @property
     def watermarks(self) -> dict[int, int | None]:
         """What each partition promises."""
-        return {number: track.input.watermark for number, track in self}
-
-    @property
-    def paused(self) -> set[int]:
-        """The partitions that are held because they are ahead."""
-        return {number for number, track in self if track.paused}
+        return {number: track.input.watermark for number, track in self.items()}
 
     @property
     def outcomes(self) -> Counter[str]:
         """What became of the records, over all partitions and since the injection began."""
         total: Counter[str] = Counter()
-        for _, track in self:
+        for track in self.values():
             total.update(track.input.outcomes)
         return total
 
