@@ -1,6 +1,7 @@
 """What a reader knows of one partition: its sources, their leases, and how these combine.  Pure."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from floodmark.schemas.combined import ENDED, IDLE, UNKNOWN, Combined, lowest
@@ -9,30 +10,25 @@ from floodmark.schemas.records import Status
 from floodmark.schemas.source_state import Member, Roster, SourceState
 
 
+@dataclass(slots=True, eq=False)
 class PartitionState:
-    """The sources of one partition.
+    """The sources of one partition."""
 
-    Args:
-        number: which partition.
-        roster: who is expected to write to its topic.
-    """
-
-    __slots__ = ("clocks", "combined", "log_time", "number", "reported", "roster", "sources", "stale", "unreadable")
-
-    def __init__(self, number: int, roster: Roster) -> None:
-        self.number = number
-        self.roster = roster
-        self.sources: dict[str, SourceState] = {}
-        self.unreadable: dict[str, tuple[int, int]] = {}
-        """Sources that have left an unreadable mark behind their last statement: its offset and log time."""
-        self.clocks: dict[int, Clock] = {}
-        """By length of lease."""
-        self.log_time = 0
-        self.reported = 0
-        """How many sources have spoken here under the current version."""
-        self.combined = UNKNOWN
-        self.stale = True
-        """Whether ``combined`` must be worked out anew."""
+    number: int
+    """Which partition."""
+    roster: Roster
+    """Who is expected to write to its topic."""
+    sources: dict[str, SourceState] = field(default_factory=dict)
+    unreadable: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Sources that have left an unreadable mark behind their last statement: its offset and log time."""
+    clocks: dict[int, Clock] = field(default_factory=dict)
+    """By length of lease."""
+    log_time: int = 0
+    reported: int = 0
+    """How many sources have spoken here under the current version."""
+    combined: Combined = UNKNOWN
+    stale: bool = True
+    """Whether ``combined`` must be worked out anew."""
 
     def combine(self) -> Combined:
         """Return what the sources together say."""

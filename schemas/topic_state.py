@@ -5,6 +5,7 @@ The rules, and why they are so, stand in `tracker` and in ``SPEC.md``.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -17,23 +18,21 @@ FENCES: Final = 1000
 """Of so many forgotten sources the epoch is kept."""
 
 
+@dataclass(slots=True, eq=False)
 class TopicState:
     """The partitions of one topic, and who is expected to write to it."""
 
-    __slots__ = ("fences", "full", "partition_count", "partitions", "retiring", "roster", "unreadable_offsets")
-
-    def __init__(self) -> None:
-        self.roster = Roster()
-        self.partitions: dict[int, PartitionState] = {}
-        self.partition_count = 0
-        self.fences: dict[str, int] = {}
-        """The last epoch of sources that were forgotten."""
-        self.unreadable_offsets: dict[int, int] = {}
-        """Per partition the offset of the last unreadable mark: one that is read again changes nothing."""
-        self.full = 0
-        """In how many partitions all sources of the current version have reported."""
-        self.retiring = False
-        """Whether there may be sources of older versions that can be forgotten once all have reported."""
+    roster: Roster = field(default_factory=Roster)
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+    partition_count: int = 0
+    fences: dict[str, int] = field(default_factory=dict)
+    """The last epoch of sources that were forgotten."""
+    unreadable_offsets: dict[int, int] = field(default_factory=dict)
+    """Per partition the offset of the last unreadable mark: one that is read again changes nothing."""
+    full: int = 0
+    """In how many partitions all sources of the current version have reported."""
+    retiring: bool = False
+    """Whether there may be sources of older versions that can be forgotten once all have reported."""
 
     def combine(self) -> Combined:
         """Return what the partitions together say."""

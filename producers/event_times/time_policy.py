@@ -131,17 +131,13 @@ class TimePolicyState:
             arrival: the log's time; ``None``: it cannot be read.  Then the order alone decides, and nothing moves.
             key: its substream; give one with each event or with none.
         """
-        if arrival is None:
-            outcome, time = self._in_order(event_time, Outcome.ON_TIME, self.watermark_of(key))
-            self.counts[outcome] += 1
-            return outcome, time
-        if self._arrival is None or arrival > self._arrival:
-            self._arrival = arrival
-        if key is not None:
-            self.advance(_within(self._arrival - self._late))  # the floor under every key
+        if arrival is not None:
+            self._arrival = arrival if self._arrival is None else max(self._arrival, arrival)
+            if key is not None:
+                self.advance(_within(self._arrival - self._late))  # the floor under every key
         outcome, time = self._judge(event_time, arrival, self.watermark_of(key))
         self.counts[outcome] += 1
-        if time is not None:
+        if time is not None and arrival is not None:
             largest = max(event_time, time)
             if key is not None:
                 self._keep(key, _within(largest - self._out_of_order_in_key))
@@ -149,7 +145,9 @@ class TimePolicyState:
                 self.advance(_within(largest - self._out_of_order))
         return outcome, time
 
-    def _judge(self, event_time: int, arrival: int, watermark: int | None) -> Decision:
+    def _judge(self, event_time: int, arrival: int | None, watermark: int | None) -> Decision:
+        if arrival is None:
+            return self._in_order(event_time, Outcome.ON_TIME, watermark)
         if self._early is not None and event_time - arrival > self._early:
             return Outcome.EARLY_DROPPED, None
         outcome, time = Outcome.ON_TIME, event_time

@@ -6,32 +6,29 @@ so that a delivery report costs one call and no memory.
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 IN_FLIGHT_SIZE: Final = 256
 """Records per `InFlight`: few enough that a mark is held no further back than the records really in flight."""
 
 
+@dataclass(slots=True, eq=False)
 class InFlight:
     """Records sent one after the other, not all of them acknowledged: one counter and the earliest event time.
 
     It holds the watermark at its earliest event time until every record is acknowledged; one that has failed, until it
     was sent again in a later one.
-
-    Args:
-        round_: how many rounds of marks were sent before its first record.
     """
 
-    __slots__ = ("earliest", "failed", "pending", "round", "sent", "since")
-
-    def __init__(self, round_: int = 0) -> None:
-        self.round = round_
-        self.sent = 0
-        self.pending = 0
-        self.failed = 0
-        self.earliest: int | None = None
-        self.since: int | None = None
-        """When the first of those pending may have been sent, by the clock that `Emitter.send` is called with."""
+    round: int = 0
+    """How many rounds of marks were sent before its first record."""
+    sent: int = 0
+    pending: int = 0
+    failed: int = 0
+    earliest: int | None = None
+    since: int | None = None
+    """When the first of those pending may have been sent, by the clock that `Emitter.send` is called with."""
 
     def send(self, event_time: int, now: int | None = None) -> None:
         """Count a record as pending, since ``now``."""
