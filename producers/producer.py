@@ -11,7 +11,8 @@ from floodmark.producers.outbox import FailedRecord, Headers, OnDelivery, Record
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.producers.settings import check_settings
 from floodmark.producers.source import Source
-from floodmark.producers.strategies.generator import Strategy, duration_of
+from floodmark.producers.strategies.generator import Strategy, duration_of, strategy_of
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import EndedError, InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
 from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, is_mark_key
 from floodmark.schemas.timestamps import event_time_of, is_late
@@ -75,18 +76,12 @@ class WatermarkedProducer(Source):
         self._raise_late = on_late == "raise"
         self._partitioner = partitioner(str(config.get("partitioner", "consistent_random")))
         self._on_delivery: OnDelivery | None = config.get("on_delivery")
-        super().__init__(
-            config,
-            topic=topic,
-            source=source,
-            strategy=strategy,
-            membership=membership,
-            epoch=epoch,
-            interval=interval,
-            lease=lease,
-            clock=clock,
-        )
-        self._stamps = self._generator.stamps
+        interval_ms = duration_of(interval, f"source {source!r}: the interval of marks", 1)
+        lease_ms = None if lease is None else duration_of(lease, f"source {source!r}: the lease", 1)
+        generator = strategy_of(strategy).build()
+        identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)
+        super().__init__(config, topic, identity, generator, interval_ms, clock, follow=epoch is None)
+        self._stamps = generator.stamps
         self._alignment: Alignment | None = None
         if alignment is not None:
             self._alignment = Alignment(config, topic=topic, source=source, bound=alignment)

@@ -2,8 +2,8 @@
 
 import logging
 from contextlib import suppress
-from datetime import datetime, timedelta
-from types import TracebackType
+from dataclasses import replace
+from datetime import datetime
 from typing import Self
 
 from confluent_kafka import Producer
@@ -16,7 +16,7 @@ from floodmark.producers.predecessors import Predecessors, last_marks
 from floodmark.producers.schedule import Schedule
 from floodmark.producers.settings import check_membership
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.generator import Strategy, duration_of, strategy_of
+from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import BrokerUnavailableError, EndedError, UnknownTopicError
 from floodmark.schemas.records import Membership
@@ -31,45 +31,37 @@ class Source:
     Args:
         config: confluent-kafka settings.
         topic: the topic; it must exist.
-        source: this writer's id.
-        strategy: how the source knows its watermark.
-        membership: how many sources write to the topic.
-        epoch: generation of this writer; ``None``: by the clock, and above what partition 0 holds of it.
-        interval: time between marks.
-        lease: after how much silence readers may take it for idle; ``None``: never.
+        identity: who writes.
+        generator: what it may promise.
+        interval: time between marks, milliseconds.
         clock: where the time comes from.
+        follow: take the epoch from the clock, above what partition 0 holds of this source, and not from ``identity``.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where the topic cannot be reached.
-        UsageError: for settings that cannot be right.
     """
 
-    def __init__(  # noqa: PLR0913  # what `WatermarkedProducer` is made with
+    def __init__(
         self,
         config: Config,
-        *,
         topic: str,
-        source: str,
-        strategy: Strategy,
-        membership: Membership,
-        epoch: int | None,
-        interval: timedelta,
-        lease: timedelta | None,
+        identity: Identity,
+        generator: Generator,
+        interval: int,
         clock: Clock,
+        *,
+        follow: bool,
     ) -> None:
-        self._interval = duration_of(interval, f"source {source!r}: the interval of marks", 1)
-        lease_ms = None if lease is None else duration_of(lease, f"source {source!r}: the lease", 1)
-        self._generator = strategy_of(strategy).build()
-        self._clock = clock
+        self._generator, self._interval, self._clock = generator, interval, clock
         self.topic = topic
         self._producer = Producer({**config, "enable.idempotence": True}, logger=_log)
         self._watch = PartitionWatch(self._producer, topic, config.get("bootstrap.servers"))
         wall = clock.wall()
-        before = Predecessors(source, last_marks(config, topic, wall) if epoch is None else {})
-        identity = Identity(source, before.next_epoch(wall) if epoch is None else epoch, membership, lease_ms)
-        self._emitter = Emitter(identity, self._generator, self._watch.partitions)
+        before = Predecessors(identity.source, last_marks(config, topic, wall) if follow else {})
+        identity = replace(identity, epoch=before.next_epoch(wall)) if follow else identity
+        self._emitter = Emitter(identity, generator, self._watch.partitions)
         self._outbox = Outbox(self._producer, topic, self._emitter, clock)
-        self._schedule = Schedule(self._emitter, self._outbox, self._watch, clock, self._interval)
+        self._schedule = Schedule(self._emitter, self._outbox, self._watch, clock, interval)
         self._follow(before, wall)
 
     def _follow(self, before: Predecessors, wall: int) -> None:
@@ -218,9 +210,7 @@ class Source:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Flush; after an error only what is in flight is waited for, and no promise is made."""
         try:
             if kind is None:

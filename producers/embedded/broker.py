@@ -11,7 +11,6 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import KafkaException
@@ -164,7 +163,5 @@ class EmbeddedKafka:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
