@@ -88,20 +88,19 @@ class AvroCodec:
             UnreadableValueError: for any bytes that this schema did not write, whatever they are.
         """
         if data[:HEADER_SIZE] != self.prefix:
-            reason = f"it begins with {data[:HEADER_SIZE].hex()}, expected {self.prefix.hex()}"
-            raise UnreadableValueError(size=len(data), schema=self.name, reason=reason)
+            raise self._unreadable(data, f"it begins with {data[:HEADER_SIZE].hex()}, expected {self.prefix.hex()}")
         body = BytesIO(data)
         body.seek(HEADER_SIZE)
         try:
             value = fastavro.schemaless_reader(body, self._parsed, None)
         except Exception as error:  # a hostile body can fail anywhere in the decoder; it must only ever be an error
-            raise UnreadableValueError(
-                size=len(data), schema=self.name, reason=f"{type(error).__name__}: {error}"
-            ) from error
+            raise self._unreadable(data, f"{type(error).__name__}: {error}") from error
         if body.tell() != len(data):
-            reason = f"{len(data) - body.tell()} bytes are left over"
-            raise UnreadableValueError(size=len(data), schema=self.name, reason=reason)
+            raise self._unreadable(data, f"{len(data) - body.tell()} bytes are left over")
         return value  # type: ignore[return-value]  # a record schema decodes to a dict
+
+    def _unreadable(self, data: bytes, reason: str) -> UnreadableValueError:
+        return UnreadableValueError(size=len(data), schema=self.name, reason=reason)
 
 
 def without_logical_types(schema: Mapping[str, Any] | str) -> dict[str, Any]:

@@ -52,12 +52,6 @@ def findings(
     yield from checker.finish(known)
 
 
-def check_topic(config: Config, topic: str, values: InputFormat | None = None) -> tuple[Checker, list[Finding]]:
-    """Return all `findings` of a topic, and the checker that made them."""
-    checker = checker_of(config, topic)
-    return checker, list(findings(config, topic, values, checker))
-
-
 def _judge(checker: Checker, record: Classified, values: InputFormat | None) -> list[Finding]:
     if not isinstance(record, Data):
         return checker.mark(record)

@@ -21,7 +21,7 @@ from floodmark.producers import (
     with_idleness,
 )
 from floodmark.producers.outbox import Outbox, Record
-from floodmark.producers.readers.check import check_topic
+from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock
@@ -41,7 +41,7 @@ def producer(kafka, target, **options):
 
 
 def faults(kafka, target):
-    return [str(fault) for fault in check_topic(kafka.config, target, None)[1]]
+    return list(map(str, findings(kafka.config, target, None, checker_of(kafka.config, target))))
 
 
 def statuses(kafka, target):

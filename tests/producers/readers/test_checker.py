@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
-from floodmark.producers.readers.check import check_topic
+from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, WatermarkRecord
 from floodmark.schemas.checker import Checker, Fault
@@ -212,7 +212,8 @@ def test_partitions_that_are_added_while_it_reads_are_checked(kafka, topic, monk
     with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
         ours.produce(b"x", event_time=30, partition=1)
     monkeypatch.setattr("floodmark.producers.readers.check.require_topics", lambda _, topics: {topics[0]: sizes.pop(0)})
-    checker, found = check_topic(kafka.config, target)
+    checker = checker_of(kafka.config, target)
+    found = list(findings(kafka.config, target, None, checker))
     assert (found, checker.records["data"], sizes) == ([], 1, [])
 
 
