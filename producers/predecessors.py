@@ -89,9 +89,5 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
 
 
 def _newest(records: Iterable[Classified]) -> dict[str, WatermarkRecord]:
-    found: dict[str, WatermarkRecord] = {}
-    for mark in (record.record for record in records if isinstance(record, Mark)):
-        last = found.get(mark.source)
-        if last is None or (mark.epoch, mark.sequence) > (last.epoch, last.sequence):
-            found[mark.source] = mark
-    return found
+    marks = [record.record for record in records if isinstance(record, Mark)]
+    return {mark.source: mark for mark in sorted(marks, key=lambda mark: (mark.epoch, mark.sequence))}

@@ -111,9 +111,7 @@ class TimePolicyState:
         self._late = milliseconds(policy.late)
         self._out_of_order = milliseconds(policy.late if policy.out_of_order is None else policy.out_of_order)
         self._out_of_order_in_key = milliseconds(policy.out_of_order or timedelta(0))
-        self._drops_late = policy.on_late == "drop"
-        self._drops_out_of_order = policy.on_out_of_order == "drop"
-        self._max_keys = policy.max_keys
+        self._policy = policy
         self._watermark: int | None = None
         """Under all events; with substreams: under all keys."""
         self._arrival: int | None = None
@@ -152,14 +150,14 @@ class TimePolicyState:
             return Outcome.EARLY_DROPPED, None
         outcome, time = Outcome.ON_TIME, event_time
         if arrival - event_time > self._late:
-            if self._drops_late:
+            if self._policy.on_late == "drop":
                 return Outcome.LATE_DROPPED, None
             outcome, time = Outcome.LATE_ADJUSTED, arrival - self._late
         return self._in_order(time, outcome, watermark)
 
     def _in_order(self, time: int, outcome: Outcome, watermark: int | None) -> Decision:
         if is_late(time, watermark):
-            if self._drops_out_of_order:
+            if self._policy.on_out_of_order == "drop":
                 return Outcome.OUT_OF_ORDER_DROPPED, None
             return Outcome.OUT_OF_ORDER_ADJUSTED, watermark
         return outcome, time
@@ -183,7 +181,7 @@ class TimePolicyState:
         self._keys[key] = watermark
         if own is None:
             heappush(self._least, (watermark, key))
-            while len(self._keys) > self._max_keys:
+            while len(self._keys) > self._policy.max_keys:
                 self._forget_least()
 
     def _forget_least(self) -> None:
