@@ -158,7 +158,7 @@ class Checker:
         if event_time is not None and is_late(event_time, watermark):
             found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {watermark}"))
         members = self._members(state)
-        ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members)
+        ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members.values())
         if ended and len(members) >= self._sizes.get(self._version, 1):
             found.append((Fault.AFTER_END, "a data record, and all sources have ended"))
         return [Finding(fault, partition, offset, None, message) for fault, message in found]
@@ -236,15 +236,15 @@ class Checker:
             unit = "mark(s) missing" if found.kind is Mismatch.GAP else "row(s)"
             yield Fault(found.kind.value), f"{found.records} {unit} since {since}"  # the two are called alike
 
-    def _members(self, state: _Partition) -> list[_Source]:
-        return [s for s in state.sources.values() if s.last.membership.version == self._version]
+    def _members(self, state: _Partition) -> dict[str, _Source]:
+        return {n: s for n, s in state.sources.items() if s.last.membership.version == self._version}
 
     def _promised(self, state: _Partition) -> int | None:
         """Return what all sources of the partition have promised; ``None``: not all have, or none is active."""
         members = self._members(state)
         if len(members) < self._sizes.get(self._version, 1):
             return None
-        active = [source.promised for source in members if source.is_waited_for]
+        active = [source.promised for source in members.values() if source.is_waited_for]
         known = [watermark for watermark in active if watermark is not None]
         return min(known) if known and len(known) == len(active) else None
 
@@ -266,7 +266,7 @@ class Checker:
             if not state.sources:
                 found.append(Finding(Fault.UNMARKED_PARTITION, number, None, None, "no source has ever marked it"))
                 continue
-            names = sorted(n for n, s in state.sources.items() if s.last.membership.version == self._version)
+            names = sorted(self._members(state))
             if len(names) != size:
                 fault = Fault.MISSING_MEMBER if len(names) < size else Fault.SURPLUS_MEMBER
                 listed = ", ".join(names)

@@ -26,7 +26,6 @@ class Peers:
     Args:
         source: the own id.
         bound: how far the own watermark may be ahead of the slowest other one, milliseconds.
-
         patience: how long a source without a lease is waited for after its last mark, milliseconds.
 
     A source that has died must not hold the others for ever.  With a lease it is not waited for once the topic's log
@@ -66,14 +65,12 @@ class Peers:
 
     def slowest(self, now: int = 0) -> tuple[int, str] | None:
         """Return the lowest watermark of the other sources that are waited for, and whose it is; ``None``: nobody's."""
-        return min(
-            (
-                (record.watermark, name)
-                for name, (record, log_time, heard) in self._last.items()
-                if record.watermark is not None and self._is_awaited(record, log_time, now - heard)
-            ),
-            default=None,
-        )
+        awaited = [
+            (record.watermark, name)
+            for name, (record, log_time, heard) in self._last.items()
+            if record.watermark is not None and self._is_awaited(record, log_time, now - heard)
+        ]
+        return min(awaited, default=None)
 
     def _is_awaited(self, record: WatermarkRecord, log_time: int, silent: int) -> bool:
         if record.source == self._source or record.status is not Status.ACTIVE:
