@@ -127,9 +127,7 @@ class EmbeddedKafka:
     def _await_answer(self) -> None:
         admin = AdminClient({**self.config, "socket.timeout.ms": 2000}, logger=QUIET)
         deadline = time.monotonic() + _START_TIMEOUT
-        while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
-                break
+        while self.running and time.monotonic() < deadline:
             try:
                 admin.list_topics(timeout=1)
             except KafkaException:

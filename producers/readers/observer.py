@@ -13,11 +13,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from floodmark.producers.clients.admin import Config, partition_count
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.records import Record, classified, consume, is_end
-from floodmark.schemas.classify import Classified, Data, Mark, Partition, Sorter, Unreadable
+from floodmark.schemas.classify import Classified, Partition, Sorter
 from floodmark.schemas.errors import BrokerUnavailableError
 from floodmark.schemas.tracker import Tracker
-
-__all__ = ["Data", "Mark", "Observer", "Unreadable"]
 
 _log = logging.getLogger(__name__)
 _REFRESH: Final = 5.0

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
-from floodmark.producers.readers.observer import Data, Observer
+from floodmark.producers.readers.observer import Observer
+from floodmark.schemas.classify import Data
 from floodmark.schemas.codec import AvroCodec
 from floodmark.schemas.timestamps import END_OF_TIME
 
