@@ -91,11 +91,8 @@ class _Learning(Generator):
 
     @override
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
-        if self._largest is None or event_time > self._largest:
-            self._largest = event_time
-            self._delays.add(0.0)
-        else:
-            self._delays.add(float(self._largest - event_time))
+        self._largest = event_time if self._largest is None else max(self._largest, event_time)
+        self._delays.add(float(self._largest - event_time))
 
     def _bound(self) -> int:
         raise NotImplementedError
