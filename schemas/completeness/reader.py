@@ -14,7 +14,7 @@ is complete before every partition has been read up to where it was read before*
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place, Unreadable
@@ -36,6 +36,9 @@ EventTimeOf = Callable[[Data], int | None]
 
 Row = tuple[int, Data]
 """Event time, epoch milliseconds, and record."""
+
+_Complete = tuple[tuple[Data, ...], Any, int, Place | None]
+"""What is complete together: its records, what to hand out, and where that ends, as `Standing.at` takes it."""
 
 _UNTIMED: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
 
@@ -197,46 +200,36 @@ class Reader:
 
     def rows(self) -> Handout[Row]:
         """Return the rows that are complete and not handed out yet."""
-        return self._hand_out(self._new_rows)
+
+        def complete(watermark: int | None) -> list[_Complete]:
+            return [((row,), (time, row), time, row.place) for time, row in self._buffer.release(watermark)]
+
+        return self._hand_out(complete, lambda row, _: row)
 
     def windows(self, width: int) -> Handout[Window]:
         """Return the tumbling windows (width: milliseconds) that are complete, have rows, and wait to be handed out."""
-        return self._hand_out(lambda watermark: self._new_windows(width, watermark))
 
-    def _new_rows(
-        self, watermark: int | None
-    ) -> tuple[list[Data], Callable[[Standing], Iterable[tuple[Row, Position]]]]:
-        rows = self._buffer.release(watermark)
-        return [row for _, row in rows], lambda standing: (
-            ((time, row), standing.at(time, row.place)) for time, row in rows
-        )
+        def complete(watermark: int | None) -> list[_Complete]:
+            return [(span.rows, span, span.end, None) for span in self._buffer.windows(width, watermark)]
 
-    def _new_windows(
-        self, width: int, watermark: int | None
-    ) -> tuple[list[Data], Callable[[Standing], Iterable[tuple[Window, Position]]]]:
-        spans = self._buffer.windows(width, watermark)
-
-        def windows(standing: Standing) -> Iterator[tuple[Window, Position]]:
-            for span in spans:
-                position = standing.at(span.end)
-                yield Window(span.start, span.end, span.rows, position), position
-
-        return [row for span in spans for row in span.rows], windows
+        return self._hand_out(complete, lambda span, position: Window(span.start, span.end, span.rows, position))
 
     def _hand_out(
-        self, release: Callable[[int | None], tuple[list[Data], Callable[[Standing], Iterable[tuple[Any, Position]]]]]
+        self, complete: Callable[[int | None], list[_Complete]], item_of: Callable[[Any, Position], Any]
     ) -> Handout[Any]:
         self._judge_at_end()
         places, done, last = self._places(), self._buffer.watermark, self._last_done()
-        rows, items = release(None if self._behind else self.tracker.watermark)
+        found = complete(None if self._behind else self.tracker.watermark)
         before = self._in_hand if self._queue else None
-        if rows:
+        if found:
             standing = self._standing(places)
             before = before or standing.at(done, last)
-            for row in rows:
-                del self._waiting[row.topic, row.partition][row.offset]
-            self._queue.extend(items(standing))
-        if rows or done != self._buffer.watermark:
+            for records, item, end, place in found:
+                for row in records:
+                    del self._waiting[row.topic, row.partition][row.offset]
+                position = standing.at(end, place)
+                self._queue.append((item_of(item, position), position))
+        if found or done != self._buffer.watermark:
             self._now = None
         self._before = self._in_hand = before
         return Handout(self._next_item, self._queue.__len__, self._queue[-1][1] if self._queue else self.position())
