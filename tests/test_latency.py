@@ -60,6 +60,7 @@ def test_each_chain_has_its_figures_and_no_window_is_lost_or_seen_twice(tmp_path
         assert row["batches"] > 0
         assert row["cpu_seconds_a_batch"]["jvm"] > 0
         assert row["cpu_seconds_a_batch"]["python"] > 0
+        assert row["compiled_a_batch"] >= 0
         assert 0 < row["busy"] <= 1
         phases = {"triggerExecution", "latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets"}
         steps = {"consume", "snapshot", "commit", "rest", "around"} if row is marked else set()

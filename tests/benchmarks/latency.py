@@ -53,8 +53,9 @@ def main(
 
     A batch: milliseconds by Spark's own phases, median over all batches of all jobs; addBatch holds the steps of the
     handler: consume (the rows are worked out), snapshot, commit (the transaction), rest, and what Spark does around
-    it.  CPU: seconds for each batch of the JVM (with the processes that it forks) and of Python; busy: the share of
-    all cores that worked, for the broker, the producer and strangers, too.  load: of the machine in the minute before.
+    it.  CPU: seconds for each batch of the JVM (with the processes that it forks) and of Python; compiled: classes
+    that Spark compiled anew for each batch; busy: the share of all cores that worked, for the broker, the producer and
+    strangers, too.  load: of the machine in the minute before.
 
     Before all that, a chain of one job of each kind warms up the session, for `--warm-up` windows.  To compare
     settings, run it twice with different --set.
@@ -152,6 +153,7 @@ def _row(jobs: int, chain: str, runs: Sequence[Run], settings: dict[str, str]) -
             "jvm": round(median([run.jvm for run in runs]), 3),
             "python": round(median([run.python for run in runs]), 3),
         },
+        "compiled_a_batch": round(median([run.compiled for run in runs]), 2),
         "busy": round(median([run.busy for run in runs]), 3),
         "load": [round(run.load, 2) for run in runs],
         **verdict,
@@ -163,7 +165,7 @@ def _tables(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
         f"{os.cpu_count()} cores; medians over {rows[0]['runs']} runs; settings: {rows[0]['settings'] or 'none'}",
         "",
-        "chain      jobs   p50 s   p95 s   p99 s   windows x users   CPU s a batch: JVM  Python   busy   load before",
+        "chain      jobs   p50 s   p95 s   p99 s          results   a batch: CPU s JVM  Python  compiled   busy   load before",
     ]
     for row in rows:
         latencies = "".join(f"{row[name]:8.2f}" for name in _SHARES)
@@ -173,7 +175,7 @@ def _tables(rows: Sequence[dict[str, Any]]) -> str:
         load = f"{min(row['load']):.1f} to {max(row['load']):.1f}"
         lines.append(
             f"{row['chain']:10} {row['jobs']:4}{latencies}   {windows:>15}   {cpu['jvm']:18.2f}  {cpu['python']:6.2f}"
-            f"{row['busy']:7.0%}   {load}"
+            f"{row['compiled_a_batch']:10.1f}{row['busy']:7.0%}   {load}"
         )
     heads = [name for name in _PHASES if any(name in row["batch_ms"] for row in rows)]
     lines += ["", "ms a batch   jobs   whole   " + "  ".join(heads), ""]

@@ -233,18 +233,24 @@ def feeding(servers: str, topic: str, began: int, *, marked: bool) -> Iterator[N
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
-    """CPU seconds so far, of the driver's JVM with what it forked, of its Python, of all cores; and all their time."""
+class Spent:
+    """What has been spent so far, CPU in seconds."""
 
     at: float
     """When, epoch seconds."""
     jvm: float
+    """CPU of the driver's JVM and of what it forked."""
     python: float
+    """CPU of the driver's Python."""
     busy: float
+    """CPU of all cores, for whomever."""
     all: float
+    """All time of all cores."""
+    compiled: int
+    """Classes that Spark generated and compiled, because no equal one was in its cache."""
 
     @classmethod
-    def now(cls, spark: SparkSession) -> "Cpu":
+    def now(cls, spark: SparkSession) -> "Spent":
         """Look."""
         tick = os.sysconf("SC_CLK_TCK")
         pid = spark.sparkContext._gateway.proc.pid  # noqa: SLF001
@@ -252,7 +258,9 @@ class Cpu:
         cores = [int(found) / tick for found in Path("/proc/stat").read_text(encoding="ascii").split()[1:9]]
         whole = sum(cores)
         idle, jvm = cores[3] + cores[4], sum(map(int, times)) / tick
-        return cls(time.time(), jvm, time.process_time(), whole - idle, whole)
+        codegen = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics  # noqa: SLF001
+        compiled = int(codegen.METRIC_COMPILATION_TIME().getCount())
+        return cls(time.time(), jvm, time.process_time(), whole - idle, whole, compiled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +268,9 @@ class Run:
     """One run of a chain.
 
     ``latencies``: seconds from the end of a window to its row in the last topic, for each window and user after the
-    warm-up.  ``phases``: milliseconds by name, one of each batch.  Seconds of CPU are of one batch.  ``busy``: the
-    share of all cores that worked, for whomever.  ``load``: the load average of the minute before.
+    warm-up.  ``phases``: milliseconds by name, one of each batch.  ``jvm``, ``python`` (CPU seconds) and ``compiled``
+    (classes) are of one batch.  ``busy``: the share of all cores that worked, for whomever.  ``load``: the load average
+    of the minute before.
     """
 
     latencies: Sequence[float]
@@ -269,6 +278,7 @@ class Run:
     batches: int
     jvm: float
     python: float
+    compiled: float
     busy: float
     load: float
     windows: int
@@ -387,6 +397,7 @@ def measure(
         batches=batches,
         jvm=(after.jvm - before.jvm) / max(batches, 1),
         python=(after.python - before.python) / max(batches, 1),
+        compiled=(after.compiled - before.compiled) / max(batches, 1),
         busy=(after.busy - before.busy) / (after.all - before.all),
         load=load,
         **results.verdict(_ends(began, plan.warm_up + plan.seconds)),
@@ -404,20 +415,20 @@ def _watch(
     began: int,
     spark: SparkSession,
     report: Callable[[str], None],
-) -> tuple[Results, Cpu, Cpu]:
+) -> tuple[Results, Spent, Spent]:
     """Read the last topic until all results are there, or will not come any more."""
     results, ends = Results(), _ends(began, plan.warm_up + plan.seconds)
     warm, last = began / 1000 + plan.warm_up, ends[-1] / 1000
     deadline = last + _PATIENCE[0] + _PATIENCE[1] * len(running)
-    before: Cpu | None = None
+    before: Spent | None = None
     checked = 0.0
     while True:
         results.poll(observer)
         now = time.time()
         if before is None and now >= warm:
-            before = Cpu.now(spark)
+            before = Spent.now(spark)
         if before is not None and (results.complete(ends) or now >= deadline):
-            return results, before, Cpu.now(spark)
+            return results, before, Spent.now(spark)
         if now - checked >= _CHECK:
             checked = now
             for job in running:
