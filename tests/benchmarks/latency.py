@@ -165,7 +165,7 @@ def _tables(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
         f"{os.cpu_count()} cores; medians over {rows[0]['runs']} runs; settings: {rows[0]['settings'] or 'none'}",
         "",
-        "chain      jobs   p50 s   p95 s   p99 s          results   a batch: CPU s JVM  Python  compiled   busy   load before",
+        "chain      jobs   p50 s   p95 s   p99 s          results   a batch: JVM s  Python s  compiled   busy   load",
     ]
     for row in rows:
         latencies = "".join(f"{row[name]:8.2f}" for name in _SHARES)
@@ -174,7 +174,7 @@ def _tables(rows: Sequence[dict[str, Any]]) -> str:
         cpu = row["cpu_seconds_a_batch"]
         load = f"{min(row['load']):.1f} to {max(row['load']):.1f}"
         lines.append(
-            f"{row['chain']:10} {row['jobs']:4}{latencies}   {windows:>15}   {cpu['jvm']:18.2f}  {cpu['python']:6.2f}"
+            f"{row['chain']:10} {row['jobs']:4}{latencies}   {windows:>15}   {cpu['jvm']:14.2f}  {cpu['python']:8.2f}"
             f"{row['compiled_a_batch']:10.1f}{row['busy']:7.0%}   {load}"
         )
     heads = [name for name in _PHASES if any(name in row["batch_ms"] for row in rows)]
