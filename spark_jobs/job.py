@@ -3,14 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final
 
 from floodmark.producers.clients.metrics import Metrics, delay
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
-from floodmark.spark_jobs.batch.report import Batch
+from floodmark.spark_jobs.batch.report import COUNTED, Batch
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -45,12 +45,10 @@ class Job:
     can name who holds the watermark; and progress is a `Batch`, where Spark gives its own.
     """
 
-    def __init__(
-        self, query: StreamingQuery, handler: BatchHandler, recent: Collection[Batch], *, available_now: bool = False
-    ) -> None:
+    def __init__(self, query: StreamingQuery, handler: BatchHandler, *, available_now: bool = False) -> None:
         self.query: Final = query
         self._handler = handler
-        self._recent = recent
+        self._progress = handler.progress
         self._available_now = available_now
 
     @property
@@ -81,27 +79,27 @@ class Job:
     @property
     def lastProgress(self) -> Batch | None:
         """The last batch of this start; ``None``: none yet."""
-        return self.recentProgress[-1] if self._recent else None
+        return self.recentProgress[-1] if self._handler.recent else None
 
     @property
     def recentProgress(self) -> list[Batch]:
         """The last batches of this start: ``spark.sql.streaming.numRecentProgressUpdates``, by default 100."""
-        return list(self._recent)
+        return list(self._handler.recent)
 
     @property
     def watermark(self) -> int | None:
         """The input watermark, epoch milliseconds; ``None``: not known yet."""
-        return self._handler.watermark
+        return self._progress.watermark
 
     @property
     def ended(self) -> bool:
         """Whether all input has ended and every result is out."""
-        return self._handler.ended
+        return self._progress.ended
 
     @property
     def counts(self) -> dict[str, int]:
         """Totals since the checkpoint began: records, marks, late, unreadable, replayed, fenced, ..."""
-        return self._handler.counts
+        return dict.fromkeys(COUNTED, 0) | self._progress.counts
 
     def metrics(self) -> Metrics:
         """Return what is measured of this job since its checkpoint began."""
@@ -120,7 +118,7 @@ class Job:
 
     def holders(self) -> list[Hold]:
         """Return who holds the watermark where it is, and since when."""
-        return self._handler.holders()
+        return self._progress.holders()
 
     def exception(self) -> FloodmarkError | None:
         """Return what failed the job: an error of Floodmark, or else a `JobFailedError`; ``None``: nothing did."""

@@ -135,7 +135,3 @@ class _Windows(StatefulProcessor):
             self._done.update((watermark,))
         if results:
             yield pd.DataFrame(results, columns=[self._key, "window_end", *self._columns])
-
-    @override
-    def close(self) -> None:
-        pass

@@ -1,8 +1,8 @@
 """Write a job's results, and its progress behind them: the second half of the public API."""
 
 import itertools
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -11,7 +11,6 @@ from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.spark_jobs.batch import output
 from floodmark.spark_jobs.batch.handler import BatchHandler
-from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
@@ -30,8 +29,6 @@ from floodmark.spark_jobs.reading.source import SourceSpec
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
 _starts = itertools.count()
@@ -97,36 +94,20 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     snapshots.recognise(name, Query(pyspark.__version__, lines), same=_is_on(spark, SAME_QUERY))
     sink = FunctionSink(writer) if writer is not None else _sink(identity, options, config, security)
     settings = Settings(options.watermark_hold, options.windows_close, rebuild, options.membership, derived)
-    recent: deque[Batch] = deque(maxlen=int(spark.conf.get(_RECENT) or 0))
-    handler = BatchHandler(identity, specs, sink, snapshots, settings, _reporting(recent, options.on_batch))
+    recent = int(spark.conf.get(_RECENT) or 0)
+    handler = BatchHandler(identity, specs, sink, snapshots, settings, recent=recent, on_batch=options.on_batch)
     stream = frame.writeStream.option("checkpointLocation", checkpoint_location).outputMode(output_mode)
-    query = _start(stream.queryName(f"{name}-{next(_starts)}"), handler, snapshots, trigger or {})
-    started = Job(query, handler, recent, available_now="availableNow" in (trigger or {}))
-    try:
-        handler.attach(query, spark)
-    except BaseException:
-        started.stop()
-        raise
-    return started
-
-
-def _start(
-    stream: DataStreamWriter, handler: BatchHandler, snapshots: Snapshots, trigger: Mapping[str, Any]
-) -> StreamingQuery:
-    stream = stream.foreachBatch(handler)
+    stream = stream.queryName(f"{name}-{next(_starts)}").foreachBatch(handler)
     if trigger:
         stream = stream.trigger(**trigger)
     snapshots.checkpoint.plan_empty_batch()
-    return plain.start(stream)
-
-
-def _reporting(recent: deque[Batch], on_batch: Callable[[Batch], None] | None) -> Callable[[Batch], None]:
-    def report(batch: Batch) -> None:
-        recent.append(batch)
-        if on_batch is not None:
-            on_batch(batch)
-
-    return report
+    query = plain.start(stream)
+    try:
+        handler.attach(query, spark)
+    except BaseException:
+        handler.stopping.stop(query)
+        raise
+    return Job(query, handler, available_now="availableNow" in (trigger or {}))
 
 
 def _is_on(spark: SparkSession, setting: str) -> bool:

@@ -17,6 +17,7 @@ already (exactly once) or writes it again (at least once).
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from traceback import clear_frames
@@ -24,11 +25,10 @@ from typing import Final
 
 from floodmark.producers.clients.admin import compacted_topics
 from floodmark.schemas.timestamps import milliseconds
-from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch import late
 from floodmark.spark_jobs.batch.intake import Observed, require_usable, take_in
 from floodmark.spark_jobs.batch.output_marks import OutputMarks
-from floodmark.spark_jobs.batch.report import COUNTED, Batch
+from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.batch.resume import resume
 from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import Sink
@@ -53,6 +53,7 @@ class BatchHandler:
         sink: where its rows go.
         snapshots: where its progress is kept.
         settings: how it hands its progress on.
+        recent: how many of the last batches it keeps the reports of.
         on_batch: is called with the report of each batch.
     """
 
@@ -63,12 +64,18 @@ class BatchHandler:
         sink: Sink,
         snapshots: Snapshots,
         settings: Settings,
+        *,
+        recent: int,
         on_batch: Callable[[Batch], None] | None = None,
     ) -> None:
         self.identity = identity
         self.failure: BaseException | None = None
         """What failed the job, as it was raised."""
         self.stopping: Final = Stopping()
+        self.progress: Progress
+        """What the job knows; there once `attach` has returned."""
+        self.recent: Final = deque[Batch](maxlen=recent)
+        """The reports of the last batches."""
         self._specs = specs
         self._sink = sink
         self._snapshots = snapshots
@@ -77,7 +84,6 @@ class BatchHandler:
         self._attached = threading.Event()
         self._running: Callable[[], StreamingQuery | None]
         self._marks: OutputMarks
-        self._progress: Progress | None = None
         self._uncounted: set[str] = set()
         """Topics in which rows may vanish by design, so that counts prove nothing."""
         self._standstill = Standstill(identity.job)
@@ -105,7 +111,7 @@ class BatchHandler:
             }
             self._sink.open()
             self._marks = OutputMarks(job, progress.epoch, self._settings.membership, self._sink)
-            self._progress = progress
+            self.progress = progress
         except BaseException as error:
             self.failure = error
             raise
@@ -123,6 +129,7 @@ class BatchHandler:
                 raise
             finally:
                 self._sink.release()
+        self.recent.append(batch)
         if self._on_batch is not None:
             self._on_batch(batch)
 
@@ -130,9 +137,9 @@ class BatchHandler:
         began = time.monotonic()
         self._attached.wait()  # write() attaches right after it starts the query
         query = self._running()
-        if self._progress is None or query is None:
+        if self.failure is not None or query is None:
             raise self.failure or AssertionError
-        job, spark, progress = self.identity.job, frame.sparkSession, self._progress
+        job, spark, progress = self.identity.job, frame.sparkSession, self.progress
         engine = Engine(query, self._settings.windows_close)
         batch_watermark = progress.next_watermark
 
@@ -187,26 +194,6 @@ class BatchHandler:
             require_shift(self.identity.job, self._settings.derived, observed.metrics, batch_watermark)
         observed.output.check(self.identity, batch_id, None if passes_late and passed else progress.output)
 
-    @property
-    def ended(self) -> bool:
-        """Whether all input has ended and every result is out."""
-        return self._progress is not None and self._progress.ended
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Totals of what `Batch` counts, since the checkpoint began, and what became of the watermark records."""
-        return dict.fromkeys(COUNTED, 0) | ({} if self._progress is None else self._progress.counts)
-
-    @property
-    def watermark(self) -> int | None:
-        """The input watermark, epoch milliseconds."""
-        return None if self._progress is None else self._progress.watermark
-
-    def holders(self) -> list[Hold]:
-        """Name what holds the input watermark."""
-        return [] if self._progress is None else self._progress.holders()
-
     def close(self) -> None:
         """Let go of the sink's clients."""
-        if self._progress is not None:
-            self._sink.close()
+        self._sink.close()

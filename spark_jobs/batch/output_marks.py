@@ -49,6 +49,5 @@ class OutputMarks:
             emitter.end()
         elif progress.output is not None:
             self._generator.advance(progress.output)
-        holders = progress.holders()
-        holder = holders[0].holder if holders else None
+        holder = next((hold.holder for hold in progress.holders()), None)
         return emitter.marks(time.time_ns() // 1_000_000, holder, counted=rows is not None)

@@ -71,13 +71,9 @@ def late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offset
 
 def rows_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> DataFrame:
     """Return the decoded records of a batch, as a batch DataFrame."""
-    begins: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for topic in spec.topics:
-        known = start.get(topic) or {}
-        for partition, stop in (end.get(topic) or {}).items():
-            begins.setdefault(topic, {})[partition] = known.get(partition, EARLIEST_OFFSET)
-            ends.setdefault(topic, {})[partition] = stop
+    ends = {topic: parts for topic in spec.topics if (parts := end.get(topic))}
+    known = {topic: start.get(topic) or {} for topic in ends}
+    begins = {topic: {part: known[topic].get(part, EARLIEST_OFFSET) for part in ends[topic]} for topic in ends}
     options = {name: value for name, value in spec.connection.source_options().items() if name.lower() not in _BOUNDS}
     # The partitions by name: a topic that has grown since has some that this batch does not know.
     options["assign"] = json.dumps({topic: [int(partition) for partition in parts] for topic, parts in ends.items()})

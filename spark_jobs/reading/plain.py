@@ -5,7 +5,7 @@ is logged), so the two methods that start one are wrapped, for DataFrames of `re
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Final
 
 from floodmark.schemas.errors import PlainQueryError
@@ -15,8 +15,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _start: Final = DataStreamWriter.start
 _METHODS: Final = ("start", "toTable")
-_wrapped: Final = set[str]()
-"""Which of them are wrapped already."""
 
 
 def start(writer: DataStreamWriter) -> StreamingQuery:
@@ -24,17 +22,15 @@ def start(writer: DataStreamWriter) -> StreamingQuery:
     return _start(writer)
 
 
+@cache
 def refuse_plain_queries(topics_of: Callable[[DataFrame], list[str]]) -> None:
-    """Refuse, from now on, plain queries over DataFrames of `read`; more calls change nothing.
+    """Refuse, from now on, plain queries over DataFrames of `read`; a second call changes nothing.
 
     Args:
         topics_of: gives the topics that a DataFrame of `read` reads; none for any other.
     """
     for name in _METHODS:
-        plain = getattr(DataStreamWriter, name)
-        if name not in _wrapped:
-            _wrapped.add(name)
-            setattr(DataStreamWriter, name, _refusing(plain, topics_of))
+        setattr(DataStreamWriter, name, _refusing(getattr(DataStreamWriter, name), topics_of))
 
 
 def _refusing(plain: Callable[..., Any], topics_of: Callable[[DataFrame], list[str]]) -> Callable[..., Any]:
