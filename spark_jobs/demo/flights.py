@@ -11,8 +11,8 @@ write no record of it, and no watermark waits for it.
 import heapq
 import json
 import statistics
-import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -116,22 +116,14 @@ class _Landing:
     value: bytes
 
 
-def _landings(origin: str, days: int) -> list[_Landing]:
+def _landings(origin: str, days: int) -> Iterator[_Landing]:
     codec = codec_of("flight")
     flights = landed(load(days))
-    rows = flights[flights["origin"] == origin].sort_values("landed", kind="stable").to_dict("records")
-    landings = []
-    for row in rows:
+    for row in flights[flights["origin"] == origin].sort_values("landed", kind="stable").to_dict("records"):
         departed, arrived = from_datetime(row["departed"]), from_datetime(row["landed"])
-        value = {
-            "aircraft": row["aircraft"],
-            "origin": row["origin"],
-            "destination": row["destination"],
-            "departed": departed,
-            "landed": arrived,
-        }
-        landings.append(_Landing(departed, arrived, row["aircraft"].encode(), codec.encode(value)))
-    return landings
+        value = {name: row[name] for name in ("aircraft", "origin", "destination")}
+        value |= {"departed": departed, "landed": arrived}
+        yield _Landing(departed, arrived, row["aircraft"].encode(), codec.encode(value))
 
 
 def _ticks(first: int, last: int, pace: float, start_at: float) -> Iterator[int]:
@@ -155,12 +147,11 @@ def main(
     topic: Annotated[str, typer.Option(help="The topic to write to.")] = TOPIC,
 ) -> None:
     """Write the flights of one airport as they land, with a perfect watermark."""
-    landings = _landings(origin, days)
-    departures = sorted(landing.departed for landing in landings)
-    first, last = from_datetime(FIRST_DAY), landings[-1].landed
+    landings = deque(_landings(origin, days))
+    departures = deque(sorted(landing.departed for landing in landings))
+    flights, first, last = len(landings), from_datetime(FIRST_DAY), landings[-1].landed
     pace = timedelta(days=days).total_seconds() / seconds
     sky = InTheAir()
-    departed = written = 0
     with WatermarkedProducer(
         {"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "compression.type": "lz4"},
         topic=topic,
@@ -174,21 +165,18 @@ def main(
         producer.flush()  # readers know the sources before the first flight lands
         lags = []
         for now in _ticks(first, last, pace, _await_start(start_file)):
-            while departed < len(departures) and departures[departed] <= now:
-                sky.depart(departures[departed])
-                departed += 1
-            while written < len(landings) and landings[written].landed <= now:
-                landing = landings[written]
+            while departures and departures[0] <= now:
+                sky.depart(departures.popleft())
+            while landings and landings[0].landed <= now:
+                landing = landings.popleft()
                 producer.produce(landing.value, key=landing.key, event_time=landing.departed)
                 sky.land(landing.departed)
-                written += 1
             watermark = sky.watermark(now)
             lags.append(now - watermark)
             producer.advance(watermark)
             producer.poll()
         producer.end()
-    summary = {"source": origin, "flights": written, "median_lag": statistics.median(lags)}
-    sys.stdout.write(json.dumps(summary) + "\n")
+    typer.echo(json.dumps({"source": origin, "flights": flights, "median_lag": statistics.median(lags)}))
 
 
 def _await_start(start_file: Path | None) -> float:

@@ -1,7 +1,6 @@
 """What plain Spark does on the same topic: ``withWatermark`` with a delay that somebody guessed."""
 
 import json
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -78,9 +77,8 @@ def main(
             for progress in query.recentProgress
             for operator in progress["stateOperators"]
         )
-        sys.stdout.write(
-            json.dumps({"guess": name, "dropped": dropped, "wrong": _wrong(pd.concat(out), days, gap)}) + "\n"
-        )
+        wrong = _wrong(pd.concat(out), days, gap)
+        typer.echo(json.dumps({"guess": name, "dropped": dropped, "wrong": wrong}))
 
 
 def _wrong(streamed: pd.DataFrame, days: int, gap: timedelta) -> int:

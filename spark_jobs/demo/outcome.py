@@ -1,7 +1,7 @@
 """What the demo found, to print, to draw, or to hand on as JSON."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 
@@ -49,6 +49,5 @@ class Outcome:
 
     def to_json(self) -> str:
         """Return it as JSON, the results included."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        results = {"guesses": [asdict(guess) for guess in self.guesses], "results": self.results.to_dict("records")}
-        return json.dumps({"equal": self.equal, **named, **results}, default=str)
+        results = self.results.to_dict("records")
+        return json.dumps({"equal": self.equal, **asdict(self), "results": results}, default=str)

@@ -45,7 +45,7 @@ def draw(results: pd.DataFrame, lines: dict[str, Line], present: Line, path: Pat
         handles = [*above.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
         above.legend(handles=handles, loc="lower center", frameon=False, ncols=2)
 
-        began = present.seconds[0]
+        began = present[0][0]
         times, moments = _moments(present, began)
         below.plot(times, moments, color="black", lw=1, ls=":", label="newest landing (the present)")
         for (topic, line), color in zip(lines.items(), _STAGES, strict=False):
@@ -60,5 +60,4 @@ def draw(results: pd.DataFrame, lines: dict[str, Line], present: Line, path: Pat
 
 def _moments(line: Line, began: float) -> tuple[list[float], list[datetime]]:
     """Return a line from the first landing on, when the jobs are warm and the clocks run."""
-    times = [max(0.0, second - began) for second in line.seconds]
-    return times, [to_datetime(watermark) for watermark in line.watermarks]
+    return [max(0.0, seconds - began) for seconds, _ in line], [to_datetime(watermark) for _, watermark in line]

@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from floodmark.producers.clients.closing import Closing
 from floodmark.schemas.errors import JobFailedError
+from typing_extensions import override
 
 _TAIL: Final = 1500
 
@@ -67,7 +68,7 @@ class Child:
             self._process.wait()
 
 
-class Children:
+class Children(Closing):
     """All children of a run; leaving the block ends those that still run."""
 
     def __init__(self, directory: Path, bootstrap_servers: str) -> None:
@@ -91,11 +92,8 @@ class Children:
         finished = [child.finished for child in self.all.values()]  # asks each one
         return all(finished)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    @override
+    def close(self) -> None:
+        """End those that still run."""
         for child in self.all.values():
             child.kill()

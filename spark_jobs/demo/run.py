@@ -3,8 +3,8 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -63,20 +63,6 @@ class Moment:
     watermarks: dict[str, int | None]
 
 
-@contextmanager
-def _broker(options: Options) -> Iterator[str]:
-    if options.bootstrap_servers is not None:
-        yield options.bootstrap_servers
-        return
-    kafka = options.directory / "kafka"
-    try:
-        with EmbeddedKafka(kafka) as broker:
-            yield broker.bootstrap_servers
-    finally:
-        if not options.keep:
-            shutil.rmtree(kafka, ignore_errors=True)
-
-
 def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
     """Run it all.
 
@@ -92,15 +78,14 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
     """
     began = time.monotonic()
     java()
-    idle = Moment("fetching jars (once)", 0, {}, {})
-    show(idle)
+    show(Moment("fetching jars (once)", 0, {}, {}))
     local_jars()
     _clear(options.directory)
     every = source.load(options.days)
     landed = source.landed(every)
     show(Moment("starting Kafka", len(landed), {}, {}))
     with ExitStack() as stack:
-        servers = stack.enter_context(_broker(options))
+        servers = _broker(stack, options) if options.bootstrap_servers is None else options.bootstrap_servers
         config = {"bootstrap.servers": servers}
         _refuse_used_topics(config)
         create_topics(config, dict.fromkeys(_STAGES, PARTITIONS))
@@ -116,6 +101,14 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
         _clear_state(options.directory)
     outcome.seconds = round(time.monotonic() - began, 1)
     return outcome, watch
+
+
+def _broker(stack: ExitStack, options: Options) -> str:
+    """Start Kafka until the stack is unwound; its data go with it, unless they are to be kept."""
+    kafka = options.directory / "kafka"
+    if not options.keep:
+        stack.callback(shutil.rmtree, kafka, ignore_errors=True)
+    return stack.enter_context(EmbeddedKafka(kafka)).bootstrap_servers
 
 
 def _clear(directory: Path) -> None:
@@ -180,8 +173,7 @@ class _Flow:
         start_file.write_text(f"{time.time() + 1}\n", encoding="ascii")
         if self._options.crash:
             for child, share in ((first, 0.4), (second, 0.6)):
-                due = int(share * self._total)
-                self._until(partial(self._has_written, due), "streaming")
+                self._until(partial(self._has_written, int(share * self._total)), "streaming")
                 child.crash()
                 self._crashes += 1
         self._until(lambda: self._watch.ended(session_means.TOPIC), "streaming")
@@ -210,6 +202,8 @@ class _Flow:
         means = batch.means(truth, session_means.WINDOW)
         streamed = watch.rows(session_means.TOPIC).sort_values("window_start").reset_index(drop=True)
         summaries = [self._summary(name) for name in ("aircraft-sessions", "session-means")]
+        rows_read = dict(zip(_STAGES, (summary["numInputRows"] for summary in summaries), strict=False))
+        lag = max(self._summary(f"source-{origin}")["median_lag"] for origin in source.ORIGINS)
         never_departed = int(every["departed"].isna().sum())
         return Outcome(
             days=self._options.days,
@@ -223,16 +217,9 @@ class _Flow:
             late=sum(summary["late"] for summary in summaries),
             unreadable=sum(summary["unreadable"] + summary["unreadable_marks"] for summary in summaries),
             records={topic: watch.records(topic) for topic in _STAGES},
-            rows_read=None
-            if self._crashes
-            else {
-                topic: summary["numInputRows"]
-                for topic, summary in zip((source.TOPIC, aircraft_sessions.TOPIC), summaries, strict=True)
-            },
+            rows_read=None if self._crashes else rows_read,
             crashes=self._crashes,
-            lag_hours=round(
-                max(self._summary(f"source-{origin}")["median_lag"] for origin in source.ORIGINS) / _HOUR, 1
-            ),
+            lag_hours=round(lag / _HOUR, 1),
             guesses=guesses,
             seconds=0,
             picture=str(self._options.directory / "demo.png"),

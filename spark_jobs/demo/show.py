@@ -12,7 +12,7 @@ from floodmark.spark_jobs.demo.run import Moment
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 _HOUR: Final = 3_600_000
@@ -52,9 +52,7 @@ def _panel(moment: Moment, seconds: float) -> Group:
     title = Text(f"{seconds:4.0f} s  {moment.doing}", style="bold")
     if not moment.counts:
         return Group(title)
-    table = Table(box=None, padding=(0, 2))
-    for column in ("topic", "records", "", "watermark"):
-        table.add_column(column, justify="right" if column == "records" else "left")
+    table = Table("topic", Column("records", justify="right"), "", "watermark", box=None, padding=(0, 2))
     flights = next(iter(moment.counts.values()))
     for number, (topic, count) in enumerate(moment.counts.items()):
         bar: ProgressBar | str = ProgressBar(total=moment.total, completed=flights, width=30) if number == 0 else ""
@@ -78,16 +76,19 @@ def results_table(outcome: Outcome) -> Table:
     table = Table(title="Aircraft sessions per day", title_justify="left", box=None, padding=(0, 2))
     for column in ("day", "sessions", "flights", "mean length"):
         table.add_column(column, justify="left" if column == "day" else "right")
-    rows = outcome.results.to_dict("records")
-    shown = rows if len(rows) <= 2 * _EDGE + 1 else [*rows[:_EDGE], None, *rows[-_EDGE:]]
-    for row in shown:
-        if row is None:
-            table.add_row("...", "", "", "")
-        else:
-            hours = f"{row['mean_length'] / _HOUR:.2f} h"
-            table.add_row(
-                f"{to_datetime(row['window_start']):%Y-%m-%d}", f"{row['sessions']:,}", f"{row['flights']:,}", hours
-            )
+    rows = [
+        (
+            f"{to_datetime(day['window_start']):%Y-%m-%d}",
+            f"{day['sessions']:,}",
+            f"{day['flights']:,}",
+            f"{day['mean_length'] / _HOUR:.2f} h",
+        )
+        for day in outcome.results.to_dict("records")
+    ]
+    if len(rows) > 2 * _EDGE + 1:
+        rows[_EDGE:-_EDGE] = [("...", "", "", "")]
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

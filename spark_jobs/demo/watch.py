@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -11,13 +10,8 @@ from floodmark.schemas.classify import Data
 from floodmark.schemas.codec import AvroCodec
 from floodmark.schemas.timestamps import END_OF_TIME
 
-
-@dataclass(slots=True)
-class Line:
-    """A watermark over processing time: seconds since the start, epoch milliseconds."""
-
-    seconds: list[float] = field(default_factory=list)
-    watermarks: list[int] = field(default_factory=list)
+Line = list[tuple[float, int]]
+"""A watermark over processing time: seconds since the start, epoch milliseconds."""
 
 
 class Watch:
@@ -31,8 +25,8 @@ class Watch:
 
     def __init__(self, config: Mapping[str, Any], codecs: Mapping[str, AvroCodec], clock: tuple[str, str]) -> None:
         self.observer = Observer(config, list(codecs))
-        self.lines = {topic: Line() for topic in codecs}
-        self.present = Line()
+        self.lines: dict[str, Line] = {topic: [] for topic in codecs}
+        self.present: Line = []
         self._codecs = codecs
         self._clock = clock
         self._rows: dict[str, list[dict[str, Any]]] = {topic: [] for topic in codecs}
@@ -49,14 +43,12 @@ class Watch:
                 if record.topic == clock_topic:
                     self._now = max(self._now, row[clock_field])
         seconds = time.monotonic() - self._began
-        if self._now and (not self.present.watermarks or self._now > self.present.watermarks[-1]):
-            self.present.seconds.append(seconds)
-            self.present.watermarks.append(self._now)
+        if self._now and (not self.present or self._now > self.present[-1][1]):
+            self.present.append((seconds, self._now))
         for topic, tracker in self.observer.trackers.items():
             moved = tracker.advance()
             if moved is not None and moved != END_OF_TIME:
-                self.lines[topic].seconds.append(seconds)
-                self.lines[topic].watermarks.append(moved)
+                self.lines[topic].append((seconds, moved))
 
     def rows(self, topic: str) -> pd.DataFrame:
         """Return the data of a topic, in the order it was read."""
