@@ -153,11 +153,9 @@ class AtLeastOnceSink(_KafkaSink):
 
     @override
     def commit(self, batch_id: int, marks: Marks) -> None:
-        for topic, partition, key, value, headers in self._late_records():
+        marked = ((self._topic, partition, *mark_record(mark)) for partition, mark in marks)
+        for topic, partition, key, value, headers in (*self._late_records(), *marked):
             send(self._producer, topic, value, key, partition, headers=headers)
-        for partition, mark in marks:
-            key, value, headers = mark_record(mark)
-            send(self._producer, self._topic, value, key, partition, headers=headers)
         left = self._producer.flush(_TIMEOUT)
         if left:
             reason = f"no acknowledgement within {_TIMEOUT} s"
@@ -196,9 +194,6 @@ class ExactlyOnceSink(_KafkaSink):
     @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         table = frame.select("key", "value").toArrow()
-        if self.is_there(batch_id):
-            self._rows = []
-            return
         partitions = self.partitions() or 1
         keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
         self._rows = [(self._place(key, partitions), key, value) for key, value in zip(keys, values, strict=True)]

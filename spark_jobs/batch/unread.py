@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from floodmark.producers.clients.admin import Config, begin_offsets, end_offsets
+from floodmark.producers.clients.admin import Config, offset_bounds
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data
 from floodmark.schemas.errors import UnreadInputError
@@ -28,10 +28,9 @@ def refuse_unread(job: str, inputs: Mapping[str, Config], offsets: Offsets) -> N
     """
     count, looked, places = 0, 0, []
     for topic, config in inputs.items():
-        read, begins = offsets.get(topic) or {}, begin_offsets(config, [topic])
-        ends = {(topic, number): end for number, end in end_offsets(config, topic).items()}
-        starts = {place: max(read.get(str(place[1]), 0), begins.get(place, 0)) for place in ends}
-        starts = {place: start for place, start in starts.items() if start < ends[place]}
+        read, bounds = offsets.get(topic) or {}, offset_bounds(config, topic)
+        starts = {place: max(read.get(str(place[1]), 0), begin) for place, (begin, _) in bounds.items()}
+        ends = {place: end for place, (_, end) in bounds.items()}
         first: dict[int, int] = {}
         for record in islice(read_until_end(config, starts, ends), _MOST - looked):
             looked += 1

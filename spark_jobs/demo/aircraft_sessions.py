@@ -8,9 +8,8 @@ import typer
 from floodmark.producers.cli.options import run_command
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.demo.schemas import load_schema
-from floodmark.spark_jobs.demo.stage import run_stage
+from floodmark.spark_jobs.demo.stage import PRINTED, run_to_end
 from floodmark.spark_jobs.formats.values import avro
-from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.read import read
 from floodmark.spark_jobs.session import local_session
 from floodmark.spark_jobs.write import write
@@ -24,18 +23,13 @@ GAP: Final = timedelta(hours=5)
 def sessions(flights: DataFrame, gap: timedelta) -> DataFrame:
     """Return a row for each session: aircraft, started, ended (last departure plus the gap), length, flights."""
     window = F.session_window("departed", f"{milliseconds(gap)} milliseconds")
-    return (
-        flights.groupBy("aircraft", window)
-        .agg(F.count(F.lit(1)).alias("flights"))
-        .select(
-            "aircraft",
-            F.col("session_window.start").alias("started"),
-            F.col("session_window.end").alias("ended"),
-            (F.unix_millis("session_window.end") - F.unix_millis("session_window.start") - milliseconds(gap)).alias(
-                "length"
-            ),
-            "flights",
-        )
+    counted = flights.groupBy("aircraft", window).agg(F.count("*").alias("flights"))
+    return counted.selectExpr(
+        "aircraft",
+        "session_window.start AS started",
+        "session_window.end AS ended",
+        f"unix_millis(session_window.end) - unix_millis(session_window.start) - {milliseconds(gap)} AS length",
+        "flights",
     )
 
 
@@ -55,17 +49,16 @@ def main(
         event_time="departed",
         bootstrap_servers=bootstrap_servers,
     )
-    run_stage(
-        lambda report: write(
-            sessions(flights, timedelta(hours=gap_hours)),
-            topic=topic,
-            value=avro(load_schema("aircraft_session")),
-            key="aircraft",
-            event_time="ended",
-            checkpoint_location=str(checkpoint_location),
-            options=WriteOptions(on_batch=report),
-        )
+    job = write(
+        sessions(flights, timedelta(hours=gap_hours)),
+        topic=topic,
+        value=avro(load_schema("aircraft_session")),
+        key="aircraft",
+        event_time="ended",
+        checkpoint_location=str(checkpoint_location),
+        options=PRINTED,
     )
+    run_to_end(job)
 
 
 if __name__ == "__main__":

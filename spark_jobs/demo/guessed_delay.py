@@ -24,14 +24,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 def _start(
     spark: SparkSession, servers: str, topic: str, guess: str, gap: timedelta, batch_size: int, work: Path
 ) -> tuple[StreamingQuery, list[pd.DataFrame]]:
-    kafka = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", batch_size)
-        .load()
-    )
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+    kafka = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=batch_size).load()
     data = kafka.where(~F.startswith(F.col("key"), F.lit(KEY_PREFIX)))
     flights = data.select(avro(load_schema("flight")).decode(F.col("value")).alias("value")).select("value.*")
     out: list[pd.DataFrame] = []

@@ -8,9 +8,8 @@ import typer
 from floodmark.producers.cli.options import run_command
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.demo.schemas import load_schema
-from floodmark.spark_jobs.demo.stage import run_stage
+from floodmark.spark_jobs.demo.stage import PRINTED, run_to_end
 from floodmark.spark_jobs.formats.values import avro
-from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.read import read
 from floodmark.spark_jobs.session import local_session
 from floodmark.spark_jobs.write import write
@@ -23,21 +22,13 @@ WINDOW: Final = timedelta(days=1)
 
 def means(sessions: DataFrame, window: timedelta = WINDOW) -> DataFrame:
     """Return window_start, window_end, sessions, flights, mean_length for each window in which a session ended."""
-    return (
-        sessions.groupBy(F.window("ended", f"{milliseconds(window)} milliseconds"))
-        .agg(
-            F.count(F.lit(1)).alias("sessions"),
-            F.sum("flights").alias("flights"),
-            F.avg("length").alias("mean_length"),
-        )
-        .select(
-            F.col("window.start").alias("window_start"),
-            F.col("window.end").alias("window_end"),
-            "sessions",
-            "flights",
-            "mean_length",
-        )
+    counted = sessions.groupBy(F.window("ended", f"{milliseconds(window)} milliseconds")).agg(
+        F.count("*").alias("sessions"),
+        F.sum("flights").alias("flights"),
+        F.avg("length").alias("mean_length"),
     )
+    times = ("window.start AS window_start", "window.end AS window_end")
+    return counted.selectExpr(*times, "sessions", "flights", "mean_length")
 
 
 def main(
@@ -55,16 +46,15 @@ def main(
         event_time="ended",
         bootstrap_servers=bootstrap_servers,
     )
-    run_stage(
-        lambda report: write(
-            means(sessions),
-            topic=topic,
-            value=avro(load_schema("session_mean")),
-            event_time="window_end",
-            checkpoint_location=str(checkpoint_location),
-            options=WriteOptions(on_batch=report),
-        )
+    job = write(
+        means(sessions),
+        topic=topic,
+        value=avro(load_schema("session_mean")),
+        event_time="window_end",
+        checkpoint_location=str(checkpoint_location),
+        options=PRINTED,
     )
+    run_to_end(job)
 
 
 if __name__ == "__main__":

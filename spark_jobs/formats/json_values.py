@@ -46,7 +46,7 @@ class _Json(Format):
     @override
     def decode(self, value: Column) -> Column:
         text = F.rtrim(F.try_validate_utf8(value.cast("string")), F.lit(" \t\r\n"))
-        wire = StructType([*_as_text(self._schema), StructField(_MALFORMED, StringType())])
+        wire = StructType([*_with_text(self._schema), StructField(_MALFORMED, StringType())])
         # Spark ignores what stands behind an object, and reads `null` as an object without fields.
         whole = F.when(F.endswith(text, F.lit("}")), text)
         parsed = F.from_json(whole, wire, {"columnNameOfCorruptRecord": _MALFORMED})
@@ -101,17 +101,15 @@ class _Json(Format):
         return F.unix_millis(column) if self._unit == "ms" else F.unix_micros(column)
 
 
-def _as_text(schema: StructType) -> StructType:
+def _with_text(schema: StructType) -> StructType:
     """Return the schema with its timestamps as text; those within arrays and maps stay Spark's."""
-    fields = []
-    for field in schema:
-        kind = field.dataType
-        if isinstance(kind, StructType):
-            kind = _as_text(kind)
-        elif isinstance(kind, TimestampType):
-            kind = StringType()
-        fields.append(StructField(field.name, kind))
-    return StructType(fields)
+    return StructType([StructField(field.name, _as_text(field.dataType)) for field in schema])
+
+
+def _as_text(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return _with_text(kind)
+    return StringType() if isinstance(kind, TimestampType) else kind
 
 
 def _holds_times(kind: DataType, *, within: bool = False) -> bool:
