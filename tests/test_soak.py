@@ -12,17 +12,7 @@ from datetime import timedelta
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import pytest
-from floodmark.producers import (
-    TimePolicy,
-    adaptive,
-    ascending,
-    bounded_out_of_orderness,
-    explicit,
-    ingress,
-    percentile,
-    punctuated,
-    with_idleness,
-)
+from floodmark.producers import TimePolicy, adaptive, percentile, with_idleness
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.input_partition import ByPolicy
 from floodmark.producers.strategies.emitter import Emitter
@@ -34,17 +24,12 @@ from floodmark.schemas.checker import Checker
 from floodmark.schemas.classify import Mark, Sorter, classify, mark_record
 from floodmark.schemas.completeness.reader import Reader
 from floodmark.schemas.counts import RecordCounts
+from support.strategies import MS, one_of_each
 
-MS = timedelta(milliseconds=1)
 SAMPLES = 40
 SLACK = 4_096
 """Bytes: numbers get longer, and dictionaries round up."""
-STRATEGIES = {
-    "ascending": ascending(),
-    "bounded": bounded_out_of_orderness(50 * MS),
-    "explicit": explicit(),
-    "ingress": ingress(),
-    "punctuated": punctuated(lambda value: int(value) if value else None),
+STRATEGIES = one_of_each(50 * MS) | {
     "percentile": percentile(500 * MS),
     "adaptive": with_idleness(adaptive(0.99), 10 * MS),
 }

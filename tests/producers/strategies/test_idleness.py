@@ -3,32 +3,15 @@
 from datetime import timedelta
 
 import pytest
-from floodmark.producers import (
-    adaptive,
-    ascending,
-    bounded_out_of_orderness,
-    explicit,
-    ingress,
-    percentile,
-    punctuated,
-    with_idleness,
-)
+from floodmark.producers import ascending, explicit, with_idleness
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Status
 from floodmark.schemas.errors import UsageError
+from support.strategies import MS, one_of_each
 
-MS = timedelta(milliseconds=1)
 SECOND = timedelta(seconds=1)
-ALL = {
-    "ascending": ascending(),
-    "bounded": bounded_out_of_orderness(SECOND),
-    "explicit": explicit(),
-    "ingress": ingress(),
-    "punctuated": punctuated(lambda value: int(value) if value else None),
-    "percentile": percentile(SECOND),
-    "adaptive": adaptive(),
-}
+ALL = one_of_each(SECOND)
 
 
 def use(generator):

@@ -2,32 +2,17 @@
 
 import json
 import random
-from datetime import timedelta
 
 import pytest
-from floodmark.producers import (
-    adaptive,
-    ascending,
-    bounded_out_of_orderness,
-    explicit,
-    ingress,
-    percentile,
-    punctuated,
-    with_idleness,
-)
+from floodmark.producers import adaptive, percentile, with_idleness
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.strategies import MS, one_of_each
 
-MS = timedelta(milliseconds=1)
-STRATEGIES = {
-    "ascending": ascending(),
-    "bounded": bounded_out_of_orderness(5 * MS),
-    "explicit": explicit(),
-    "ingress": ingress(),
-    "punctuated": punctuated(lambda value: int(value) if value else None),
+STRATEGIES = one_of_each(5 * MS) | {
     "percentile": percentile(5_000 * MS, (10, 33, 66, 100)),
     "adaptive": adaptive(0.9, margin=1),
 }
