@@ -12,25 +12,16 @@ from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
 
-EVENT = {
-    "type": "record",
-    "name": "Event",
-    "fields": [
-        {"name": "user", "type": "string"},
-        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}]},
-    ],
-}
-COUNT = {
-    "type": "record",
-    "name": "Count",
-    "fields": [
-        {"name": "user", "type": "string"},
-        {"name": "ended", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "n", "type": "long"},
-    ],
-}
+TIME = {"type": "long", "logicalType": "timestamp-millis"}
 
 
+def record_schema(name: str, **types: Any) -> dict[str, Any]:  # Avro's types
+    """Return the Avro schema of a record with fields of these types."""
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in types.items()]}
+
+
+EVENT = record_schema("Event", user="string", at=["null", TIME])
+COUNT = record_schema("Count", user="string", ended=TIME, n="long")
 events = AvroCodec(without_logical_types(EVENT))
 counts = AvroCodec(without_logical_types(COUNT))
 

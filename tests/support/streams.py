@@ -16,17 +16,9 @@ from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, encode_watermark, mark_key
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.records import FORMAT_VERSION, HEADER
-from support.harness import until
+from support.harness import TIME, record_schema, until
 
-ROW = {
-    "type": "record",
-    "name": "Row",
-    "fields": [
-        {"name": "k", "type": "string"},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "n", "type": "long"},
-    ],
-}
+ROW = record_schema("Row", k="string", at=TIME, n="long")
 """What stands in all topics, in and out."""
 
 _codec = AvroCodec(without_logical_types(ROW))
