@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership
@@ -11,7 +11,6 @@ from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
 from floodmark.spark_jobs.reading.security import Client
 
-MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 Delivery = Literal["exactly-once", "at-least-once"]
 
 
@@ -43,7 +42,7 @@ class ReadOptions:
 
     client: Client | None = field(default=None, repr=False)  # may hold secrets, as the options
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    max_offsets_per_trigger: int | None = MAX_OFFSETS_PER_TRIGGER
+    max_offsets_per_trigger: int | None = 1_000_000
     adjusted: str | None = None
     substream: str | None = None
     percentile: int | None = None

@@ -154,7 +154,7 @@ class BatchHandler:
         results = engine.results(batch_watermark, progress.next_watermark)
         late_watermark = batch_watermark if results.passes_late else engine.late_watermark
         counts["late"] = late.count_and_route(job, spark, observed, late_watermark, self._sink)
-        self._check(progress, batch_id, observed, passes_late=results.passes_late, batch_watermark=batch_watermark)
+        self._check(batch_id, observed, passes_late=results.passes_late, batch_watermark=batch_watermark)
         hold = milliseconds(self._settings.hold)
         output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
         require_usable(job, progress, self._specs)
@@ -181,9 +181,7 @@ class BatchHandler:
             **counts,
         )
 
-    def _check(
-        self, progress: Progress, batch_id: int, observed: Observed, *, passes_late: bool, batch_watermark: int | None
-    ) -> None:
+    def _check(self, batch_id: int, observed: Observed, *, passes_late: bool, batch_watermark: int | None) -> None:
         """Refuse rows that would break what was promised, before anything of the batch is durable.
 
         Late input that operators let pass is excused: that promise was broken before it came here, and is counted.
@@ -192,7 +190,7 @@ class BatchHandler:
         passed = any(spec.late is None and found.is_late(batch_watermark) for spec, found in observed.inputs)
         if not passed:
             require_shift(self.identity.job, self._settings.derived, observed.metrics, batch_watermark)
-        observed.output.check(self.identity, batch_id, None if passes_late and passed else progress.output)
+        observed.output.check(self.identity, batch_id, None if passes_late and passed else self.progress.output)
 
     def close(self) -> None:
         """Let go of the sink's clients."""

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -131,64 +131,62 @@ def _refuse_used_topics(config: dict[str, str]) -> None:
         raise UsageError(reason=f"topics {', '.join(sorted(used))} exist already; delete them, or use another cluster")
 
 
+@dataclass(slots=True)
 class _Flow:
     """The steps of one run."""
 
-    def __init__(
-        self, options: Options, watch: Watch, children: Children, total: int, show: Callable[[Moment], None]
-    ) -> None:
-        self._options = options
-        self._watch = watch
-        self._children = children
-        self._total = total
-        self._show = show
-        self._deadline = time.monotonic() + options.timeout
-        self._crashes = 0
+    options: Options
+    watch: Watch
+    children: Children
+    total: int
+    show: Callable[[Moment], None]
+    crashes: int = 0
+    began: float = field(default_factory=time.monotonic)
 
     def stream(self) -> None:
         """Run sources and jobs until the results are complete."""
-        checkpoints = self._options.directory / "checkpoints"
-        gap_hours = self._options.gap / timedelta(hours=1)
-        first = self._children.start(
+        checkpoints = self.options.directory / "checkpoints"
+        gap_hours = self.options.gap / timedelta(hours=1)
+        first = self.children.start(
             "aircraft-sessions",
             aircraft_sessions.__name__,
             checkpoint_location=checkpoints / "aircraft-sessions",
             gap_hours=gap_hours,
         )
-        second = self._children.start(
+        second = self.children.start(
             "session-means", session_means.__name__, checkpoint_location=checkpoints / "session-means"
         )
-        start_file = self._options.directory / "start"
+        start_file = self.options.directory / "start"
         for origin in source.ORIGINS:
-            self._children.start(
+            self.children.start(
                 f"source-{origin}",
                 source.__name__,
                 origin=origin,
-                days=self._options.days,
-                seconds=self._options.duration,
+                days=self.options.days,
+                seconds=self.options.duration,
                 start_file=start_file,
             )
         # The first batch of a Spark job costs seconds: let both jobs have theirs over the sources' first marks.
         self._until(lambda: len(first.lines()) > 1 and len(second.lines()) > 1, "starting two Spark jobs")
         start_file.write_text(f"{time.time() + 1}\n", encoding="ascii")
-        if self._options.crash:
+        if self.options.crash:
             for child, share in ((first, 0.4), (second, 0.6)):
-                self._until(partial(self._has_written, int(share * self._total)), "streaming")
+                self._until(partial(self._has_written, int(share * self.total)), "streaming")
                 child.crash()
-                self._crashes += 1
-        self._until(lambda: self._watch.ended(session_means.TOPIC), "streaming")
-        self._until(self._children.check, "stopping the jobs")
+                self.crashes += 1
+        self._until(lambda: self.watch.ended(session_means.TOPIC), "streaming")
+        self._until(self.children.check, "stopping the jobs")
 
     def guess(self) -> list[Guess]:
         """Run plain ``withWatermark`` over the same topic."""
-        child = self._children.start(
+        child = self.children.start(
             "guessed-delay",
             guessed_delay.__name__,
-            work=self._options.directory / "guesses",
+            work=self.options.directory / "guesses",
             guess=[SHORT_GUESS, LONG_GUESS],
-            gap_hours=self._options.gap / timedelta(hours=1),
-            days=self._options.days,
-            batches=[min(160, max(40, self._options.days)), 8],
+            gap_hours=self.options.gap / timedelta(hours=1),
+            days=self.options.days,
+            batches=[min(160, max(40, self.options.days)), 8],
         )
         self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
         found = [json.loads(line) for line in child.lines()]
@@ -196,9 +194,9 @@ class _Flow:
 
     def compare(self, every: pd.DataFrame, landed: pd.DataFrame, guesses: list[Guess]) -> Outcome:
         """Compare the stream with the batch computation."""
-        self._show(self._moment("comparing with a batch computation"))
-        watch = self._watch
-        truth = batch.sessions(landed, self._options.gap)
+        self.show(self._moment("comparing with a batch computation"))
+        watch = self.watch
+        truth = batch.sessions(landed, self.options.gap)
         means = batch.means(truth, session_means.WINDOW)
         streamed = watch.rows(session_means.TOPIC).sort_values("window_start").reset_index(drop=True)
         summaries = [self._summary(name) for name in ("aircraft-sessions", "session-means")]
@@ -206,7 +204,7 @@ class _Flow:
         lag = max(self._summary(f"source-{origin}")["median_lag"] for origin in source.ORIGINS)
         never_departed = int(every["departed"].isna().sum())
         return Outcome(
-            days=self._options.days,
+            days=self.options.days,
             flights=len(landed),
             cancelled=never_departed,
             lost=len(every) - len(landed) - never_departed,
@@ -217,30 +215,30 @@ class _Flow:
             late=sum(summary["late"] for summary in summaries),
             unreadable=sum(summary["unreadable"] + summary["unreadable_marks"] for summary in summaries),
             records={topic: watch.records(topic) for topic in _STAGES},
-            rows_read=None if self._crashes else rows_read,
-            crashes=self._crashes,
+            rows_read=None if self.crashes else rows_read,
+            crashes=self.crashes,
             lag_hours=round(lag / _HOUR, 1),
             guesses=guesses,
             seconds=0,
-            picture=str(self._options.directory / "demo.png"),
+            picture=str(self.options.directory / "demo.png"),
             results=streamed,
         )
 
     def _has_written(self, flights: int) -> bool:
-        return self._watch.count(source.TOPIC) >= flights
+        return self.watch.count(source.TOPIC) >= flights
 
     def _summary(self, child: str) -> dict[str, Any]:
-        return dict(json.loads(self._children.all[child].lines()[-1]))
+        return dict(json.loads(self.children.all[child].lines()[-1]))
 
     def _until(self, condition: Callable[[], bool], doing: str) -> None:
         while not condition():
-            self._children.check()
-            self._watch.poll()
+            self.children.check()
+            self.watch.poll()
             moment = self._moment(doing)
-            self._show(moment)
-            if time.monotonic() > self._deadline:
-                raise DeadlineError(what=f"the demo ({doing})", seconds=self._options.timeout, last_seen=moment.counts)
+            self.show(moment)
+            if time.monotonic() - self.began > self.options.timeout:
+                raise DeadlineError(what=f"the demo ({doing})", seconds=self.options.timeout, last_seen=moment.counts)
 
     def _moment(self, doing: str) -> Moment:
-        counts = {topic: self._watch.count(topic) for topic in _STAGES}
-        return Moment(doing, self._total, counts, {topic: self._watch.watermark(topic) for topic in _STAGES})
+        counts = {topic: self.watch.count(topic) for topic in _STAGES}
+        return Moment(doing, self.total, counts, {topic: self.watch.watermark(topic) for topic in _STAGES})

@@ -73,9 +73,8 @@ def when(watermark: int | None) -> str:
 
 def results_table(outcome: Outcome) -> Table:
     """Return the results: all windows of a short run, the first and last ones of a long one."""
-    table = Table(title="Aircraft sessions per day", title_justify="left", box=None, padding=(0, 2))
-    for column in ("day", "sessions", "flights", "mean length"):
-        table.add_column(column, justify="left" if column == "day" else "right")
+    numbers = (Column(name, justify="right") for name in ("sessions", "flights", "mean length"))
+    table = Table("day", *numbers, title="Aircraft sessions per day", title_justify="left", box=None, padding=(0, 2))
     rows = [
         (
             f"{to_datetime(day['window_start']):%Y-%m-%d}",
