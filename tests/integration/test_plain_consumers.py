@@ -61,9 +61,9 @@ def test_the_console_consumer(kafka, topic, tmp_path):
         "org.apache.kafka.tools.consumer.ConsoleConsumer", *options, log=log, modules=["kafka-tools"]
     ) as process:
         until(lambda: process.poll() is not None or log.read_bytes().count(b"line ") >= len(LINES), "all lines", 60)
-    said = log.read_bytes()
-    assert all(b"\tk%d\tline %d\n" % (number, number) in said for number in range(50))
-    assert b"floodmark:1\t__floodmark__/web\t" in said
+    printed = log.read_bytes()
+    assert all(b"\tk%d\tline %d\n" % (number, number) in printed for number in range(50))
+    assert b"floodmark:1\t__floodmark__/web\t" in printed
 
 
 @pytest.mark.kafka

@@ -111,8 +111,8 @@ def test_two_stages_in_containers_equal_a_batch_computation(servers, tmp_path):
 
             until(ended, "the end of the pipeline", 240)
             until(children.check, "the end of the jobs", 60)
-        told = flights.landed(flights.load(DAYS))
-        sessions = batch.sessions(told, aircraft_sessions.GAP)
+        landed = flights.landed(flights.load(DAYS))
+        sessions = batch.sessions(landed, aircraft_sessions.GAP)
         assert batch.differences(watch.rows(aircraft_sessions.TOPIC), sessions) == 0
         means = batch.means(sessions, timedelta(days=1))
         assert batch.differences(watch.rows(session_means.TOPIC), means) == 0

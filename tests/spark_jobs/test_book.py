@@ -98,8 +98,8 @@ def test_sessions_of_two_platforms_and_their_mean_length(spark, kafka, topic, tm
     for job in jobs:
         job.awaitTermination(_LIMIT)
     rows = [json.loads(value) for value in drain(kafka.config, ended)[0]]
-    told = Counter((row["platform"], row["user"], seconds(row["ended"]), row["length"] // 1000) for row in rows)
-    assert told == Counter(_SESSIONS)
+    written = Counter((row["platform"], row["user"], seconds(row["ended"]), row["length"] // 1000) for row in rows)
+    assert written == Counter(_SESSIONS)
     rows = [json.loads(value) for value in drain(kafka.config, results)[0]]
     assert len(rows) == len(_MEANS)
     assert {seconds(row["ended"]): (row["sessions"], row["mean"] / 1000) for row in rows} == _MEANS

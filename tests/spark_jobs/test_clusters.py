@@ -35,7 +35,7 @@ class GuardedKafka(EmbeddedKafka):
 
     def _properties(self):
         name = "SASL_PLAINTEXT"
-        ours = {
+        settings = {
             "listeners": f"{name}://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self._controller_port}",
             "advertised.listeners": f"{name}://{self.bootstrap_servers}",
             "listener.security.protocol.map": f"{name}:{name},CONTROLLER:PLAINTEXT",
@@ -44,7 +44,7 @@ class GuardedKafka(EmbeddedKafka):
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{_JAAS} user_us="open";',
         }
-        return super()._properties() + "".join(f"{key}={value}\n" for key, value in ours.items())
+        return super()._properties() + "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 @pytest.fixture(scope="module")

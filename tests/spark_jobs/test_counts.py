@@ -44,11 +44,11 @@ def send(producer, topic, *log, partition=0):
             producer.produce(topic, key=mark_key(entry.source), value=value, partition=partition)
 
 
-def said(sequence, records, **more):
+def counting_mark(sequence, records, **more):
     return replace(mark("a", 0, sequence, **more), records=records)
 
 
-def told(batches):
+def discrepancies(batches):
     return [
         (one.kind, one.partition, one.after, one.before, one.source, one.records)
         for batch in batches
@@ -67,21 +67,30 @@ def finish(job):
 def test_lost_and_doubled_rows_and_missing_marks_are_told_with_their_place_across_a_restart(kafka, topic, counting):
     target = topic(2)
     producer = Producer(kafka.config)
-    send(producer, target, said(0, 0, partitions=2), 10, 11, said(1, 3, partitions=2), 12, said(2, 4, partitions=2))
-    send(producer, target, said(0, 0, partitions=2), 10, 10, said(1, 1, partitions=2), partition=1)
+    send(
+        producer,
+        target,
+        counting_mark(0, 0, partitions=2),
+        10,
+        11,
+        counting_mark(1, 3, partitions=2),
+        12,
+        counting_mark(2, 4, partitions=2),
+    )
+    send(producer, target, counting_mark(0, 0, partitions=2), 10, 10, counting_mark(1, 1, partitions=2), partition=1)
     producer.flush(30)
     job = counting(target, max_offsets_per_trigger=5)
     finish(job)
-    first = told(counting.batches)
+    first = discrepancies(counting.batches)
     assert sorted(first) == [(Mismatch.LOST, 0, 0, 3, "a", 1), (Mismatch.SURPLUS, 1, 0, 3, "a", 1)]
     assert (job.counts["lost"], job.counts["surplus"]) == (1, 1)
 
-    send(producer, target, 13, said(3, 5, partitions=2), said(5, 5, partitions=2))
-    send(producer, target, 14, said(2, 3, partitions=2), partition=1)
+    send(producer, target, 13, counting_mark(3, 5, partitions=2), counting_mark(5, 5, partitions=2))
+    send(producer, target, 14, counting_mark(2, 3, partitions=2), partition=1)
     producer.flush(30)
     job = counting(target)
     finish(job)
-    assert told(counting.batches)[2:] == [
+    assert discrepancies(counting.batches)[2:] == [
         (Mismatch.GAP, 0, 7, 8, "a", 1),
         (Mismatch.LOST, 1, 3, 5, "a", 1),
     ]
@@ -102,17 +111,17 @@ def test_holes_of_transactions_are_no_loss_and_hide_none(kafka, topic, counting)
         producer.flush(30)
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
 
-    transact(said(0, 0), 10, 11, said(1, 2))
+    transact(counting_mark(0, 0), 10, 11, counting_mark(1, 2))
     transact(98, 99, commit=False)
-    transact(12, said(2, 3))
-    transact(13, said(3, 4))
+    transact(12, counting_mark(2, 3))
+    transact(13, counting_mark(3, 4))
     job = counting(target)
     finish(job)
-    assert told(counting.batches) == []
-    transact(14, said(4, 6))
+    assert discrepancies(counting.batches) == []
+    transact(14, counting_mark(4, 6))
     job = counting(target)
     finish(job)
-    assert [(discord, records) for discord, *_, records in told(counting.batches)] == [(Mismatch.LOST, 1)]
+    assert [(discord, records) for discord, *_, records in discrepancies(counting.batches)] == [(Mismatch.LOST, 1)]
 
 
 def test_a_chain_has_every_row(kafka, topic, counting):
@@ -121,31 +130,31 @@ def test_a_chain_has_every_row(kafka, topic, counting):
     Stream.seeded(3, sources=3).produce(kafka.config, target)
     job = counting(target, max_offsets_per_trigger=100)
     job.awaitTermination(90)
-    assert told(counting.batches) == []
+    assert discrepancies(counting.batches) == []
     assert len(counting.batches) > 3
 
 
 def test_a_compacted_topic_is_not_judged(kafka, counting):
     create_topics(kafka.config, {"compacted-input": 1}, {"cleanup.policy": "compact"})
     producer = Producer(kafka.config)
-    send(producer, "compacted-input", said(0, 7))
+    send(producer, "compacted-input", counting_mark(0, 7))
     producer.flush(30)
     finish(counting("compacted-input"))
-    assert told(counting.batches) == []
+    assert discrepancies(counting.batches) == []
 
 
 def test_a_topic_whose_beginning_is_gone_is_judged_from_there(kafka, topic, counting):
     target = topic(1)
-    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as source:
         for time in range(20):
-            ours.produce(events.encode({"user": "u", "at": time}), event_time=time)
-        ours.flush()
+            source.produce(events.encode({"user": "u", "at": time}), event_time=time)
+        source.flush()
         admin = AdminClient(kafka.config)
         for future in admin.delete_records([TopicPartition(target, 0, 9)]).values():
             future.result(30)
         job = counting(target)
         job.processAllAvailable(90)
-        ours.produce(events.encode({"user": "u", "at": 30}), event_time=30)
-        ours.end()
+        source.produce(events.encode({"user": "u", "at": 30}), event_time=30)
+        source.end()
         job.awaitTermination(90)
-    assert told(counting.batches) == []
+    assert discrepancies(counting.batches) == []

@@ -25,9 +25,9 @@ def test_tasks_that_run_again_are_counted_once(kafka, topic, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert marker.exists(), "no executor was lost"
-    told = json.loads(done.stdout.splitlines()[-1])
-    counts = told["counts"]
+    report = json.loads(done.stdout.splitlines()[-1])
+    counts = report["counts"]
     assert counts["records"] - counts["marks"] == stream.size
     assert [counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
     assert "replayed" not in counts, "no mark was taken in twice"
-    assert Counter({(user, ended): n for user, ended, n in told["found"]}) == stream.windows(WIDTH)
+    assert Counter({(user, ended): n for user, ended, n in report["found"]}) == stream.windows(WIDTH)

@@ -131,10 +131,10 @@ def test_no_window_comes_behind_the_mark_that_completes_it(kafka, topic, source,
 )
 def test_when_a_window_closes(kafka, topic, source, checkpoint, windows_close, watermark, closed):
     given, out = topic(1), topic(1)
-    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit())
-    ours.produce(events.encode({"user": "u", "at": 5}), event_time=5)
-    ours.advance(watermark)
-    ours.flush()
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit())
+    upstream.produce(events.encode({"user": "u", "at": 5}), event_time=5)
+    upstream.advance(watermark)
+    upstream.flush()
     rows = []
     job = counted(
         windowed(source(given)), out, checkpoint, windows_close=windows_close, on_batch=lambda b: rows.append(b.rows)
@@ -152,17 +152,17 @@ def test_a_row_at_exactly_the_watermark_is_no_late_row_by_default(
 ):
     """DropDuplicates works on raw event times: Spark's own filter drops a row at exactly its watermark."""
     given, out = topic(1), topic(1)
-    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit())
-    ours.advance(1_000)
-    ours.flush()
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit())
+    upstream.advance(1_000)
+    upstream.flush()
     unique = (
         source(given).dropDuplicates(["user", "at"]).select("user", F.col("at").alias("ended"), F.lit(1).alias("n"))
     )
     job = counted(unique.withColumn("n", F.col("n").cast("long")), out, checkpoint, windows_close=windows_close)
     job.processAllAvailable(_LIMIT)
     until(lambda: job.watermark == 1_000, "the watermark")
-    ours.produce(events.encode({"user": "u", "at": 1_000}), event_time=1_000)
-    ours.end()
+    upstream.produce(events.encode({"user": "u", "at": 1_000}), event_time=1_000)
+    upstream.end()
     job.awaitTermination(_LIMIT)
     assert len(drain(kafka.config, out)[0]) == kept
     assert job.counts["late"] == 0
@@ -191,16 +191,16 @@ def test_two_topics_wait_for_the_slower_one(kafka, topic, source, checkpoint):
 @pytest.mark.every_spark
 def test_late_rows_are_counted_exactly(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
     for event_time in (5_000, 25_000):
-        ours.produce(events.encode({"user": "u", "at": event_time}), event_time=event_time)
-        ours.flush()
+        upstream.produce(events.encode({"user": "u", "at": event_time}), event_time=event_time)
+        upstream.flush()
     job = counted(windowed(source(given)), out, checkpoint)
     until(lambda: job.watermark == 25_000, "the watermark")
     job.processAllAvailable(_LIMIT)
     for event_time in (24_999, 6_000, 25_000, 7_000):
-        ours.produce(events.encode({"user": "u", "at": event_time}), event_time=event_time)
-    ours.end()
+        upstream.produce(events.encode({"user": "u", "at": event_time}), event_time=event_time)
+    upstream.end()
     job.awaitTermination(_LIMIT)
     assert job.counts["late"] == 3
     found = window_counts(drain(kafka.config, out)[0])
@@ -209,17 +209,17 @@ def test_late_rows_are_counted_exactly(kafka, topic, source, checkpoint):
 
 def test_what_cannot_be_read_is_skipped_and_counted(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
-    ours.produce(events.encode({"user": "u", "at": 5}), event_time=5)
-    ours.produce(b"garbage", event_time=6)
-    ours.produce(counts.encode({"user": "u", "ended": 1, "n": 1}), event_time=6)
-    ours.produce(events.encode({"user": "u", "at": None}), event_time=6)
-    ours.produce(None, event_time=6, key="u")
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    upstream.produce(events.encode({"user": "u", "at": 5}), event_time=5)
+    upstream.produce(b"garbage", event_time=6)
+    upstream.produce(counts.encode({"user": "u", "ended": 1, "n": 1}), event_time=6)
+    upstream.produce(events.encode({"user": "u", "at": None}), event_time=6)
+    upstream.produce(None, event_time=6, key="u")
     plain = Producer(kafka.config)
     plain.produce(given, key=mark_key("a"), value=b"garbage")
     plain.produce(given, key=mark_key("b"), value=encode_watermark(mark("c", END_OF_TIME)))
     plain.flush(30)
-    ours.end()
+    upstream.end()
     job = counted(windowed(source(given)), out, checkpoint)
     job.awaitTermination(_LIMIT)
     seen = {
@@ -243,9 +243,9 @@ def test_a_job_without_state_hands_the_watermark_on_at_once(kafka, topic, source
 
 def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
-    ours.produce(events.encode({"user": "u", "at": 5_000}), event_time=5_000)
-    ours.flush()
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    upstream.produce(events.encode({"user": "u", "at": 5_000}), event_time=5_000)
+    upstream.flush()
     options = {"kafka.metadata.max.age.ms": "1000"}
     job = counted(windowed(source(given, source_options=options)), out, checkpoint)
     until(lambda: job.watermark == 5_000, "the first watermark")
@@ -254,12 +254,12 @@ def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, c
         future.result(30)
     until(lambda: len(admin.list_topics(given).topics[given].partitions) == 3, "growth")
     until(lambda: len(admin.list_topics(out).topics[out].partitions) == 2, "growth")
-    ours.flush()
+    upstream.flush()
     for number in range(30):
         event_time = 6_000 + number * 1_000
         value = events.encode({"user": f"u{number}", "at": event_time})
-        ours.produce(value, event_time=event_time, partition=number % 3)
-    ours.end()
+        upstream.produce(value, event_time=event_time, partition=number % 3)
+    upstream.end()
     job.awaitTermination(_LIMIT)
     values, observer = drain(kafka.config, out)
     assert sum(window_counts(values).values()) == 31
@@ -286,11 +286,11 @@ def test_a_function_takes_batches_and_at_least_once_writes_them(kafka, topic, so
 
 def test_json_values_work_the_same(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    ours = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
     for user in ("u", "v"):
-        ours.produce(json.dumps({"user": user, "at": "1970-01-01T00:00:05Z"}).encode(), event_time=5_000)
-    ours.produce(b"{", event_time=5_000)
-    ours.end()
+        upstream.produce(json.dumps({"user": user, "at": "1970-01-01T00:00:05Z"}).encode(), event_time=5_000)
+    upstream.produce(b"{", event_time=5_000)
+    upstream.end()
     rows = source(given, value=formats.json("user STRING, at TIMESTAMP"))
     job = counted(windowed(rows), out, checkpoint, value=formats.json("user STRING, ended TIMESTAMP, n LONG"))
     job.awaitTermination(_LIMIT)

@@ -9,7 +9,7 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong", "said"),
+    ("kind", "wrong", "message"),
     [
         (ReadOptions, {"percentile": 0}, "percentile is 0, expected 1 to 100"),
         (ReadOptions, {"percentile": 101}, "percentile is 101, expected 1 to 100"),
@@ -19,8 +19,8 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
         (WriteOptions, {"windows_close": "before"}, "windows_close is 'before', expected 'after' or 'at'"),
     ],
 )
-def test_an_option_out_of_its_bounds_is_refused_when_it_is_made(kind, wrong, said):
-    with pytest.raises(UsageError, match=said):
+def test_an_option_out_of_its_bounds_is_refused_when_it_is_made(kind, wrong, message):
+    with pytest.raises(UsageError, match=message):
         kind(**wrong)
 
 

@@ -35,6 +35,6 @@ def test_the_demo_refuses_what_it_cannot_do(tmp_path):
 
 def test_help_states_what_the_demo_compares_and_its_options():
     command = [sys.executable, "-m", "floodmark.producers.cli.main", "demo", "--help"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "batch computation" in said
-    assert "--crash" in said
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "batch computation" in text
+    assert "--crash" in text

@@ -109,8 +109,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_watermark_can_drive_is_refused_at_the_start(rows, others, checkpoint, name):
-    query, options, said = REFUSED[name]
-    with pytest.raises(UnsupportedQueryError, match=f"(?s){said}"):
+    query, options, message = REFUSED[name]
+    with pytest.raises(UnsupportedQueryError, match=f"(?s){message}"):
         write(query(rows, others), writer=keep([]), job="j", checkpoint_location=checkpoint, **options)
     assert not Path(checkpoint).exists()
 

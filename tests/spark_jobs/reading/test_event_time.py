@@ -146,8 +146,13 @@ def test_a_nested_time_and_the_names_of_derived_ones(source, rows):
     assert rows(event_time=F.col("at")).columns == ["k", "at"]
     assert rows(event_time=FLOOR).columns == ["k", "at", "event_time"]
     assert rows(adjusted="counts_at").columns == ["k", "at", "counts_at"]
-    for wrong, said in ((f"{FLOOR} AS k", "already"), ("at +", "missing"), ("payload.at", "missing"), ("k", "string")):
-        with pytest.raises(UsageError, match=said):
+    for wrong, message in (
+        (f"{FLOOR} AS k", "already"),
+        ("at +", "missing"),
+        ("payload.at", "missing"),
+        ("k", "string"),
+    ):
+        with pytest.raises(UsageError, match=message):
             rows(event_time=wrong)
     with pytest.raises(UsageError, match="0 or more"):
         rows(shift=timedelta(seconds=-1))
