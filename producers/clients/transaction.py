@@ -16,6 +16,8 @@ _log = logging.getLogger(__name__)
 _TIMEOUT: Final = 30.0
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 """Another instance has the same transactional id now."""
+_FAILED_BEFORE: Final = {KafkaError._STATE, KafkaError._FATAL}  # noqa: SLF001
+"""A record is not taken because of a failure before it: of the transaction, or of the client."""
 _REFUSED: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
 
 
@@ -79,13 +81,17 @@ class Transaction:
         try:
             send(self.producer, topic, value, key, partition, timestamp=timestamp, headers=headers)
         except KafkaException as error:
-            if error.args[0].code() == KafkaError._STATE:  # noqa: SLF001  # its public name
+            if error.args[0].code() in _FAILED_BEFORE:
                 self._call(self.producer.commit_transaction, _TIMEOUT)  # only the transaction knows the first failure
             self.fail(error)
 
     def produce_mark(self, partition: int, mark: WatermarkRecord, headers: Headers = ()) -> None:
         """Hand over a mark, with the writer's own headers."""
         self.produce(self._topic, partition, *mark_record(mark, headers))
+
+    def poll(self) -> None:
+        """Serve what the client has to say: of a failure, too."""
+        self._call(self.producer.poll, 0)
 
     def commit(self) -> None:
         """Commit what is open."""

@@ -180,7 +180,7 @@ class Injector(Closing):
                 track.at_end = True
                 if not self._replaying:
                     track.input.open(self._now())
-        self._out.producer.poll(0)
+        self._out.poll()
         self._amid = False
 
     def _pass_on(self, record: Record, track: Track, bounds: tuple[float, float]) -> None:

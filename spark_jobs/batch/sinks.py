@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
@@ -133,7 +134,8 @@ class _KafkaSink(Sink):
 
     @override
     def close(self) -> None:
-        self._producer.flush(_TIMEOUT)
+        with suppress(KafkaException):  # of a client that has failed the batch before
+            self._producer.flush(_TIMEOUT)
 
 
 class AtLeastOnceSink(_KafkaSink):

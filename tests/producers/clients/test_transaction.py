@@ -1,0 +1,47 @@
+"""Who is fenced learns just that, wherever in a transaction the word comes."""
+
+import pytest
+from floodmark.producers.clients.transaction import Transaction
+from floodmark.schemas.errors import FencedError
+from support.harness import until
+
+
+@pytest.mark.parametrize("moment", ["begin", "produce", "commit"])
+def test_a_second_writer_fences_the_first(kafka, topic, moment):
+    name = topic(1)
+    first = Transaction(kafka.config, "orders", name)
+    if moment != "begin":
+        first.begin()
+        first.produce(name, 0, None, b"")
+    second = Transaction(kafka.config, "orders", name)
+
+    def go_on():
+        if moment == "commit":
+            first.commit()
+        else:
+            first.begin()
+        first.produce(name, 0, None, b"")
+
+    with pytest.raises(FencedError, match="orders"):
+        until(go_on, "the fence", 30)
+    second.begin()
+    second.produce(name, 0, None, b"")
+    second.commit()
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["told by poll", "told by produce"])
+def test_a_record_behind_the_failure_of_the_client_names_that(kafka, topic, served):
+    """The client says of such a record that there was a "fatal error", no more."""
+    name = topic(1)
+    first = Transaction(kafka.config, "orders", name)
+    first.begin()
+    first.produce(name, 0, None, b"")
+    Transaction(kafka.config, "orders", name)
+    first.produce(name, 0, None, b"")
+    if served:
+        with pytest.raises(FencedError, match="orders"):
+            until(first.poll, "the answer of the broker", 30)
+    with pytest.raises(FencedError, match="orders"):
+        until(lambda: first.produce(name, 0, None, b""), "the fence", 30)
+    with pytest.raises(FencedError, match="orders"):
+        first.commit()
