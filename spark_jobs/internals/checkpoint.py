@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyspark
 from floodmark.spark_jobs.internals.hadoop import files
-from floodmark.spark_jobs.internals.jvm import each, kind_of, reaching
+from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, reaching
 from floodmark.spark_jobs.internals.local_files import LocalFiles
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -50,8 +49,7 @@ def committed(query: StreamingQuery) -> Committed | None:
         if not latest.isDefined():
             return None
         logged = execution.offsetLog().get(latest.get()).get()
-        renamed = tuple(map(int, pyspark.__version__.split(".")[:2])) >= _METADATA_OPT
-        metadata = logged.metadataOpt() if renamed else logged.metadata()
+        metadata = logged.metadataOpt() if RELEASE >= _METADATA_OPT else logged.metadata()
         by_name = kind_of(logged) == "OffsetMap"  # of sources with names, since Spark 4.2
         offsets = each(logged.offsetsMap().values() if by_name else logged.offsets())
         ends = merged(offset.get() for offset in offsets if offset.isDefined())

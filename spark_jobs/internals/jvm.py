@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pyspark
 from floodmark.schemas.errors import UnsupportedSparkError
 from py4j.protocol import Py4JError
 
-_SHOWN = 200
+RELEASE: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
+"""The Spark that is installed, for example ``(4, 1)``: names of its own move from one to the next."""
+
+_SHOWN: Final = 200
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-import pyspark
 from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.spark_jobs.internals.jvm import RELEASE
 
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 """Spark's setting: what writes the files of checkpoints."""
@@ -32,7 +32,7 @@ def disk_settings() -> dict[str, str]:
     They are for local disks alone: elsewhere two runs of one job could replace each other's files unseen.
     """
     package = "org.apache.spark.sql.execution.streaming"
-    if tuple(map(int, pyspark.__version__.split(".")[:2])) < _MOVED:
+    if RELEASE < _MOVED:
         return {FILE_MANAGER: f"{package}.{_MANAGER}"}
     # A second file for each file's checksum, beside that of Hadoop.
     checksums = {"spark.sql.streaming.checkpoint.fileChecksum.enabled": "false"}
