@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
-from floodmark.producers.embedded.jars import fetch, java
+from floodmark.producers.embedded.jars import fetch
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options
 from floodmark.spark_jobs.internals.local_files import disk_settings
 from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
         JavaError: where there is no Java 17 or newer.
         EmbeddedKafkaError: where a jar cannot be fetched.
     """
-    java()
+    archive = archive_options()  # it asks for Java before anything is fetched
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
     defaults = {
@@ -72,7 +72,7 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
         **disk_settings(),
     }
     chosen = {**defaults, **(settings or {})}
-    chosen[JAVA_OPTIONS] += f" {archive_options()}"
+    chosen[JAVA_OPTIONS] += f" {archive}"
     for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
