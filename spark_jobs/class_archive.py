@@ -1,105 +1,115 @@
 """Spark's classes as the JVM maps them, made once and kept: a session and its first batch come in half the time.
 
 A new JVM reads, checks and links some 15,000 classes before Spark's first batch.  With a shared archive of them (class
-data sharing, JEP 350) it maps a file instead.  One belongs to one Java and one Spark; the JVM passes over any other.
+data sharing, JEP 350) it maps a file instead.
+
+A program that finds none goes on without, and when it ends leaves a process behind that makes one
+(`class_archive_maker`).
 """
 
+import atexit
+import functools
 import hashlib
 import logging
 import os
 import subprocess
 import sys
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pyspark
 from floodmark.producers.embedded.jars import cache, java
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_TIMEOUT: Final = 300
-_BATCHES: Final = 2
+LOG: Final = "class-archive.log"
+"""What the last maker said, in the cache."""
+SEAL: Final = b"\nmade by floodmark\n"
+"""The last bytes of an archive, which the maker writes and the JVM does not read."""
+
+MAKER: Final = "floodmark.spark_jobs.class_archive_maker"
 _log = logging.getLogger(__name__)
 
 
 def archive_options() -> str:
-    """Return the options by which a JVM begins with the archive; the first call on a machine makes it, some 20 s.
+    """Return the options by which a JVM begins with the archive; empty where there is none, and all works without.
 
-    Empty where it cannot be made, which the first call logs: all works without it.
+    Where none has been made, a process of low priority makes it once this program has ended, some 20 s of work.
 
     Raises:
         JavaError: where there is no Java.
     """
-    archive = _archive()
-    if not archive.exists():
-        _make(archive)
-    usable = archive.exists() and archive.stat().st_size
-    # What does not fit is passed over without a word on the error output of the user's program.
-    return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto -Xlog:cds*=off' if usable else ""
+    archive = archive_path()
+    if is_whole(archive):
+        with suppress(OSError):  # a cache that is only read
+            os.utime(archive)  # the maker deletes those that were not used for the longest time
+        # What does not fit is passed over without a word on the error output of the user's program.
+        return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto -Xlog:cds*=off'
+    if is_given_up(archive):
+        _log.info("there is no archive of Spark's classes, sessions start slower: see %s", cache() / LOG)
+    else:
+        _make_at_exit(archive)
+    return ""
 
 
-def _archive() -> Path:
-    said = subprocess.run([java(), "-version"], capture_output=True, check=True).stderr  # noqa: S603  # as `java` found
-    place = f"{pyspark.__file__} {os.environ.get('SPARK_HOME')}"
-    key = hashlib.sha256(said + place.encode()).hexdigest()[:12]
+def is_whole(archive: Path) -> bool:
+    """Tell whether a maker has finished it, and nothing of it is gone: the JVM would map one without its end."""
+    with suppress(OSError), archive.open("rb") as file:
+        file.seek(-len(SEAL), os.SEEK_END)
+        return file.read() == SEAL
+    return False
+
+
+def is_given_up(archive: Path) -> bool:
+    """Tell whether a maker has found that it cannot be made: the file is empty then."""
+    return archive.exists() and not archive.stat().st_size
+
+
+def archive_path() -> Path:
+    """Return where the archive of this Java and this Spark belongs.
+
+    Its name stands for what the JVM compares before it maps one: its own image, and the place, name, size and time of
+    each jar.  So another environment has its own, and one that was installed anew gets a new one.
+
+    Raises:
+        JavaError: where there is no Java.
+    """
+    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars").resolve()
+    seen = [_image(java()), str(jars), os.environ.get("SPARK_CONF_DIR", "")]
+    seen += [_stamp(jar) for jar in sorted(jars.glob("*.jar"))]
+    key = hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
     return cache() / f"spark-{pyspark.__version__}-{key}.jsa"
 
 
-def _make(archive: Path) -> None:
-    """Make it in a process of its own; where that fails, an empty file says so to all later calls."""
-    _log.info("the classes of Spark %s are put into an archive, once", pyspark.__version__)
-    try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-            draft = Path(folder, archive.name)
-            command = [sys.executable, "-m", __name__, str(draft)]
-            # The JVM writes after the end of the program that has started it, and holds the pipes until then.
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)  # noqa: S603
-            if not draft.exists():
-                _log.warning("there is no archive of Spark's classes, sessions start slower: %s", done.stderr[-500:])
-                draft.touch()
-            draft.rename(archive)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        _log.warning("there is no archive of Spark's classes, sessions start slower: %s", error)
+def _image(found: str) -> str:
+    """Tell one Java from another: by the file of its own classes; only where that is not seen it is run and asked."""
+    modules = Path(found).resolve().parent.parent / "lib" / "modules"
+    if modules.exists():
+        return _stamp(modules)
+    return subprocess.run([found, "-version"], capture_output=True, text=True, check=True).stderr  # noqa: S603  # as `java` found
 
 
-def train(archive: Path) -> None:
-    """Run what a job runs, in a JVM that writes an archive of the classes it has loaded when it ends."""
-    builder = SparkSession.builder.master("local[2]").appName("class archive")
-    settings = {
-        JAVA_OPTIONS: f'-XX:+UseSerialGC "-XX:ArchiveClassesAtExit={archive}"',
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    at = F.timestamp_seconds("value")
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load().withColumn("at", at)
-    rows = rows.withColumn("text", F.to_json(F.struct("value"))).where("text is not null")
-    rows = rows.observe(
-        "observed", F.count_if(F.col("value") > 0).alias("count"), F.collect_list("text").alias("texts")
-    )
-    rows = rows.withWatermark("at", "1 second").dropDuplicatesWithinWatermark(["value"])
-    windows = rows.groupBy("value", F.window("at", "5 seconds")).agg(F.count("*"), F.avg("value"))
-
-    def collect(batch: DataFrame, _number: int) -> None:
-        batch.persist()
-        batch.selectExpr("to_json(struct(*))").toArrow()
-        batch.unpersist()
-
-    with tempfile.TemporaryDirectory() as folder:
-        stream = windows.writeStream.foreachBatch(collect).option("checkpointLocation", folder)
-        query = stream.trigger(processingTime="0 seconds").start()
-        while len(query.recentProgress) < _BATCHES and query.isActive:
-            query.awaitTermination(1)
-        query.stop()
-        spark.stop()
+def _stamp(file: Path) -> str:
+    status = file.stat()
+    return f"{file} {status.st_size} {int(status.st_mtime)}"
 
 
-if __name__ == "__main__":
-    train(Path(sys.argv[1]))
+@functools.cache
+def _make_at_exit(archive: Path) -> None:
+    """Start the maker when this program ends: only then nothing that its user waits for is delayed."""
+    atexit.register(start_maker, archive)
+
+
+def start_maker(archive: Path) -> None:
+    """Start a process that makes the archive, and outlives this one; it holds none of its pipes."""
+    gateway = "PYSPARK_GATEWAY"  # the maker needs a JVM of its own
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(gateway)}
+    with suppress(OSError):
+        subprocess.Popen(  # noqa: S603  # a module of this package
+            [sys.executable, "-m", MAKER, str(archive)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )

@@ -47,7 +47,7 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
     On a cluster, build your own session instead, with `packages` in ``spark.jars.packages``.  Checkpoints of this one
     belong on a local disk: its files are written in a way that is quick and safe there alone.
 
-    The first call on a machine takes some 20 seconds more, for an archive of Spark's classes that later ones map.
+    Later calls on a machine begin sooner: they map an archive of Spark's classes, made after the first program's end.
 
     Args:
         app: the name of the application.

@@ -26,12 +26,29 @@ def java() -> str:
     advice = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
     if found is None or not Path(found).exists():
         raise JavaError(expected=f"{JAVA} or newer", found=f"none at {found}" if found else "none", advice=advice)
+    if _is_new_enough(_release(found)):
+        return found
     said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
-    version = re.search(r'version "(\d+)', said)
-    if version is None or int(version.group(1)) < JAVA:
+    if not _is_new_enough(said):
         first = said.strip().splitlines()[0] if said.strip() else "one that does not answer"
         raise JavaError(expected=f"{JAVA} or newer", found=first, advice=advice)
     return found
+
+
+def _release(found: str) -> str:
+    """Return what stands beside a Java about its release, which saves a run of it; empty where that cannot be seen."""
+    file = Path(found).resolve().parent.parent / "release"
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+
+def _is_new_enough(text: str) -> bool:
+    """Tell it by what a Java says of itself, or by its file of the release.
+
+    >>> _is_new_enough('openjdk version "17.0.15" 2025-04-15'), _is_new_enough('JAVA_VERSION="11.0.2"')
+    (True, False)
+    """
+    version = re.search(r'(?:version |JAVA_VERSION=)"(\d+)', text)
+    return version is not None and int(version.group(1)) >= JAVA
 
 
 def cache() -> Path:

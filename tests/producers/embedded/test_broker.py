@@ -41,6 +41,19 @@ def test_missing_and_old_java_are_named(tmp_path, monkeypatch):
         java()
 
 
+def test_java_is_not_run_where_its_release_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    path = tmp_path / "bin" / "java"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\necho 'it was run' >&2\n")
+    path.chmod(0o755)
+    (tmp_path / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="17.0.15"\n')
+    assert java() == str(path)
+    (tmp_path / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
+    with pytest.raises(JavaError, match="it was run"):
+        java()
+
+
 @pytest.mark.kafka
 def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka, monkeypatch):
     monkeypatch.setattr("floodmark.producers.embedded.broker._START_TIMEOUT", 20.0)
