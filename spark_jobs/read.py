@@ -16,7 +16,7 @@ from floodmark.spark_jobs.formats.values import Format
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.reading.event_time import NEVER
 from floodmark.spark_jobs.reading.judge import SPLITTING
-from floodmark.spark_jobs.reading.observation import columns
+from floodmark.spark_jobs.reading.observation import PREPARED, columns, prepared
 from floodmark.spark_jobs.reading.plain import refuse_plain_queries
 from floodmark.spark_jobs.reading.registry import register, topics_of
 from floodmark.spark_jobs.reading.rows import decoded, flat, header_time
@@ -95,30 +95,35 @@ def read(
     column, own = _event_time(flat(kafka, decode), event_time, fields)
     name = f"floodmark-read-{next(_numbers)}"
     spec = SourceSpec(name, connection, column, decode, options.percentile, milliseconds(shift), late)
-    records = decoded(kafka, spec).observe(name, *columns(names, judged=late is not None))
     time = options.adjusted or own
-    rows = _rows(records, late).select(_selected(fields, time, options.substream))
+    result = _selected(fields, time, options.substream, _time(late))
+    records = prepared(decoded(kafka, spec), result, names, judged=late is not None)
+    rows = records.observe(name, *columns(judged=late is not None)).where(F.col(_quoted(time)).isNotNull())
+    rows = rows.drop(*PREPARED)
     register(spark, spec)
     refuse_plain_queries(topics_of)
     return rows.withWatermark(time, NEVER)
 
 
-def _rows(records: DataFrame, late: str | None) -> DataFrame:
-    """Return the rows among the records, the late ones lifted or left out where ``late`` says so."""
-    rows = records.where(F.col("kind") == "row")
-    if late is None:
-        return rows
-    if late != "adjust":
-        return rows.where("not late")
-    lifted = F.when(F.col("late"), F.timestamp_millis("behind.watermark")).otherwise(F.col("event_time"))
-    return rows.withColumn("event_time", lifted)
+def _time(late: str | None) -> Column:
+    """Return the event time of what is to be a row, lifted where ``late`` says so; null for all else."""
+    time, is_row = F.col("event_time"), F.col("kind") == "row"
+    if late == "adjust":
+        time = F.when(F.col("late"), F.timestamp_millis("behind.watermark")).otherwise(time)
+    elif late is not None:
+        is_row &= ~F.col("late")
+    return F.when(is_row, time)
 
 
-def _selected(fields: list[str], time: str, substream: str | None) -> list[Column]:
-    """Return the columns of the result: the fields of the values, the event time as ``time``, the key's watermark."""
-    values = [F.col("value").getField(field).alias(field) for field in fields if field != time]
-    at = fields.index(time) if time in fields else len(values)
-    values.insert(at, F.col("event_time").alias(time))
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))
+
+
+def _selected(fields: list[str], name: str, substream: str | None, time: Column) -> list[Column]:
+    """Return the columns of the result: the fields of the values, the event time by its name, the key's watermark."""
+    values = [F.col("value").getField(field).alias(field) for field in fields if field != name]
+    at = fields.index(name) if name in fields else len(values)
+    values.insert(at, time.alias(name))
     return values + ([] if substream is None else [header_time(SUBSTREAM_HEADER).alias(substream)])
 
 
@@ -153,7 +158,7 @@ def _require_whole_partitions(late: str | None, options: Mapping[str, str]) -> N
 def _event_time(flat: DataFrame, event_time: str | Column, fields: list[str]) -> tuple[Column, str]:
     """Return the event time as a column over the fields, and the name it has in the result."""
     if isinstance(event_time, str) and event_time in fields:
-        column, own = F.col("`{}`".format(event_time.replace("`", "``"))), True
+        column, own = F.col(_quoted(event_time)), True
     else:
         column = F.expr(event_time) if isinstance(event_time, str) else event_time
         own = any(str(column) == str(F.col(field)) for field in fields)

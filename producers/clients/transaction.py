@@ -1,7 +1,7 @@
 """A transactional producer that says clearly what went wrong.  A thin shell around confluent-kafka's Producer."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
@@ -84,6 +84,15 @@ class Transaction:
             if error.args[0].code() in _FAILED_BEFORE:
                 self._call(self.producer.commit_transaction, _TIMEOUT)  # only the transaction knows the first failure
             self.fail(error)
+
+    def produce_rows(self, rows: Iterable[tuple[int, bytes | None, bytes]]) -> None:
+        """Hand over many records without headers, as partition, key and value."""
+        topic, produce = self._topic, self.producer.produce
+        for partition, key, value in rows:
+            try:
+                produce(topic, value, key, partition)
+            except (BufferError, KafkaException):  # it was not taken
+                self.produce(topic, partition, key, value)
 
     def produce_mark(self, partition: int, mark: WatermarkRecord, headers: Headers = ()) -> None:
         """Hand over a mark, with the writer's own headers."""

@@ -3,13 +3,12 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from floodmark.spark_jobs.internals.checkpoint import EARLIEST_OFFSET
 from floodmark.spark_jobs.progress.lateness import LateRow
 from floodmark.spark_jobs.progress.reconcile import Offsets
-from floodmark.spark_jobs.reading.observation import Observation, columns
+from floodmark.spark_jobs.reading.observation import KINDS, Observation, columns, prepared
 from floodmark.spark_jobs.reading.rows import decoded
 from floodmark.spark_jobs.reading.source import SourceSpec
 from pyspark.sql import DataFrame, SparkSession
@@ -43,13 +42,14 @@ def observation(
     _log.info("the counts of %s are taken by reading the batch again", ", ".join(spec.topics))
     rows = rows_of(spark, spec, start, end).cache()
     try:
-        found = rows.agg(*columns(spec.topics, judged=spec.late is not None)).first()
-        records = rows.groupBy("topic", "partition").count().collect()
+        judged = spec.late is not None
+        found = prepared(rows, [], spec.topics, judged=judged).agg(*columns(judged=judged)).first()
+        kind = F.when(F.col("control"), KINDS[0]).otherwise(F.col("kind"))
+        counted = rows.groupBy(kind.alias("kind"), "topic", "partition").count().collect()
     finally:
         rows.unpersist()
-    again = Observation.of({} if found is None else found.asDict(), spec.topics)
-    counts = {(row["topic"], row["partition"]): int(row["count"]) for row in records}
-    return replace(again, records=counts, exact=True)
+    counts = {(row["kind"], row["topic"], row["partition"]): int(row["count"]) for row in counted}
+    return Observation.of({} if found is None else found.asDict(), spec.topics, counts)
 
 
 def count_late(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets, watermark: int) -> int:

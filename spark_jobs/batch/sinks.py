@@ -197,7 +197,8 @@ class ExactlyOnceSink(_KafkaSink):
     def consume(self, frame: DataFrame, batch_id: int) -> None:
         table = frame.select("key", "value").toArrow()
         partitions = self.partitions() or 1
-        keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
+        # By way of NumPy: Arrow's own lists make an object of each value first.
+        keys, values = (table.column(name).to_numpy().tolist() for name in ("key", "value"))
         self._rows = [(self._place(key, partitions), key, value) for key, value in zip(keys, values, strict=True)]
 
     @override
@@ -236,8 +237,7 @@ class ExactlyOnceSink(_KafkaSink):
     def _transact(self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks) -> None:
         out, number = self._out, f"{self._checkpoint_id}/{batch_id}".encode()
         out.begin()
-        for partition, key, value in rows:
-            out.produce(self._topic, partition, key, value)
+        out.produce_rows(rows)
         for late in self._late_records():
             out.produce(*late)
         for partition, mark in marks:

@@ -18,16 +18,30 @@ from typing import Any, Final
 
 from floodmark.schemas.timestamps import is_late
 from floodmark.spark_jobs.progress.unusable import UNUSABLE, Skipped
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _MAX_PARTITIONS: Final = 1 << 20
 _MAX_TASKS: Final = 1 << 20
-_TASKS: Final = 1 << 12
-"""So many tasks less one are kept apart; the counts of more are not exact."""
+_MAX_TOPICS: Final = 1 << 10
+_BINS: Final = 1 << 12
+"""So many bins less one are kept apart; the counts of more are not exact."""
+
+KINDS: Final = ("row", "tombstones", *UNUSABLE)
+"""What the records of a bin are; marks are counted with the rows, for how many marks there are is known."""
 
 _NUMBER: Final = re.compile(r"[0-9.E]+")
 """In Spark's text of the bins, pairs of a place and a count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
+
+_OURS: Final = "floodmark "
+"""How the names of our columns begin, beside fields whose names may be any."""
+
+PREPARED: Final = tuple(f"{_OURS}{name}" for name in ("place", "event_time", "mark", "skipped", "late"))
+"""The names of the columns that `prepared` adds; the last one only to judged rows."""
+
+
+Counted = Mapping[tuple[str, str, int], int]
+"""Kind (of `KINDS`), topic and partition to the number of records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,61 +76,113 @@ class Observation:
         return self.earliest is not None and is_late(self.earliest, watermark)
 
     @classmethod
-    def of(cls, metrics: Mapping[str, Any], topics: Sequence[str]) -> "Observation":
-        """Read it from the metrics by their names; none at all: nothing was read."""
+    def of(cls, metrics: Mapping[str, Any], topics: Sequence[str], counted: Counted | None = None) -> "Observation":
+        """Read it from the metrics by their names; none at all: nothing was read.
+
+        Args:
+            metrics: of the columns of `columns`.
+            topics: of the source.
+            counted: how many records of each kind, topic and partition there are, where that is known without the bins.
+        """
+        marks = metrics.get("marks") or "[]"
         numbers = [float(number) for number in _NUMBER.findall(metrics.get("places") or "")]
-        tasks, sizes = numbers[::2], numbers[1::2]
-        records = Counter[tuple[str, int]]()
-        for task, size in zip(tasks, sizes, strict=True):
-            topic, partition = divmod(int(task) // _MAX_TASKS, _MAX_PARTITIONS)
-            records[topics[topic], partition] += int(size)
+        bins, sizes = numbers[::2], numbers[1::2]
+        exact = counted is not None or len(set(bins)) == len(bins) < _BINS
+        if counted is None:
+            found = Counter[tuple[str, str, int]]()
+            for at, size in zip(bins, sizes, strict=True):
+                found[_place(int(at), topics)] += int(size)
+            counted = found
+        kinds, records = Counter[str](), Counter[tuple[str, int]]()
+        for (kind, topic, partition), size in counted.items():
+            kinds[kind] += size
+            records[topic, partition] += size
         return cls(
-            marks=metrics.get("marks") or "[]",
+            marks=marks,
             records=records,
-            rows=int(metrics.get("rows") or 0),
-            unusable={kind: Skipped.of(int(metrics.get(kind) or 0), metrics.get(f"{kind}_at")) for kind in UNUSABLE},
-            tombstones=int(metrics.get("tombstones") or 0),
+            rows=kinds["row"] - marks.count("{"),  # a mark is one flat object, and no text in it has a brace
+            unusable={kind: Skipped.of(kinds[kind], metrics.get(f"{kind}_at")) for kind in UNUSABLE},
+            tombstones=kinds["tombstones"],
             earliest=metrics.get("earliest"),
             late=int(metrics.get("late") or 0),
             late_elsewhere=int(metrics.get("late_elsewhere") or 0),
             late_at=metrics.get("late_at"),
-            exact=len(set(tasks)) == len(tasks) < _TASKS,
+            exact=exact,
         )
 
 
-def columns(topics: Sequence[str], *, judged: bool = False) -> list[Column]:
-    """Return the aggregates over decoded records that `Observation.of` reads.
+def _place(bin_: int, topics: Sequence[str]) -> tuple[str, str, int]:
+    """Return the kind, the topic and the partition that a bin counts."""
+    rest, partition = divmod(bin_ // _MAX_TASKS, _MAX_PARTITIONS)
+    kind, topic = divmod(rest, _MAX_TOPICS)
+    return KINDS[kind], topics[topic], partition
+
+
+def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str], *, judged: bool = False) -> DataFrame:
+    """Return, for each decoded record, what becomes of it and what `columns` observes: for a row, next to nothing.
+
+    Spark observes rows one by one, outside the code that it compiles for a whole stage: what each row needs is worked
+    out here, in that code, and what only marks and skipped records need is null for the others.
 
     Args:
+        records: decoded, see `rows.decoded`.
+        result: the columns to keep.
         topics: of the source.
         judged: whether the rows carry what `judge.judged` adds.
     """
-    index = F.array_position(F.array(*map(F.lit, topics)), F.col("topic")) - 1
-    where = (index.cast("long") * _MAX_PARTITIONS + F.col("partition")) * _MAX_TASKS + F.col("task")
-    # Exact while it has bins left: each task brings one for each of its partitions.
-    bins = F.histogram_numeric(where, F.lit(_TASKS))
-    place = F.struct("topic", "partition", "offset")
+    kind = F.col("kind")
+    is_row = kind == "row"
+    code, index = F.when(is_row | F.col("control"), 0), F.when(F.col("topic") == topics[0], 0)
+    for number, name in enumerate(KINDS[1:], 1):
+        code = code.when(kind == name, number)
+    for number, name in enumerate(topics[1:], 1):
+        index = index.when(F.col("topic") == name, number)
+    index = index if len(topics) > 1 else F.lit(0)
+    where = code.cast("long") * _MAX_TOPICS + index
+    where = (where * _MAX_PARTITIONS + F.col("partition")) * _MAX_TASKS + F.col("task")
     log_time = F.unix_millis("timestamp").alias("log_time")
     mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
-    kind = F.col("kind")
-    seconds = F.unix_seconds("event_time").alias("epoch_seconds")
-    unusable = []
-    for name in UNUSABLE:
-        found = F.struct(place.alias("place"), *([seconds] if name == "out_of_range" else []))
-        unusable += [F.count_if(kind == name).alias(name), _first(kind == name, found).alias(f"{name}_at")]
+    seconds = F.when(kind == "out_of_range", F.unix_seconds("event_time")).alias("epoch_seconds")
+    skipped = F.struct("kind", F.struct("topic", "partition", "offset").alias("place"), seconds)
+    found = {
+        "place": where,
+        "event_time": F.when(is_row, F.col("event_time")),
+        "mark": F.when(F.col("control"), mark),
+        "skipped": F.when(kind.isin(*UNUSABLE), skipped),
+    }
+    if judged:
+        found["late"] = F.when(
+            F.col("late"), F.struct(F.struct("topic", "partition", "offset").alias("place"), "behind.own")
+        )
+    return records.select(*result, *(column.alias(_OURS + name) for name, column in found.items()))
+
+
+def columns(*, judged: bool = False) -> list[Column]:
+    """Return the aggregates over prepared records that `Observation.of` reads.
+
+    Args:
+        judged: whether the rows carry what `judge.judged` adds.
+    """
+    place, mark, skipped, late = (F.col(f"`{_OURS}{name}`") for name in ("place", "mark", "skipped", "late"))
+    unusable = [
+        _first(
+            skipped["kind"] == name,
+            F.struct(skipped["place"].alias("place"), skipped["epoch_seconds"].alias("epoch_seconds")),
+        ).alias(f"{name}_at")
+        for name in UNUSABLE
+    ]
     lateness = [
-        F.count_if("late").alias("late"),
-        F.count_if(F.expr("late and not behind.own")).alias("late_elsewhere"),
-        _first(F.col("late"), place).alias("late_at"),
+        F.count(late).alias("late"),
+        F.count_if(~late["own"]).alias("late_elsewhere"),
+        _first(late.isNotNull(), late["place"]).alias("late_at"),
     ]
     return [
         *(lateness if judged else []),
-        _list(F.collect_list(F.when(F.col("control"), F.to_json(mark)))).alias("marks"),
-        F.count_if(kind == "row").alias("rows"),
-        F.count_if(kind == "tombstones").alias("tombstones"),
+        _list(F.collect_list(F.to_json(mark))).alias("marks"),
         *unusable,
-        F.unix_millis(F.min(F.when(kind == "row", F.col("event_time")))).alias("earliest"),
-        bins.cast("string").alias("places"),
+        F.unix_millis(F.min(F.col(f"`{_OURS}event_time`"))).alias("earliest"),
+        # Exact while it has bins left: each task brings one for each kind in each of its partitions.
+        F.histogram_numeric(place, F.lit(_BINS)).cast("string").alias("places"),
     ]
 
 

@@ -1,5 +1,6 @@
 """From Kafka records to what they are: marks, rows with an event time, or what is counted instead."""
 
+import re
 from typing import Final
 
 from floodmark.schemas.records import KEY_PREFIX, TIME_HEADER
@@ -9,7 +10,7 @@ from floodmark.spark_jobs.reading.source import Decoder, SourceSpec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-_MILLISECONDS: Final = r"\A-?[0-9]{1,15}\z"
+_MILLISECONDS: Final = "-?[0-9]{1,15}"
 _FIRST: Final = 1
 """Microseconds since 1970: Spark's watermark begins at 0, and operators drop what is not above it."""
 
@@ -21,13 +22,33 @@ _OURS: Final = "floodmark "
 
 
 def header_time(name: str) -> Column:
-    """Return the time in the last header of a name that holds one; null: there is none."""
-    texts = F.transform(
-        F.filter("headers", lambda header: header["key"] == name), lambda header: header["value"].cast("string")
-    )
-    times = F.transform(texts, lambda text: F.when(text.rlike(_MILLISECONDS), text.try_cast("long")))
-    readable = F.filter(times, lambda time: time.between(EARLIEST, END_OF_TIME))
-    return F.timestamp_millis(F.try_element_at(readable, F.lit(-1)))
+    """Return the time in the last header of a name that holds one; null: there is none.
+
+    Without a lambda, which would keep Spark from compiling the whole stage.  In JSON no text has a bare quotation mark,
+    so that none can look like a header.
+    """
+    headers = F.col("headers")
+    texts = F.to_json(headers.cast("array<struct<key:string,value:string>>"))
+    number = rf"-{_at_most(-EARLIEST)}|{_at_most(END_OF_TIME)}"
+    last = rf'.*\{{"key":"{re.escape(name)}","value":"(?={_MILLISECONDS}")({number})"\}}'
+    found = F.regexp_extract(texts, last, 1).try_cast("long")
+    return F.timestamp_millis(F.when(F.array_contains(headers["key"], name), found))
+
+
+def _at_most(limit: int) -> str:
+    """Return a regular expression of the numbers from 0 to a limit, which may begin with zeros.
+
+    >>> _at_most(213)
+    '0*(?:[0-9]{0,2}|[0-1][0-9]{2}|2[0-0][0-9]{1}|21[0-2]|213)'
+    """
+    digits = str(limit)
+    left = len(digits) - 1
+    less = [
+        f"{digits[:at]}[0-{int(digit) - 1}]" + (f"[0-9]{{{left - at}}}" if at < left else "")
+        for at, digit in enumerate(digits)
+        if digit != "0"
+    ]
+    return f"0*(?:{'|'.join([f'[0-9]{{0,{left}}}', *less, digits])})"
 
 
 def flat(kafka: DataFrame, decode: Decoder) -> DataFrame:

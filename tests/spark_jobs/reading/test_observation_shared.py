@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from floodmark.spark_jobs.progress.unusable import UNUSABLE
-from floodmark.spark_jobs.reading.observation import Observation, columns
+from floodmark.spark_jobs.reading.observation import Observation, columns, prepared
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -45,7 +45,7 @@ def seen(frame):
 
 
 def test_jobs_that_share_a_read_are_asked_at_once(records):
-    observed = records.observe("floodmark-read-shared", *columns(["clicks"]))
+    observed = prepared(records, ["offset"], ["clicks"]).observe("floodmark-read-shared", *columns())
     frames = [observed.where(F.col("offset") >= number) for number in range(_PLANS)]
     with ThreadPoolExecutor(_PLANS) as threads:
         for found in threads.map(seen, frames):
