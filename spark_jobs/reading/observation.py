@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from floodmark.schemas.errors import UsageError
 from floodmark.schemas.timestamps import is_late
 from floodmark.spark_jobs.progress.unusable import UNUSABLE, Skipped
 from pyspark.sql import Column, DataFrame
@@ -129,7 +130,12 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
         result: the columns to keep.
         topics: of the source.
         judged: whether the rows carry what `judge.judged` adds.
+
+    Raises:
+        UsageError: for more topics than a bin can tell.
     """
+    if len(topics) > _MAX_TOPICS:
+        raise UsageError(reason=f"read() got {len(topics):,} topics, expected {_MAX_TOPICS:,} at most")
     kind = F.col("kind")
     is_row = kind == "row"
     code, index = F.when(is_row | F.col("control"), 0), F.when(F.col("topic") == topics[0], 0)

@@ -7,9 +7,7 @@ import json
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +18,7 @@ from floodmark.spark_jobs import local_session
 from matplotlib.figure import Figure
 from rich.console import Console
 from support.chains import STEPS, Chain, Floodmark, Plain, Plan, Run, measure, median, quantile
+from support.commands import progress, spark_settings
 
 _CORES = 2
 _PHASES = ("latestOffset", "walCommit", "queryPlanning", "addBatch", *STEPS, "commitOffsets", "commitBatch")
@@ -62,7 +61,7 @@ def main(
 
     Exit status: 0; 1 where a chain with marks lost, doubled or miscounted a window.
     """
-    lengths, settings = _lengths(jobs), _settings(set_ or [])
+    lengths, settings = _lengths(jobs), spark_settings(set_ or [])
     plan = Plan(warm_up, seconds)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     found: dict[tuple[int, str], list[Run]] = {}
@@ -70,7 +69,7 @@ def main(
         chains: list[Chain] = [marked, Plain()] if plain else [marked]
         spark = local_session("latency", cores=_CORES, settings=settings)
         for chain in chains if warm_up else []:
-            with _progress(console, f"{chain.name}, 1 job, for the session to get warm") as report:
+            with progress(console, f"{chain.name}, 1 job, for the session to get warm") as report:
                 folder = Path(place, f"{chain.name.lower()}-warm")
                 measure(chain, 1, Plan(0, warm_up), kafka=kafka, spark=spark, folder=folder, report=report)
         for length in lengths:
@@ -78,7 +77,7 @@ def main(
                 for chain in chains:
                     title = f"{chain.name}, {length} job{'s' * (length > 1)}, run {number} of {runs}"
                     folder = Path(place, f"{chain.name.lower()}-{length}-{number}")
-                    with _progress(console, title) as report:
+                    with progress(console, title) as report:
                         run = measure(chain, length, plan, kafka=kafka, spark=spark, folder=folder, report=report)
                     found.setdefault((length, chain.name), []).append(run)
                     console.print(f"{title}: {_latencies(run)}")
@@ -95,32 +94,6 @@ def _lengths(jobs: str) -> list[int]:
     if len(lengths) != len(jobs.split(",")) or not all(lengths):
         raise typer.BadParameter(f"--jobs is {jobs!r}, expected numbers of 1 or more with commas between them")
     return lengths
-
-
-def _settings(given: Sequence[str]) -> dict[str, str]:
-    for setting in given:
-        if "=" not in setting:
-            raise typer.BadParameter(f"--set is {setting!r}, expected KEY=VALUE")
-    return dict(setting.split("=", 1) for setting in given)
-
-
-@contextmanager
-def _progress(console: Console, title: str) -> Iterator[Any]:
-    """Say what is being done: live on a terminal, a line for each new thing elsewhere."""
-    if console.is_terminal:
-        with console.status(title) as status:
-            yield lambda doing: status.update(f"{title}: {doing}")
-        return
-    said = ""
-
-    def report(doing: str) -> None:
-        nonlocal said
-        what = doing.partition(",")[0]
-        if what != said:
-            said = what
-            console.print(f"{time.strftime('%H:%M:%S')}  {title}: {what}")
-
-    yield report
 
 
 def _latencies(run: Run) -> str:

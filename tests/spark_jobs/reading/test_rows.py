@@ -4,6 +4,7 @@ import random
 import re
 
 import pytest
+from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import TIME_HEADER
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.spark_jobs import avro
@@ -85,3 +86,8 @@ def test_spark_compiles_all_that_is_done_to_a_record_into_one_stage(spark):
     lines = [line.lstrip(" +-:") for line in below.splitlines() if line.strip()]
     assert lines, plan
     assert all(line.startswith("*(1) ") for line in lines), plan
+
+
+def test_more_topics_than_can_be_counted_are_refused(spark):
+    with pytest.raises(UsageError, match="1,025 topics"):
+        prepared(spark.range(1), [], [str(number) for number in range(1_025)])
