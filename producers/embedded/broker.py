@@ -90,7 +90,8 @@ class EmbeddedKafka:
         base += [f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}", "-cp", classpath]
         with self.log.open("ab") as log:
             if not (self.directory / "data" / "meta.properties").exists():
-                formatting = [*base, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)]
+                formatting = [*base, "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format"]  # it runs a second
+                formatting += ["-t", _cluster_id(), "-c", str(properties)]
                 if subprocess.run(formatting, stdout=log, stderr=log, check=False).returncode:  # noqa: S603
                     raise EmbeddedKafkaError(reason="its storage could not be formatted", log=self.log)
             # A session of its own: Ctrl-C reaches the command, which then stops the broker in order.

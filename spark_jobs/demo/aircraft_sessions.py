@@ -8,10 +8,9 @@ import typer
 from floodmark.producers.cli.options import run_command
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.demo.schemas import load_schema
-from floodmark.spark_jobs.demo.stage import PRINTED, run_to_end
+from floodmark.spark_jobs.demo.stage import PRINTED, run_to_end, session
 from floodmark.spark_jobs.formats.values import avro
 from floodmark.spark_jobs.read import read
-from floodmark.spark_jobs.session import local_session
 from floodmark.spark_jobs.write import write
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -41,7 +40,7 @@ def main(
     topic: Annotated[str, typer.Option(help="Topic of sessions.")] = TOPIC,
 ) -> None:
     """Read flights, write sessions."""
-    spark = local_session("aircraft-sessions")
+    spark = session("aircraft-sessions")
     flights = read(
         spark,
         topics=source,

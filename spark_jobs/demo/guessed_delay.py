@@ -14,8 +14,8 @@ from floodmark.spark_jobs.demo import batch
 from floodmark.spark_jobs.demo.aircraft_sessions import sessions
 from floodmark.spark_jobs.demo.flights import landed, load
 from floodmark.spark_jobs.demo.schemas import load_schema
+from floodmark.spark_jobs.demo.stage import session
 from floodmark.spark_jobs.formats.values import avro
-from floodmark.spark_jobs.session import local_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
@@ -56,7 +56,7 @@ def main(
     ] = None,
 ) -> None:
     """Run the session job once per guess over what is in the topic, and print what was dropped, as JSON."""
-    spark = local_session("guessed-delay")
+    spark = session("guessed-delay")
     gap = timedelta(hours=gap_hours)
     records = sum(end_offsets({"bootstrap.servers": bootstrap_servers}, source).values())
     cuts = batches or [20] * len(guess)
@@ -64,6 +64,7 @@ def main(
         name: _start(spark, bootstrap_servers, source, name, gap, max(500, records // cut), work)
         for name, cut in zip(guess, cuts, strict=True)
     }
+    truth = batch.sessions(landed(load(days)), gap)
     for name, (query, out) in running.items():
         query.awaitTermination()
         dropped = sum(
@@ -71,13 +72,12 @@ def main(
             for progress in query.recentProgress
             for operator in progress["stateOperators"]
         )
-        wrong = _wrong(pd.concat(out), days, gap)
+        wrong = _wrong(pd.concat(out), truth)
         typer.echo(json.dumps({"guess": name, "dropped": dropped, "wrong": wrong}))
 
 
-def _wrong(streamed: pd.DataFrame, days: int, gap: timedelta) -> int:
+def _wrong(streamed: pd.DataFrame, truth: pd.DataFrame) -> int:
     """Count the sessions that are missing, cut in two, or lack a dropped flight, up to the last result."""
-    truth = batch.sessions(landed(load(days)), gap)
     due = truth[truth["ended"] <= streamed["ended"].max()]
     merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)
     return int((merged["_merge"] == "left_only").sum())
