@@ -131,7 +131,18 @@ def test_any_record_into_any_input_partition(fmt, policy, substream_by, drop_lat
         (ByResolved(TiCdcCanal()), b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 1.5e17}}', 0, "unreadable"),
         (ByResolved(CockroachDb()), b'{"resolved": "99999999999999999999999.0"}', 0, "unreadable"),
     ],
-    ids=str,
+    ids=[
+        "infinite",
+        "not a number",
+        "seconds too large",
+        "deep",
+        "log time",
+        "arrival",
+        "key",
+        "TiCDC infinite",
+        "TiCDC fraction",
+        "CockroachDB",
+    ],
 )
 def test_a_poison_record_is_passed_on_counted_and_named(partition, value, log_time, counted):
     assert partition.take(None, value, log_time)[0] is Routing.FORWARD
