@@ -30,7 +30,7 @@ from floodmark.schemas.errors import (
 )
 from floodmark.spark_jobs import formats, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from support.counting import WIDTH, counted, read_events, windowed
+from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import Stream, counts, drain, events, until, window_counts
 
 pytestmark = pytest.mark.spark
@@ -175,10 +175,13 @@ def test_two_topics_wait_for_the_slower_one(kafka, topic, source, checkpoint):
     two.produce(kafka.config, right, end=False)
     union = source(left).unionByName(source(right))
     job = counted(windowed(union), out, checkpoint)
+    slower = min(script[-1][1] for script in two.steps.values())
+    until(lambda: fails(job) or job.watermark == slower, "the watermark of the slower one")
+    job.processAllAvailable(_LIMIT)
     with pytest.raises(DeadlineError, match=right):
-        job.awaitTermination(15)
+        job.awaitTermination(1)
     assert {hold.holder.topic for hold in job.holders()} == {right}
-    assert job.watermark == min(script[-1][1] for script in two.steps.values())
+    assert job.watermark == slower
     membership = Membership(version=1, size=2)
     for name in two.steps:
         WatermarkedProducer(kafka.config, topic=right, source=name, strategy=explicit(), membership=membership).end()
