@@ -11,7 +11,7 @@ from floodmark.schemas.checker import Checker, Fault
 from floodmark.schemas.classify import Data, classify
 from support.world import HAPPENINGS, STEPS, World, row_of
 
-HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "2000"))
+HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "1000"))
 CHUNKS = 10
 # What the world itself sows: a zombie's word, and counts that a lost acknowledgement makes unsure.
 SOWN = {Fault.ZOMBIE}
