@@ -1,15 +1,52 @@
-"""Fixtures: a real broker and a real Spark for the whole session, a topic of its own for each test."""
+"""Fixtures: a real broker and a real Spark for the whole session, a topic of its own for each test.
+
+With ``-n auto``, a run of all tests is shared by two processes, each with a broker and a Spark of its own.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from floodmark.producers import EmbeddedKafka, create_topics
+from floodmark.producers.embedded.broker import VERSION
+from floodmark.producers.embedded.jars import fetch
+from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs import local_session
+from floodmark.spark_jobs.class_archive import archive_path
+from floodmark.spark_jobs.class_archive_maker import make
+from floodmark.spark_jobs.session import local_jars
 from pyspark.sql import SparkSession
+from support.harness import SHORT_LIVED
 
 _numbers = itertools.count()
+_WORKERS = 2
+"""A test keeps about one core busy, whatever a machine has."""
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    """Tell whether all tests are run, rather than some that were named."""
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Say how many processes ``-n auto`` means: some tests, named, run in this one, which shows what they print."""
+    return _WORKERS if _is_whole(config) else 0
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Fetch and make once what all tests share: each Spark that one starts begins with the archive of classes."""
+    if _is_whole(session.config) and not hasattr(session.config, "workerinput"):
+        with suppress(FloodmarkError, OSError):  # the tests that need it say so
+            fetch("org.apache.kafka", "kafka_2.13", VERSION)
+            local_jars()
+            make(archive_path())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes minutes, so that no worker is left alone with it."""
+    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +70,8 @@ def topic(kafka: EmbeddedKafka) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Give a real Spark, whose JVM compiles quickly rather than well: for short runs that is half of the work."""
-    options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    session = local_session("tests", settings={"spark.driver.extraJavaOptions": options})
+    """Give a real Spark."""
+    session = local_session("tests", settings=SHORT_LIVED)
     yield session
     session.stop()
 

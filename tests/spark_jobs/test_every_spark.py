@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
@@ -41,31 +42,40 @@ def install(version):
     return target
 
 
-def jars(version, folder):
-    """Lay out the jars as `fetch` would have."""
+def jars(version):
+    """Lay out the jars as `fetch` would have, once, in a cache of its own; what is made from them is kept there."""
+    folder = cache() / f"pyspark-{version}-on-{OLDEST}"
+    folder.mkdir(exist_ok=True)
     both = {"spark-sql-kafka-0-10_2.13": version, "spark-avro_2.13": SPARKS[version]}
     for module, its_version in both.items():
         target = folder / f"{module}-{version}"
-        target.mkdir()
+        if target.exists():
+            continue
         own = fetch("org.apache.spark", module, its_version, alone=True)
         others = [jar for jar in fetch("org.apache.spark", module, OLDEST) if not jar.name.startswith(module)]
-        for jar in [*own, *(jar for jar in others if not jar.name.startswith(("spark-tags", "scala-", "hadoop-")))]:
-            (target / jar.name).symlink_to(jar)
+        with tempfile.TemporaryDirectory(dir=folder) as partial, suppress(OSError):  # another run was faster
+            whole = Path(partial, target.name)
+            whole.mkdir()
+            for jar in [*own, *(jar for jar in others if not jar.name.startswith(("spark-tags", "scala-", "hadoop-")))]:
+                (whole / jar.name).symlink_to(jar)
+            whole.rename(target)
     for kept in cache().glob("kafka_2.13-*[0-9]"):
-        (folder / kept.name).symlink_to(kept)
+        with suppress(FileExistsError):
+            (folder / kept.name).symlink_to(kept)
     return folder
 
 
 @pytest.mark.spark
+@pytest.mark.minutes
 @pytest.mark.timeout(3 * _LIMIT)
 @pytest.mark.parametrize("version", SPARKS)
-def test_on_another_spark(version, tmp_path):
+def test_on_another_spark(version):
     path = os.pathsep.join([str(install(version)), os.environ.get("PYTHONPATH", "")])
     environment = {
         **os.environ,
         "PYTHONPATH": path,
         "FLOODMARK_SPARK": version,
-        "FLOODMARK_CACHE": str(jars(version, tmp_path)),
+        "FLOODMARK_CACHE": str(jars(version)),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "every_spark", "tests/spark_jobs"]
     command += LEFT_OUT.get(version, [])

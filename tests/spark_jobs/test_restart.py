@@ -23,6 +23,7 @@ def run(*arguments, delivery="exactly-once"):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
+@pytest.mark.minutes
 def test_killed_at_every_step_and_started_again_equals_a_batch_computation(kafka, topic, checkpoint):
     given, out = topic(3), topic(2)
     stream = Stream.seeded(21, sources=3, steps=16)

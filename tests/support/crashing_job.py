@@ -16,6 +16,7 @@ from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.engine import Engine
 from support.counting import counted, read_events, windowed
+from support.harness import SHORT_LIVED
 
 STEPS = {
     "before the batch runs": ("consume", "before"),
@@ -60,7 +61,7 @@ def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches
             "set_watermark": (Engine, "set_watermark"),
         }[what]
         _kill_at(owner, name, when, int(batches))
-    spark = local_session("crashing")
+    spark = local_session("crashing", settings=SHORT_LIVED)
     rows = read_events(spark, servers, given, max_offsets_per_trigger=120)
     job = counted(windowed(rows), out, checkpoint, delivery=delivery)
     job.awaitTermination(150)

@@ -12,6 +12,9 @@ from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
 
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+"""Spark's settings by which its JVM compiles quickly rather than well: for short runs that is half of the work."""
+
 TIME = {"type": "long", "logicalType": "timestamp-millis"}
 
 

@@ -14,6 +14,7 @@ def demo(tmp_path, *options):
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
+@pytest.mark.minutes
 def test_the_demo_equals_its_batch_computation_although_both_jobs_are_killed(tmp_path):
     done = demo(tmp_path, "--days", "10", "--seconds", "20", "--crash", "--json")
     assert done.returncode == 0, done.stderr
