@@ -14,6 +14,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ SEAL: Final = b"\nmade by floodmark\n"
 """The last bytes of an archive, which the maker writes and the JVM does not read."""
 
 MAKER: Final = "floodmark.spark_jobs.class_archive_maker"
+_DAY: Final = 86_400
 _log = logging.getLogger(__name__)
 
 
@@ -61,8 +63,11 @@ def is_whole(archive: Path) -> bool:
 
 
 def is_given_up(archive: Path) -> bool:
-    """Tell whether a maker has found that it cannot be made: the file is empty then."""
-    return archive.exists() and not archive.stat().st_size
+    """Tell whether a maker has found within a day that it cannot be made: the file is empty then."""
+    with suppress(OSError):
+        status = archive.stat()
+        return not status.st_size and time.time() - status.st_mtime < _DAY
+    return False
 
 
 def archive_path() -> Path:
@@ -105,7 +110,7 @@ def start_maker(archive: Path) -> None:
     gateway = "PYSPARK_GATEWAY"  # the maker needs a JVM of its own
     environment = {name: value for name, value in os.environ.items() if not name.startswith(gateway)}
     with suppress(OSError):
-        subprocess.Popen(  # noqa: S603  # a module of this package
+        maker = subprocess.Popen(  # noqa: S603  # a module of this package
             [sys.executable, "-m", MAKER, str(archive)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -113,3 +118,4 @@ def start_maker(archive: Path) -> None:
             start_new_session=True,
             env=environment,
         )
+        maker.returncode = 0  # nobody asks for its end, and Python need not warn that it runs on

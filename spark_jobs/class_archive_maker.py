@@ -25,7 +25,7 @@ _DRAFTS: Final = "class-archive-drafts"
 _MAGIC: Final = 4
 _KEPT: Final = 4
 _LOWEST: Final = 19
-_TIMEOUT: Final = 900
+_TIMEOUT: Final = 3600
 _BATCHES: Final = 2
 
 
@@ -41,10 +41,11 @@ def give_way() -> None:
 def make(archive: Path) -> None:
     """Make it, unless it is there, or another process makes one.
 
-    Where it cannot be made, an empty file says so to all sessions, and the log in the cache says why.
+    Where it cannot be made, an empty file says so to the sessions of a day, and the log in the cache says why.
 
     Raises:
         OSError: where the cache cannot be written.
+        TimeoutExpired: where others left no time for it in an hour; it is left to another program.
     """
     folder = archive.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,12 +79,9 @@ def _train_apart(draft: Path) -> str:
     """Run `train` in a process of its own, and return what it said."""
     # The JVM writes after the end of the program that has started it, and holds the pipes until then.
     command = [sys.executable, "-m", MAKER, "--train", str(draft)]
-    try:
-        done = subprocess.run(  # noqa: S603  # this module
-            command, cwd=draft.parent, capture_output=True, text=True, check=False, timeout=_TIMEOUT
-        )
-    except subprocess.TimeoutExpired as error:
-        return f"{error}\n"
+    done = subprocess.run(  # noqa: S603  # this module
+        command, cwd=draft.parent, capture_output=True, text=True, check=False, timeout=_TIMEOUT
+    )
     return done.stdout + done.stderr
 
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 
 import pytest
 from floodmark.producers.embedded.jars import cache, java
@@ -40,7 +41,13 @@ def at_exit(monkeypatch):
 
 
 def program(text):
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.mark.spark
@@ -94,13 +101,17 @@ def test_what_is_not_whole_is_not_mapped(archive, at_exit, what):
     assert len(at_exit) == bool(what)  # it is made anew
 
 
-def test_what_could_not_be_made_is_not_tried_again(archive, at_exit, caplog):
+def test_what_could_not_be_made_is_not_tried_again_for_a_day(archive, at_exit, caplog):
     archive.parent.mkdir()
     archive.touch()
     with caplog.at_level(logging.INFO):
         assert class_archive.archive_options() == ""
     assert str(archive.parent / class_archive.LOG) in caplog.text
     assert at_exit == []
+    two_days_ago = time.time() - 2 * 86_400
+    os.utime(archive, (two_days_ago, two_days_ago))
+    assert class_archive.archive_options() == ""
+    assert len(at_exit) == 1  # what stood in its way may be gone
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(archive):

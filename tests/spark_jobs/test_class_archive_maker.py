@@ -136,6 +136,14 @@ def test_a_cache_that_cannot_be_written_ends_the_maker_before_it_trains(archive,
     assert begun(tmp_path) == 0
 
 
+def test_a_trainer_that_gets_no_time_is_no_reason_to_give_up(archive, trainer, monkeypatch):
+    monkeypatch.setattr(sys, "executable", trainer('printf whole > "$draft"'))
+    monkeypatch.setattr(maker, "_TIMEOUT", 0.1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        maker.make(archive)
+    assert left(archive) == {"class-archive.lock"}
+
+
 def test_an_archive_that_is_not_whole_is_made_again(archive, trainer, tmp_path, monkeypatch):
     archive.parent.mkdir()
     archive.write_bytes(WHOLE)
