@@ -7,7 +7,7 @@ there twice has run twice.
 
 Spark computes the columns on the driver from what the tasks have aggregated: after each task, and for all jobs that
 share a ``read`` with the same expressions, in their threads.  `to_json` is not made for that (two threads write into
-one text), so it stands within the aggregates, which the tasks run, and the driver only joins texts.
+one text), so it stands before or within the aggregates, which the tasks run, and the driver only joins texts.
 """
 
 import re
@@ -153,7 +153,7 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
     found = {
         "place": where,
         "event_time": F.when(is_row, F.col("event_time")),
-        "mark": F.when(F.col("control"), mark),
+        "mark": F.when(F.col("control"), F.to_json(mark)),
         "skipped": F.when(kind.isin(*UNUSABLE), skipped),
     }
     if judged:
@@ -184,7 +184,7 @@ def columns(*, judged: bool = False) -> list[Column]:
     ]
     return [
         *(lateness if judged else []),
-        _list(F.collect_list(F.to_json(mark))).alias("marks"),
+        _list(F.collect_list(mark)).alias("marks"),
         *unusable,
         F.unix_millis(F.min(F.col(f"`{_OURS}event_time`"))).alias("earliest"),
         # Exact while it has bins left: each task brings one for each kind in each of its partitions.

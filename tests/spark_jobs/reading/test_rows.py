@@ -69,6 +69,7 @@ def test_the_last_readable_header_counts_whatever_stands_beside_it(spark):
     assert len(set(expected.values())) > 50
 
 
+@pytest.mark.every_spark
 def test_spark_compiles_all_that_is_done_to_a_record_into_one_stage(spark):
     """A lambda or another function that it interprets would split the stage, and cost a copy of each record."""
     kafka = spark.range(1).select(*(F.lit(None).cast(kind).alias(name) for name, kind in _KAFKA.items()))
