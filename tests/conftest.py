@@ -17,8 +17,13 @@ from floodmark.spark_jobs import local_session
 from floodmark.spark_jobs.class_archive import archive_path
 from floodmark.spark_jobs.class_archive_maker import make
 from floodmark.spark_jobs.session import local_jars
+from hypothesis import settings
 from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
+
+# A law is judged by what it finds, not by how long an example takes on a busy machine.
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
 
 _numbers = itertools.count()
 _WORKERS = 2
