@@ -174,7 +174,8 @@ class Job:
 
     def _process_all(self) -> None:
         try:
-            self.query.processAllAvailable()
+            with self._handler.lookahead.hurrying():
+                self.query.processAllAvailable()
         except PySparkException as error:  # what `exception` returns says it better
             _log.debug("job %s: %s", self.name, error)
 

@@ -71,6 +71,8 @@ class WriteOptions:
             window, the window's length for its start.  The output watermark stays this far behind.
         windows_close: ``after``: a window ends when the watermark is past its end, and no row at exactly the watermark
             is dropped; ``at``: when the watermark reaches its end, see `spark_watermark`.
+        lookahead: how long a batch is kept open at most, 0 or more, for the marks that decide the next one, which then
+            closes its own windows; 0: a window comes out one batch after its mark.
         rebuild: where a snapshot is lost or damaged, work it out again from the topics, as far as they reach back,
             instead of raising; ``None``: as ``spark.floodmark.rebuild`` of the session says, which
             ``spark-submit --conf spark.floodmark.rebuild=true`` sets without a change of the program.
@@ -91,12 +93,14 @@ class WriteOptions:
     membership: Membership = Membership()  # noqa: RUF009  # frozen
     watermark_hold: timedelta = timedelta(0)
     windows_close: WindowsClose = "after"
+    lookahead: timedelta = timedelta(seconds=1)
     rebuild: bool | None = None
     on_batch: Callable[[Batch], None] | None = None
 
     def __post_init__(self) -> None:
-        if self.watermark_hold < timedelta(0):
-            raise UsageError(reason=f"watermark_hold is {self.watermark_hold}, expected 0 or more")
+        for name in ("watermark_hold", "lookahead"):
+            if getattr(self, name) < timedelta(0):
+                raise UsageError(reason=f"{name} is {getattr(self, name)}, expected 0 or more")
         for name, allowed in (("delivery", get_args(Delivery)), ("windows_close", get_args(WindowsClose))):
             value = getattr(self, name)
             if value not in allowed:

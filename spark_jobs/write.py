@@ -11,6 +11,7 @@ from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.spark_jobs.batch import output
 from floodmark.spark_jobs.batch.handler import BatchHandler
+from floodmark.spark_jobs.batch.resume import settle
 from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
@@ -20,6 +21,7 @@ from floodmark.spark_jobs.internals.local_files import FILE_MANAGER, is_for_disk
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.queries import refusals
+from floodmark.spark_jobs.queries.outlook import Outlook
 from floodmark.spark_jobs.queries.plan import Operator, meaning
 from floodmark.spark_jobs.reading import plain
 from floodmark.spark_jobs.reading.event_time import derived_times
@@ -93,13 +95,23 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
     snapshots.recognise(name, Query(pyspark.__version__, lines), same=_is_on(spark, SAME_QUERY))
     sink = FunctionSink(writer) if writer is not None else _sink(identity, options, config, security)
-    settings = Settings(options.watermark_hold, options.windows_close, rebuild, options.membership, derived)
+    outlook = Outlook.of(plan, output_mode=output_mode, trigger=trigger)
+    settings = Settings(
+        options.watermark_hold,
+        options.windows_close,
+        rebuild,
+        options.lookahead,
+        outlook,
+        options.membership,
+        derived,
+    )
     recent = int(spark.conf.get(_RECENT) or 0)
     handler = BatchHandler(identity, specs, sink, snapshots, settings, recent=recent, on_batch=options.on_batch)
     stream = frame.writeStream.option("checkpointLocation", checkpoint_location).outputMode(output_mode)
     stream = stream.queryName(f"{name}-{next(_starts)}").foreachBatch(handler)
     if trigger:
         stream = stream.trigger(**trigger)
+    settle(snapshots, options.windows_close)
     snapshots.checkpoint.plan_empty_batch()
     query = plain.start(stream)
     try:

@@ -102,6 +102,20 @@ class UnsupportedSparkError(InfrastructureError):
     reason: str
 
 
+class LookaheadError(InfrastructureError):
+    """A batch that did not read what the watermark rests on which it ran with; nothing of it was written."""
+
+    template = (
+        "job {job!r}: a batch ran with the watermark {watermark}, set ahead of marks that it should have read, but "
+        "{found}; nothing of it was written, no row is lost: start the job again, and it goes on from the batch "
+        "before (a topic made anew, or a burst beyond max_offsets_per_trigger does this; "
+        "WriteOptions(lookahead=timedelta(0)) never looks ahead)"
+    )
+    job: str
+    watermark: int
+    found: str
+
+
 class JobFailedError(FloodmarkError):
     """A streaming query ended with an error."""
 

@@ -8,7 +8,9 @@ Spark calls the handler with each batch, on the query's own thread.  Then, in th
 2. the watermark records that this very batch read are taken from its observation and applied to the tracker;
 3. the snapshot of batch n is stored;
 4. the rows are made durable, and behind them the output's watermark records (``sink.commit``);
-5. Spark's watermark is set for the next batch; Spark then commits batch n.
+5. Spark's watermark is set for the next batch;
+6. a look ahead may find a higher one, which rests on what the next batch will read: it is stored with the snapshot and
+   set, too.  Spark then commits batch n.
 
 A crash between any two steps runs batch n again from the snapshot of batch n - 1, with the same offsets and the same
 watermark: the records are the same, the snapshot is replaced by its equal, and the sink sees that the batch is there
@@ -24,12 +26,14 @@ from traceback import clear_frames
 from typing import Final
 
 from floodmark.producers.clients.admin import compacted_topics
+from floodmark.schemas.errors import LookaheadError
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.batch import late
 from floodmark.spark_jobs.batch.intake import Observed, require_usable, take_in
+from floodmark.spark_jobs.batch.lookahead import Lookahead
 from floodmark.spark_jobs.batch.output_marks import OutputMarks
 from floodmark.spark_jobs.batch.report import Batch
-from floodmark.spark_jobs.batch.resume import resume
+from floodmark.spark_jobs.batch.resume import resume, retract
 from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
@@ -37,7 +41,9 @@ from floodmark.spark_jobs.batch.standstill import Standstill
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import committed
 from floodmark.spark_jobs.internals.engine import Engine
+from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.reading.event_time import require_shift
 from floodmark.spark_jobs.reading.source import SourceSpec
 from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +80,7 @@ class BatchHandler:
         self.stopping: Final = Stopping()
         self.progress: Progress
         """What the job knows; there once `attach` has returned."""
+        self.lookahead: Final = Lookahead(identity.job, specs, settings, self.stopping)
         self.recent: Final = deque[Batch](maxlen=recent)
         """The reports of the last batches."""
         self._specs = specs
@@ -122,26 +129,41 @@ class BatchHandler:
         """Run one batch; any error fails the query, and is kept for `Job` to raise as it is."""
         with self.stopping.batch(batch_id):
             try:
-                batch = self._run(frame, batch_id)
+                batch, end = self._run(frame, batch_id)
             except BaseException as error:
-                self.failure = error
-                clear_frames(error.__traceback__)  # their variables would hold the query
+                self._fail(error)
                 raise
             finally:
                 self._sink.release()
         self.recent.append(batch)
         if self._on_batch is not None:
             self._on_batch(batch)
+        try:
+            self._look_ahead(batch, end)
+        except BaseException as error:
+            self._fail(error)
+            raise
 
-    def _run(self, frame: DataFrame, batch_id: int) -> Batch:
-        began = time.monotonic()
-        self._attached.wait()  # write() attaches right after it starts the query
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self.lookahead.close()
+        clear_frames(error.__traceback__)  # their variables would hold the query
+
+    def _engine(self) -> Engine:
         query = self._running()
         if self.failure is not None or query is None:
             raise self.failure or AssertionError
+        outlook = self._settings.outlook
+        return Engine(query, self._settings.windows_close, outlook.ends if outlook.whole else None)
+
+    def _run(self, frame: DataFrame, batch_id: int) -> tuple[Batch, Offsets]:
+        began = time.monotonic()
+        self._attached.wait()  # write() attaches right after it starts the query
+        engine = self._engine()
         job, spark, progress = self.identity.job, frame.sparkSession, self.progress
-        engine = Engine(query, self._settings.windows_close)
-        batch_watermark = progress.next_watermark
+        before, batch_watermark, last = progress.watermark, progress.next_watermark, progress.batch_watermark
+        if progress.ahead is not None and not progress.ahead.is_covered(engine.offsets()[1]):
+            raise self._retracted(batch_id, progress.ahead, f"it ended at {engine.offsets()[1]}")
 
         # 1. The batch runs.
         late.brief_tasks(spark, self._specs, progress)
@@ -149,12 +171,14 @@ class BatchHandler:
 
         # 2. What it read is applied; nothing of it is durable yet.
         observed = Observed.of(spark, engine, self._specs)
+        ahead = progress.ahead
         counts, discrepancies = take_in(job, progress, observed, self._uncounted)
-        progress.advance()
+        if ahead is not None and not progress.is_at_least(ahead.watermark):
+            raise self._retracted(batch_id, ahead, f"its marks give {progress.watermark}")
         results = engine.results(batch_watermark, progress.next_watermark)
-        late_watermark = batch_watermark if results.passes_late else engine.late_watermark
+        late_watermark = before if results.passes_late else engine.late_watermark(last)
         counts["late"] = late.count_and_route(job, spark, observed, late_watermark, self._sink)
-        self._check(batch_id, observed, passes_late=results.passes_late, batch_watermark=batch_watermark)
+        self._check(batch_id, observed, passes_late=results.passes_late, before=before)
         hold = milliseconds(self._settings.hold)
         output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
         require_usable(job, progress, self._specs)
@@ -167,11 +191,12 @@ class BatchHandler:
 
         # 5. The watermark of the next batch is set.
         engine.set_watermark(progress.next_watermark)
-        self._standstill.note(progress, moved=progress.next_watermark != batch_watermark)
-        return Batch(
+        self._standstill.note(progress, moved=progress.watermark != before)
+        batch = Batch(
             job=job,
             batch_id=batch_id,
-            watermark=progress.next_watermark,
+            watermark=progress.watermark,
+            batch_watermark=batch_watermark,
             promised=progress.promised,
             output=output,
             ended=progress.ended,
@@ -180,18 +205,40 @@ class BatchHandler:
             discrepancies=discrepancies,
             **counts,
         )
+        return batch, observed.end
 
-    def _check(self, batch_id: int, observed: Observed, *, passes_late: bool, batch_watermark: int | None) -> None:
+    def _look_ahead(self, batch: Batch, end: Offsets) -> None:
+        """Let the next batch run with a higher watermark, where that rests on what it is going to read."""
+        ahead = self.lookahead.look(self.progress, end, batch.records)
+        if ahead is None or self._running() is None:  # it was stopped meanwhile
+            return
+        self.progress.look_ahead(ahead)
+        self._snapshots.store(batch.batch_id, self.progress.snapshot())  # before Spark knows it
+        self._engine().set_watermark(ahead.watermark)
+
+    def _retracted(self, batch_id: int, ahead: Ahead, found: str) -> LookaheadError:
+        """Forget a watermark that its batch does not bear out."""
+        retract(self._snapshots, batch_id - 1, self._settings.windows_close)
+        return LookaheadError(job=self.identity.job, watermark=ahead.watermark, found=found)
+
+    def _check(self, batch_id: int, observed: Observed, *, passes_late: bool, before: int | None) -> None:
         """Refuse rows that would break what was promised, before anything of the batch is durable.
 
         Late input that operators let pass is excused: that promise was broken before it came here, and is counted.
         Where rows are judged one by one, late ones do not pass.
+
+        Args:
+            batch_id: of the batch.
+            observed: in it.
+            passes_late: whether late input can reach the output.
+            before: the watermark that the batches before have read: no row of this one should be behind it.
         """
-        passed = any(spec.late is None and found.is_late(batch_watermark) for spec, found in observed.inputs)
+        passed = any(spec.late is None and found.is_late(before) for spec, found in observed.inputs)
         if not passed:
-            require_shift(self.identity.job, self._settings.derived, observed.metrics, batch_watermark)
+            require_shift(self.identity.job, self._settings.derived, observed.metrics, before)
         observed.output.check(self.identity, batch_id, None if passes_late and passed else self.progress.output)
 
     def close(self) -> None:
-        """Let go of the sink's clients."""
+        """Let go of all clients."""
+        self.lookahead.close()
         self._sink.close()

@@ -44,7 +44,7 @@ class Observed:
 def take_in(
     job: str, progress: Progress, observed: Observed, uncounted: Collection[str]
 ) -> tuple[Counter[str], tuple[Discrepancy, ...]]:
-    """Take the marks and counts of a batch into the progress.
+    """Take the marks and counts of a batch into the progress, and let it advance.
 
     Args:
         job: whose.
@@ -64,14 +64,12 @@ def take_in(
                 _log.warning("job %s: %s rows: %s", job, kind, skipped)
         progress.tally(spec.topics[0], found.rows, found.unusable)
     marks = BatchMarks.of((found.marks, found.records) for _, found in observed.inputs)
-    of_topic = {topic: spec for spec, _ in observed.inputs for topic in spec.topics}
     for mark in marks.marks:
         counts["marks"] += 1
         if isinstance(mark, Unreadable):
             counts["unreadable_marks"] += 1
             _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
-        spec = of_topic[mark.topic]
-        progress.apply(mark, spec.percentile, spec.shift)
+    progress.apply(marks.marks, {topic: spec.way for spec, _ in observed.inputs for topic in spec.topics})
     discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)
     for discrepancy in discrepancies:
         _log.warning("job %s: %s", job, discrepancy)

@@ -15,7 +15,8 @@ COUNTED: Final = ("records", "marks", "late", *UNUSABLE, "unreadable_marks", "to
 class Batch:
     """What one batch did; the counts are of this batch alone.
 
-    ``watermark`` is the input watermark that the next batch runs with, ``output`` the one handed on,
+    ``watermark`` is the input watermark after it, ``output`` the one handed on, ``batch_watermark`` the one that it ran
+    with: that of the batch before, or more where the job has looked ahead.
     ``promised`` what all events together allow: less, where a percentile drives the job.  ``late``: rows
     behind their watermark, see ``README.md`` beside this module.  ``unreadable``: values that could not be decoded;
     ``missing_event_time``: rows without event time; ``out_of_range``: rows whose event time Spark's watermark cannot
@@ -43,6 +44,7 @@ class Batch:
     rows: int
     seconds: float
     discrepancies: tuple[Discrepancy, ...] = ()
+    batch_watermark: int | None = None
 
     def to_json(self) -> str:
         """Return it as one line of JSON."""

@@ -15,7 +15,7 @@ from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.unread import refuse_unread
 from floodmark.spark_jobs.internals.checkpoint import Committed
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.spark_watermark import from_spark_watermark
+from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
 from floodmark.spark_jobs.reading.source import SourceSpec
 
 _log = logging.getLogger(__name__)
@@ -56,6 +56,47 @@ def resume(
     if progress.ended and last is not None:
         refuse_unread(job, _configs(specs), last.offsets)
     return progress
+
+
+def settle(snapshots: Snapshots, windows_close: WindowsClose) -> None:
+    """Take a watermark out of Spark's log that was set ahead of what has been read, before the query starts.
+
+    It stays only where the next batch is planned and reads all that it rests on: that batch may have been written.
+    Otherwise the job goes on with what it had read, whatever became of the topics and its settings since.
+
+    Args:
+        snapshots: of the job's checkpoint.
+        windows_close: as the job has it.
+    """
+    checkpoint = snapshots.checkpoint
+    last = checkpoint.last_committed
+    if last is None:
+        return
+    try:
+        progress = snapshots.load(last)
+    except SnapshotError:
+        return  # `resume` says it, or works it out again
+    if progress.settle(checkpoint.planned_end(last + 1)):
+        _withdraw(snapshots, last, progress, windows_close)
+
+
+def retract(snapshots: Snapshots, last: int, windows_close: WindowsClose) -> None:
+    """Take the watermark of a batch out of Spark's log, so that the next start runs it with what was read before.
+
+    Args:
+        snapshots: of the job's checkpoint.
+        last: the last batch that Spark has committed, before that one.
+        windows_close: as the job has it.
+    """
+    progress = snapshots.load(last)
+    if progress.settle(None):
+        _withdraw(snapshots, last, progress, windows_close)
+
+
+def _withdraw(snapshots: Snapshots, last: int, progress: Progress, windows_close: WindowsClose) -> None:
+    allowed = 0 if progress.watermark is None else spark_watermark(progress.watermark, windows_close)
+    snapshots.checkpoint.lower_watermark(last, allowed)
+    snapshots.store(last, progress.snapshot())
 
 
 def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed) -> Progress:

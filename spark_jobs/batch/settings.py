@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from floodmark.schemas.records import Membership
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
+from floodmark.spark_jobs.queries.outlook import Outlook
 from floodmark.spark_jobs.reading.event_time import Derived
 
 
@@ -15,5 +16,7 @@ class Settings:
     hold: timedelta = timedelta(0)
     windows_close: WindowsClose = "after"
     rebuild: bool = False
+    lookahead: timedelta = timedelta(0)
+    outlook: Outlook = Outlook(possible=False)  # noqa: RUF009  # frozen
     membership: Membership = Membership()  # noqa: RUF009  # frozen
     derived: Derived = Derived()  # noqa: RUF009  # frozen

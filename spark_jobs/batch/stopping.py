@@ -33,7 +33,7 @@ class Stopping:
         self._lock: Final = threading.Lock()
         self._between: Final = threading.Event()
         """The query has committed its last batch, and the next one waits."""
-        self._requested = False
+        self._requested: Final = threading.Event()
         self._query: StreamingQuery | None = None
         """The query, while it is being stopped."""
 
@@ -45,7 +45,7 @@ class Stopping:
             InterruptedBatchError: where a stop was requested before: the batch has not begun; after the query stopped.
         """
         with self._lock:
-            if self._requested:
+            if self._requested.is_set():
                 self._interrupt(self._query)
             yield
             self.last_batch = batch_id
@@ -68,10 +68,16 @@ class Stopping:
         query.stop()
         self._query = None  # Spark holds the handler, which holds this: neither would ever be released
 
+    @property
+    def is_requested(self) -> bool:
+        """Whether the query is to be stopped."""
+        return self._requested.is_set()
+
     def request_stop(self, query: StreamingQuery) -> None:
         """Wait for the batch in work, and let no other begin."""
         with self._lock:
-            self._requested, self._query = True, query
+            self._query = query
+            self._requested.set()
 
     def wait_committed(self, query: StreamingQuery, timeout: float) -> None:
         """Wait until Spark has committed the last batch, or has stopped, for as many seconds at most."""

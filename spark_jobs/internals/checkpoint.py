@@ -90,6 +90,33 @@ class Checkpoint:
         """Whether Spark has kept state of operators here."""
         return self.files.exists(_STATE)
 
+    @property
+    def last_committed(self) -> int | None:
+        """The last batch that a query has committed here; ``None``: none."""
+        return max(self.files.numbers(_COMMITTED), default=None)
+
+    def planned_end(self, batch_id: int) -> dict[str, Any] | None:
+        """Return where a batch was planned to end: topic to partition (as text) to offset; ``None``: it was not."""
+        plan = self.files.read(f"{_PLANNED}/{batch_id}")
+        return None if plan is None else _ends(plan)
+
+    def lower_watermark(self, batch_id: int, watermark: int) -> None:
+        """Let the batch behind a committed one run with no more than some watermark.
+
+        Args:
+            batch_id: of the committed one.
+            watermark: as Spark counts it, epoch milliseconds.
+        """
+        for name, field in (
+            (f"{_PLANNED}/{batch_id + 1}", "batchWatermarkMs"),
+            (f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"),
+        ):
+            version, metadata, *rest = (self.files.read(name) or "\n{}").split("\n")
+            fields = json.loads(metadata)
+            if fields.get(field, watermark) > watermark:
+                line = json.dumps({**fields, field: watermark}, separators=(",", ":"))
+                self.files.write(name, "\n".join([version, line, *rest]))
+
     def plan_empty_batch(self) -> int | None:
         """Plan the batch without rows that a query owes which was stopped before Spark has planned it.
 
@@ -115,3 +142,12 @@ class Checkpoint:
         line = json.dumps(fields, separators=(",", ":"))
         self.files.write(f"{_PLANNED}/{last + 1}", "\n".join([version, line, *ends]))
         return last + 1
+
+
+def _ends(plan: str) -> dict[str, Any]:
+    """Bring together the offsets of all Kafka sources in a plan of Spark, which has a line for each."""
+    together: dict[str, Any] = {}
+    for line in plan.split("\n")[2:]:
+        if line.startswith("{"):
+            together.update(json.loads(line))
+    return together

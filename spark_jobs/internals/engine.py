@@ -11,6 +11,7 @@ from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import each, kind_of, nodes, reaching
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
+from floodmark.spark_jobs.queries.outlook import WindowEnds
 from pyspark.sql.streaming.query import StreamingQuery
 
 _STATEFUL: Final = "StateStoreWriter"
@@ -44,29 +45,42 @@ class Engine:
     Args:
         query: the query.
         windows_close: when Spark closes windows.
+        ends: where windows are all that the query keeps: when they end; Spark is then told of their ends alone, for it
+            would run a batch for each watermark between them, in vain.
 
     Raises:
         UnsupportedSparkError: where this Spark lacks what is needed; before any watermark has moved.
     """
 
-    def __init__(self, query: StreamingQuery, windows_close: WindowsClose = "after") -> None:
+    def __init__(
+        self, query: StreamingQuery, windows_close: WindowsClose = "after", ends: WindowEnds | None = None
+    ) -> None:
         self._windows_close: Final = windows_close
+        self._ends: Final = ends
         with reaching("StreamExecution.watermarkTracker()"):
             self._engine = query._jsq.streamingQuery()  # noqa: SLF001
             self._tracker = self._engine.watermarkTracker()
             self._tracker.currentWatermark()
 
-    @property
-    def late_watermark(self) -> int | None:
-        """The watermark by which this batch's operators judge late rows: that of the batch before; ``None``: none."""
+    def late_watermark(self, known: int | None) -> int | None:
+        """Return the watermark by which this batch's operators judge late rows: that of the batch before.
+
+        Args:
+            known: what that batch ran with, as far as is known; ``None``: nothing is.
+
+        Returns:
+            It, or less where Spark really ran with less; ``None``: none.
+        """
         with reaching("IncrementalExecution.prevOffsetSeqMetadata()"):
             before = self._engine.lastExecution().prevOffsetSeqMetadata()
             watermark = int(before.get().batchWatermarkMs()) if before.isDefined() else 0
+        if known is not None and self._told(self._spark_watermark(known)) == watermark:
+            return known
         return from_spark_watermark(watermark, self._windows_close)
 
     def set_watermark(self, watermark: int | None) -> None:
         """Set the watermark that the next batch runs with; a lower one than now, or none, is not taken."""
-        then = self._spark_watermark(watermark)
+        then = self._told(self._spark_watermark(watermark))
         if then is not None and then > self._now():
             self._tracker.setWatermark(then)
 
@@ -76,6 +90,12 @@ class Engine:
 
     def _spark_watermark(self, watermark: int | None) -> int | None:
         return None if watermark is None else spark_watermark(watermark, self._windows_close)
+
+    def _told(self, watermark: int | None) -> int | None:
+        """Return what Spark is told of a watermark of its own kind."""
+        if watermark is None or watermark == END_OF_TIME or self._ends is None:
+            return watermark
+        return self._ends.floor(watermark)
 
     def observed(self) -> dict[str, dict[str, Any]]:
         """Return what the observations of this batch saw, by name; one without a row may be missing."""
@@ -108,10 +128,10 @@ class Engine:
             next_watermark: the watermark that will be set after it.
         """
         now, then = self._spark_watermark(batch_watermark), self._spark_watermark(next_watermark)
-        if now is not None:  # what Spark really runs with may be less, but never more counts
-            now = min(now, self._now()) or None
+        if now is not None and self._told(now) != self._now():
+            now = min(now, self._now()) or None  # what Spark really runs with may be less, but never more counts
         with reaching("StateStoreWriter.produceOutputWatermark()"):
-            flow = _flow(self._engine.lastExecution().executedPlan(), now, then)
+            flow = _flow(self._engine.lastExecution().executedPlan(), now, then, self._told(then))
         complete = flow.now if flow.stateful and flow.pending else flow.then
         complete = None if complete is None else from_spark_watermark(complete, self._windows_close)
         return Results(complete, passes_late=flow.passes_late)
@@ -134,24 +154,27 @@ class _Flow:
     """The watermark of its results in this batch; ``None``: none."""
     then: int | None
     """The same, with the watermark of the next batch."""
+    told: int | None
+    """The same, with what Spark is told of that."""
     stateful: bool = False
     pending: bool = False
     """Whether an operator so far wants another batch when the watermark moves on, though nothing new may come."""
     passes_late: bool = False
 
 
-def _flow(node: Any, now: int | None, then: int | None) -> _Flow:  # noqa: ANN401  # a JVM plan
-    """Follow the watermark up a physical plan, as Spark's own propagation does."""
+def _flow(node: Any, now: int | None, then: int | None, told: int | None) -> _Flow:  # noqa: ANN401  # a JVM plan
+    """Follow the watermark up a physical plan, as Spark's own propagation does; ``told``: what Spark knows of it."""
     name = kind_of(node)
     if name == "EventTimeWatermarkExec":
-        return _Flow(now, then, passes_late=True)
+        return _Flow(now, then, told, passes_late=True)
     inner = _INNER.get(name)
     below = [getattr(node, inner)()] if inner else each(node.children())
-    flows = [_flow(child, now, then) for child in below]
+    flows = [_flow(child, now, then, told) for child in below]
     # What has no watermark does not hold one back: the fixed side of a stream-static join.
     least = _Flow(
         _least(flow.now for flow in flows),
         _least(flow.then for flow in flows),
+        _least(flow.told for flow in flows),
         *(any(getattr(flow, field) for flow in flows) for field in ("stateful", "pending", "passes_late")),
     )
     return _through(node, name, least) if _is(node, _STATEFUL) else least
@@ -159,9 +182,10 @@ def _flow(node: Any, now: int | None, then: int | None) -> _Flow:  # noqa: ANN40
 
 def _through(node: Any, name: str, flow: _Flow) -> _Flow:  # noqa: ANN401  # a JVM operator with state
     """Take the watermark through an operator with state."""
-    pending = flow.pending or (flow.then is not None and bool(node.shouldRunAnotherBatch(flow.then)))
+    pending = flow.pending or (flow.told is not None and bool(node.shouldRunAnotherBatch(flow.told)))
     passes_late = flow.passes_late and not _drops_late(node, name)
-    return _Flow(_produced(node, flow.now), _produced(node, flow.then), True, pending, passes_late)  # noqa: FBT003
+    now, then, told = (_produced(node, watermark) for watermark in (flow.now, flow.then, flow.told))
+    return _Flow(now, then, told, stateful=True, pending=pending, passes_late=passes_late)
 
 
 def _drops_late(node: Any, name: str) -> bool:  # noqa: ANN401  # a JVM operator with state

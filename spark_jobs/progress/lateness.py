@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from floodmark.schemas.classify import Partition, Unreadable
 from floodmark.schemas.records import WatermarkRecord
@@ -53,6 +53,17 @@ def driving(record: WatermarkRecord, percentile: int | None) -> WatermarkRecord:
         return record
     enough = {percent: time for percent, time in record.percentiles.items() if percent >= percentile}
     return replace(record, watermark=enough[min(enough)] if enough else record.watermark)
+
+
+class Way(NamedTuple):
+    """How the marks of a topic count: see `driving` and `shifted`."""
+
+    percentile: int | None = None
+    shift: int = 0
+
+
+AS_IT_IS: Final = Way()
+"""All events count, and at their own time."""
 
 
 def apply_mark(tracker: Tracker, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> None:

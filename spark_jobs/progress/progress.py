@@ -7,7 +7,8 @@ never goes back, and what all events together allow is never above the watermark
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,14 +17,14 @@ from floodmark.schemas.errors import UnreadableTopicError
 from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold, Tracker
-from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises, apply_mark
+from floodmark.spark_jobs.progress.ahead import Ahead
+from floodmark.spark_jobs.progress.lateness import AS_IT_IS, NOTHING, Brief, Promises, Way, apply_mark
 from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, Offsets, reconcile
 from floodmark.spark_jobs.progress.unusable import Skipped, is_tally, nothing_usable, tally
 
 FORMAT: Final = 2
 
-_STORED: Final = {"missing_event_time": "timeless"}
-"""Counts that have another name in snapshots."""
+_STORED: Final = {"missing_event_time": "timeless"}  # counts that have another name in snapshots
 
 
 class Progress:
@@ -40,12 +41,14 @@ class Progress:
         promises: where late rows are judged one by one, what was promised in each partition; else ``None``.
 
     >>> progress = Progress(Tracker({"clicks"}))
-    >>> progress.advance()
+    >>> progress.apply([])
     >>> progress.finish_batch(complete=30, hold=10), progress.finish_batch(complete=35, hold=20)
     (20, 20)
     """
 
     __slots__ = (
+        "_ahead",
+        "_batch_watermark",
         "_counts",
         "_epoch",
         "_next_watermark",
@@ -56,7 +59,7 @@ class Progress:
         "_tracker",
     )
 
-    def __init__(  # the parts of a snapshot
+    def __init__(
         self,
         tracker: Tracker,
         *,
@@ -68,6 +71,8 @@ class Progress:
         promised: Tracker | None = None,
         promises: Promises | None = None,
     ) -> None:
+        self._ahead: Ahead | None = None
+        self._batch_watermark: int | None = None
         self._tracker = tracker
         self._next_watermark = next_watermark
         self._output = output
@@ -85,7 +90,17 @@ class Progress:
     @property
     def next_watermark(self) -> int | None:
         """The watermark that the next batch runs with, epoch milliseconds; ``None``: none."""
-        return self._next_watermark
+        return self._next_watermark if self._ahead is None else self._ahead.watermark
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """The watermark of the next batch, where it rests on records that only this batch will read."""
+        return self._ahead
+
+    @property
+    def batch_watermark(self) -> int | None:
+        """The watermark that the last batch ran with, epoch milliseconds; ``None``: none, or not known."""
+        return self._batch_watermark
 
     @property
     def promised(self) -> int | None:
@@ -124,9 +139,8 @@ class Progress:
         """Return what the tasks of the next batch must know to judge its rows; ``None``: they do not judge."""
         if self._promises is None:
             return None
-        return Brief(
-            self._promises, NOTHING if self._next_watermark is None else self._next_watermark, percentile, shift
-        )
+        known = NOTHING if self._next_watermark is None else self._next_watermark
+        return Brief(self._promises, known, percentile, shift)
 
     def resume(self, *, now: int, percentile: bool = False, judged: bool = False) -> None:
         """Begin a new epoch of the job.
@@ -159,19 +173,56 @@ class Progress:
         elif batch_watermark == self._next_watermark == END_OF_TIME:
             self.finish_batch(complete=END_OF_TIME)
 
-    def apply(self, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> None:
-        """Take in the next mark of its partition.
+    def apply(self, marks: Iterable[AnyMark], ways: Mapping[str, Way] = MappingProxyType({})) -> None:
+        """Take in the marks of a batch, in the order of each partition, and advance.
 
-        Args:
-            mark: the mark.
-            percentile: see `lateness.driving`.
-            shift: see `lateness.shifted`.
+        Those come first that the watermark of the batch rests on: it holds as soon as they are all there.
         """
+        ahead, given = self._ahead, list(marks)
+        self._batch_watermark = self.next_watermark
+        for mark in given:
+            if ahead is None or ahead.rests_on(mark):
+                self._apply(mark, ways.get(mark.topic, AS_IT_IS))
+        self._advance()
+        if ahead is None:
+            return
+        for mark in given:
+            if not ahead.rests_on(mark):
+                self._apply(mark, ways.get(mark.topic, AS_IT_IS))
+        self._ahead = None
+        self._advance()
+
+    def _apply(self, mark: AnyMark, way: Way) -> None:
         if self._promises is not None:
-            self._promises.apply(mark, percentile, shift)
+            self._promises.apply(mark, *way)
         if self._promised is not None:
-            apply_mark(self._promised, mark, shift=shift)
-        apply_mark(self._tracker, mark, percentile, shift)
+            apply_mark(self._promised, mark, shift=way.shift)
+        apply_mark(self._tracker, mark, *way)
+
+    def _advance(self) -> None:
+        self._tracker.advance()
+        if self._promised is not None:
+            self._promised.advance()
+        self._next_watermark = self._tracker.watermark
+
+    def tracked(self) -> dict[str, Any]:
+        """Return all that the input has promised, as a snapshot of a `Tracker`."""
+        return self._tracker.snapshot()
+
+    def look_ahead(self, ahead: Ahead) -> None:
+        """Let the next batch run with a watermark that rests on records which it is going to read."""
+        self._ahead = ahead
+
+    def settle(self, planned: Offsets | None) -> bool:
+        """Forget a watermark that was set ahead, unless a planned batch, which ends there, reads it; tells whether."""
+        if self._ahead is None or (planned is not None and self._ahead.is_covered(planned)):
+            return False
+        self._ahead = None
+        return True
+
+    def is_at_least(self, watermark: int) -> bool:
+        """Tell whether the input has come as far as a watermark."""
+        return self.watermark is not None and self.watermark >= watermark
 
     def tally(self, topic: str, rows: int, unusable: Mapping[str, Skipped]) -> None:
         """Add up what one source of the job has brought, see `unusable.tally`."""
@@ -182,13 +233,6 @@ class Progress:
     ) -> list[Discrepancy]:
         """Compare the rows of a batch with what its marks count, see `reconcile.reconcile`."""
         return reconcile(self._record_counts, marks, start, end, uncounted)
-
-    def advance(self) -> None:
-        """Take what the trackers have learnt into `next_watermark`."""
-        self._tracker.advance()
-        if self._promised is not None:
-            self._promised.advance()
-        self._next_watermark = self._tracker.watermark
 
     def finish_batch(
         self, *, complete: int | None, hold: int = 0, counts: Mapping[str, int] | None = None
@@ -221,6 +265,8 @@ class Progress:
             "ledger": self._record_counts.snapshot(),
             "promised": None if self._promised is None else self._promised.snapshot(),
             **({} if self._promises is None else {"promises": self._promises.snapshot()}),
+            **({} if self._ahead is None else {"ahead": asdict(self._ahead)}),
+            **({} if self._batch_watermark is None else {"ran": self._batch_watermark}),
         }
 
     @classmethod
@@ -232,7 +278,7 @@ class Progress:
         """
         with restoring(where):
             require_format(snapshot, FORMAT)
-            return cls(
+            found = cls(
                 Tracker.restore(snapshot["tracker"]),
                 next_watermark=snapshot["applied"],
                 output=snapshot["output"],
@@ -242,6 +288,10 @@ class Progress:
                 promised=None if snapshot["promised"] is None else Tracker.restore(snapshot["promised"]),
                 promises=Promises.restore(snapshot["promises"]) if "promises" in snapshot else None,
             )
+            found._batch_watermark = snapshot.get("ran")
+            if "ahead" in snapshot:
+                found.look_ahead(Ahead(**snapshot["ahead"]))
+        return found
 
 
 def _renamed(counts: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from floodmark.spark_jobs.progress.lateness import Way
 from floodmark.spark_jobs.queries.source_options import from_earliest, source_options
 from floodmark.spark_jobs.reading.security import Client, resolved, settings_of, spark_options
 from pyspark.sql import Column
@@ -74,6 +75,11 @@ class SourceSpec:
     def topics(self) -> tuple[str, ...]:
         """The topics that are read."""
         return self.connection.topics
+
+    @property
+    def way(self) -> Way:
+        """How its marks count."""
+        return Way(self.percentile, self.shift)
 
     @property
     def late_topic(self) -> str | None:

@@ -43,8 +43,10 @@ def test_every_history_equals_its_batch_computation(chunk):
         assert check(world.topics[1]) == [], f"seed {seed}: the first stage broke the specification"
         happened.update(world.faults)
         happened["kills"] += first.kills + second.kills
+        happened["foresights"] += first.foresaw + second.foresaw
+        happened["settled"] += first.settled + second.settled
         happened["stops"] += world.follower.stops
-    assert set(happened) == {*HAPPENINGS, "lower", "kills", "stops"}
+    assert set(happened) == {*HAPPENINGS, "lower", "kills", "stops", "foresights", "settled"}
     assert min(happened.values()) > 0
 
 
@@ -62,4 +64,4 @@ def test_the_simulation_can_fail():
 
 
 def test_every_step_of_a_batch_is_a_place_to_be_killed():
-    assert len(STEPS) == 5
+    assert len(STEPS) == 7

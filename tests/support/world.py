@@ -22,6 +22,7 @@ from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, deco
 from floodmark.schemas.classify import Data, Sorter, classify
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
+from floodmark.spark_jobs.progress.ahead import Preview
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 
@@ -30,7 +31,7 @@ STEP = timedelta(seconds=1)
 """How long a step of the world takes."""
 LEASE = 30_000
 """Far longer than a source that lives is ever silent."""
-STEPS = ("before", "ran", "stored", "committed", "set")
+STEPS = ("before", "ran", "stored", "committed", "set", "looked", "foreseen")
 
 
 class Killed(Exception):  # noqa: N818  # not an error of anybody
@@ -159,6 +160,8 @@ class Committed:
     offsets: dict[int, int] = field(default_factory=dict)
     windows: Counter[int] = field(default_factory=Counter)
     watermark: int = 0
+    late_watermark: int = 0
+    """That of the batch before: Spark judges late rows by it."""
     planned: dict[int, int] | None = None
     snapshots: dict[int, str] = field(default_factory=dict)
 
@@ -171,20 +174,36 @@ class Stage:
         self.name, self.given, self.out, self.chance = name, given, out, chance
         self.disk = Committed()
         self.in_kafka = -1  # the number of the last batch in the output topic, committed with its rows
-        self.late = self.kills = self.epoch = 0
+        self.late = self.kills = self.epoch = self.foresaw = self.settled = 0
+        self.looks_ahead = chance.random() < 0.7
+        self.preview, self.seen = Preview(), dict[int, int]()
         self.results: Counter[int] = Counter()
         self.progress: Progress | None = None
 
     def start(self) -> None:
         """Take up what the disk has, under a new epoch."""
         disk = self.disk
+        self.preview, self.seen = Preview(), {}
         if disk.batch_id == 0:
             self.progress = Progress(Tracker({self.given.topic}))
         else:
             self.progress = Progress.restore(json.loads(disk.snapshots[disk.batch_id - 1]), "here")
+            if self.progress.settle(None if disk.planned is None else self._offsets(disk.planned)):
+                self.settled += 1
+                disk.watermark = self._spark_watermark(disk.late_watermark)
+                disk.snapshots[disk.batch_id - 1] = json.dumps(self.progress.snapshot())
         self.epoch += 1
         self.generator = Explicit()
         self.emitter = Emitter(Identity(self.name, self.epoch), self.generator, len(self.out.partitions))
+
+    def _offsets(self, ends: dict[int, int]) -> dict[str, dict[str, int]]:
+        return {self.given.topic: {str(number): end for number, end in ends.items()}}
+
+    def _spark_watermark(self, least: int) -> int:
+        """Return what Spark's watermark becomes with what the job knows; never less than some."""
+        assert self.progress is not None
+        watermark = self.progress.next_watermark
+        return least if watermark is None else max(least, spark_watermark(watermark, "after"))
 
     def run(self, kill_at: str | None) -> None:
         """Run one batch, or be killed in the middle of it."""
@@ -204,41 +223,68 @@ class Stage:
         progress, disk = self.progress, self.disk
         assert progress is not None
         if disk.planned is None:  # Spark's offset log: the same offsets when the batch is run again
+            # What was looked at is there, so it is read; but a plan that is not made yet may end anywhere after a kill.
+            least = {} if progress.ahead is None else progress.ahead.positions[self.given.topic]
             disk.planned = {
-                number: self.chance.randint(disk.offsets.get(number, 0), len(log))
+                number: self.chance.randint(max(disk.offsets.get(number, 0), least.get(str(number), 0)), len(log))
                 for number, log in enumerate(self.given.partitions)
             }
         self._step("before", kill_at)
-        batch_watermark = progress.next_watermark
-        windows, late = Counter(disk.windows), 0
+        before, batch_watermark, ahead = progress.watermark, progress.next_watermark, progress.ahead
+        assert ahead is None or ahead.is_covered(self._offsets(disk.planned))
+        windows, late, marks = Counter(disk.windows), 0, []
         for number, end in disk.planned.items():
             for written in self.given.partitions[number][disk.offsets.get(number, 0) : end]:
                 record = classify(*written)
                 if not isinstance(record, Data):
-                    progress.apply(record)
+                    marks.append(record)
                     continue
                 row = row_of(record.value or b"")
                 if row is None:
                     continue
-                late += is_late(row.event_time, batch_watermark)
+                late += is_late(row.event_time, before)
                 end_of_window = row.window or row.event_time // WIDTH * WIDTH + WIDTH
-                if end_of_window > disk.watermark:
+                if end_of_window > disk.late_watermark:
                     windows[end_of_window] += row.count
         closed = {end: windows.pop(end) for end in sorted(windows) if end <= disk.watermark}
         self._step("ran", kill_at)
-        progress.advance()
+        progress.apply(marks)
+        assert ahead is None or progress.is_at_least(ahead.watermark)
         output = progress.finish_batch(complete=batch_watermark)
         disk.snapshots[disk.batch_id] = json.dumps(progress.snapshot())
         self._step("stored", kill_at)
         self._transaction(disk.batch_id, closed, output)
         self._step("committed", kill_at)
-        watermark = disk.watermark
-        if progress.next_watermark is not None:
-            watermark = max(watermark, spark_watermark(progress.next_watermark, "after"))
+        watermark = self._spark_watermark(disk.watermark)
         self._step("set", kill_at)
+        if self.looks_ahead:
+            watermark = self._look_ahead(disk, watermark, kill_at)
         self.late += late
-        self.disk = Committed(disk.batch_id + 1, disk.planned, windows, watermark, None, disk.snapshots)
+        self.disk = Committed(disk.batch_id + 1, disk.planned, windows, watermark, disk.watermark, None, disk.snapshots)
         disk.snapshots.pop(disk.batch_id - 3, None)
+        self._step("foreseen", kill_at)
+
+    def _look_ahead(self, disk: Committed, watermark: int, kill_at: str | None) -> int:
+        """Read on, some of each partition and in turns, as `batch.lookahead` does."""
+        progress, planned = self.progress, disk.planned
+        assert progress is not None
+        assert planned is not None
+        self.preview.begin(progress.tracked(), self._offsets(planned))
+        for _ in range(self.chance.randrange(3)):
+            for number, log in enumerate(self.given.partitions):
+                seen = max(self.seen.get(number, 0), planned.get(number, 0))
+                self.seen[number] = self.chance.randint(seen, len(log))
+                for record in (classify(*written) for written in log[seen : self.seen[number]]):
+                    if not isinstance(record, Data):
+                        self.preview.add(record)
+        ahead = self.preview.ahead()
+        if ahead is None or progress.ended:
+            return watermark
+        self.foresaw += 1
+        progress.look_ahead(ahead)
+        disk.snapshots[disk.batch_id] = json.dumps(progress.snapshot())
+        self._step("looked", kill_at)
+        return self._spark_watermark(watermark)
 
     def _transaction(self, batch_id: int, closed: dict[int, int], output: int | None) -> None:
         if batch_id <= self.in_kafka:  # there already: no mark takes a number of the sequence

@@ -10,6 +10,8 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Tracker, is_late
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.spark_jobs.progress.ahead import Ahead
+from floodmark.spark_jobs.progress.lateness import Way
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 from hypothesis import given, settings
@@ -18,16 +20,14 @@ from hypothesis import strategies as st
 SPARK_JOBS = Path(__file__).parents[3] / "spark_jobs"
 
 
-def apply(progress, watermark, sequence=0, *, partition=0, percentile=None, percentiles=None, **more):
+def marked(watermark, sequence=0, *, partition=0, percentiles=None, **more):
     record = replace(mark("a", watermark, sequence, **more), percentiles=percentiles)
-    progress.apply(Mark("t", partition, sequence, 0, record), percentile)
+    return Mark("t", partition, sequence, 0, record)
 
 
 def test_the_marks_of_a_batch_give_the_watermark_of_the_next():
     progress = Progress(Tracker({"t"}))
-    apply(progress, 30)
-    assert progress.next_watermark is None
-    progress.advance()
+    progress.apply([marked(30)])
     assert progress.next_watermark == progress.watermark == 30
     assert progress.output is None
 
@@ -59,12 +59,13 @@ def test_watermarks_keep_their_order_over_batches_and_restarts(history, percenti
     progress.resume(now=0, percentile=percentile)
     for marks, stateful, hold, then in history:
         batch_watermark = progress.next_watermark
+        batch = []
         for partition, watermark, more in marks:
             percentiles = {50: watermark + more, 100: watermark}
-            options = {"partition": partition, "partitions": 2, "percentile": 50 if percentile else None}
-            apply(progress, watermark, sequences[partition], percentiles=percentiles, **options)
+            options = {"partition": partition, "partitions": 2}
+            batch.append(marked(watermark, sequences[partition], percentiles=percentiles, **options))
             sequences[partition] += 1
-        progress.advance()
+        progress.apply(batch, {"t": Way(50 if percentile else None)})
         complete = batch_watermark if stateful else progress.next_watermark
         before, output = output, progress.finish_batch(complete=complete, hold=hold)
         assert before is None or (output is not None and not is_late(output, before))
@@ -106,14 +107,42 @@ def test_spark_is_driven_one_millisecond_below_unless_told_otherwise(watermark, 
 
 def test_a_snapshot_is_the_whole_state():
     progress = Progress(Tracker({"t"}), counts={"late": 2}, epoch=7)
-    apply(progress, 30)
-    progress.advance()
+    progress.apply([marked(30)])
     progress.finish_batch(complete=30)
+    progress.look_ahead(Ahead(35, {"t": {"0": 3}}))
     again = Progress.restore(progress.snapshot(), "here")
     assert again.snapshot() == progress.snapshot()
-    apply(again, 40, 1)
-    again.advance()
+    again.apply([marked(40, 1)])
     assert again.finish_batch(complete=again.next_watermark) == 40
+
+
+def test_a_watermark_ahead_drives_the_next_batch_alone():
+    progress = Progress(Tracker({"t"}))
+    progress.apply([marked(30)])
+    progress.look_ahead(Ahead(40, {"t": {"0": 2}}))
+    assert (progress.watermark, progress.next_watermark) == (30, 40)
+    progress.apply([marked(40, 1), marked(45, 2)])
+    assert (progress.watermark, progress.next_watermark, progress.ahead) == (45, 45, None)
+
+
+def test_a_watermark_ahead_holds_as_soon_as_its_marks_are_read():
+    """A source that comes back with less, behind those marks, does not take it back."""
+    progress = Progress(Tracker({"t"}))
+    progress.look_ahead(Ahead(40, {"t": {"0": 1}}))
+    back = replace(marked(10, epoch=2), offset=1)
+    progress.apply([marked(40), back])
+    assert progress.is_at_least(40)
+
+
+@pytest.mark.parametrize(
+    ("planned", "forgotten"), [(None, True), ({"t": {"0": 2}}, True), ({"t": {"0": 3}}, False), ({}, True)]
+)
+def test_at_a_start_it_stays_only_where_the_planned_batch_reads_it(planned, forgotten):
+    progress = Progress(Tracker({"t"}), next_watermark=30)
+    progress.look_ahead(Ahead(40, {"t": {"0": 3}}))
+    assert progress.settle(planned) is forgotten
+    assert progress.next_watermark == (30 if forgotten else 40)
+    assert progress.settle(planned) is False
 
 
 def test_counts_keep_their_names_in_snapshots():

@@ -1,0 +1,129 @@
+"""What a job's watermark becomes with the marks that lie ahead of what it has read.  Pure.
+
+Spark judges late rows of batch n by the watermark of batch n - 1, and closes windows by that of batch n.  So a
+watermark that rests on marks which batch n is going to read can be set before it: batch n then closes its own windows.
+The invariant: *only a batch that reads all records before its positions runs with such a watermark*.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from floodmark.schemas.classify import Partition
+from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.progress.lateness import AS_IT_IS, Way, apply_mark
+from floodmark.spark_jobs.progress.reconcile import AnyMark, Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A watermark that holds once all records before some positions have been read."""
+
+    watermark: int
+    positions: Mapping[str, Mapping[str, int]]
+    """Topic to partition (as text) to the offset behind the last mark that the watermark rests on."""
+
+    def is_covered(self, end: Offsets) -> bool:
+        """Tell whether a batch that ends at some offsets reads all that the watermark rests on.
+
+        >>> ahead = Ahead(30, {"clicks": {"0": 7}})
+        >>> ahead.is_covered({"clicks": {"0": 7, "1": 0}}), ahead.is_covered({"clicks": {"0": 6}})
+        (True, False)
+        """
+        return all(
+            int((end.get(topic) or {}).get(partition, 0)) >= position
+            for topic, parts in self.positions.items()
+            for partition, position in parts.items()
+        )
+
+    def rests_on(self, mark: AnyMark) -> bool:
+        """Tell whether a mark stands before the positions."""
+        return mark.offset < self.positions.get(mark.topic, {}).get(str(mark.partition), 0)
+
+
+class Preview:
+    """Marks ahead of what a job has read, and the watermark that they will give.
+
+    Args:
+        ways: how the marks of each topic count.
+
+    >>> from floodmark.schemas.classify import Mark
+    >>> from floodmark.schemas.records import WatermarkRecord
+    >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
+    >>> preview = Preview()
+    >>> preview.begin(Tracker(["clicks"]).snapshot(), {"clicks": {"0": 5}})
+    >>> preview.add(Mark("clicks", 0, offset=7, log_time=0, record=record))
+    >>> preview.ahead()
+    Ahead(watermark=90, positions={'clicks': {'0': 8}})
+    >>> preview.records, preview.begin(Tracker(["clicks"]).snapshot(), {"clicks": {"0": 8}}), preview.records
+    (3, None, 0)
+    """
+
+    def __init__(self, ways: Mapping[str, Way] = MappingProxyType({})) -> None:
+        self._ways = ways
+        self._marks: list[AnyMark] = []
+        self._seen: dict[Partition, int] = {}
+        self._end: Offsets = {}
+        self._known: Mapping[str, Any] = {}
+        self._tracker = Tracker(())
+        self._moved = False
+
+    def begin(self, known: Mapping[str, Any], end: Offsets) -> None:
+        """Look from a new place: what stands before it has been read.
+
+        Args:
+            known: the job's tracker at this place, as a snapshot.
+            end: the offsets that the job reads next.
+        """
+        self._known, self._end, self._moved = known, end, False
+        self._tracker = Tracker.restore(known)
+        kept = [mark for mark in self._marks if mark.offset >= self._read((mark.topic, mark.partition))]
+        self._marks = []
+        for mark in kept:
+            self.add(mark)
+
+    def clear(self) -> None:
+        """Forget what was seen: it will be read once more."""
+        self._marks, self._seen = [], {}
+
+    def _read(self, place: Partition) -> int:
+        return int((self._end.get(place[0]) or {}).get(str(place[1]), 0))
+
+    def see(self, place: Partition, offset: int) -> None:
+        """Note that a record, of any kind, stands at an offset."""
+        self._seen[place] = max(self._seen.get(place, 0), offset + 1)
+
+    def add(self, mark: AnyMark) -> None:
+        """Take in the next mark of its partition; one that the job has read already changes nothing."""
+        place = mark.topic, mark.partition
+        self.see(place, mark.offset)
+        if mark.offset < self._read(place):
+            return
+        self._marks.append(mark)
+        apply_mark(self._tracker, mark, *self._ways.get(mark.topic, AS_IT_IS))
+        self._moved = self._tracker.advance() is not None or self._moved
+
+    @property
+    def records(self) -> int:
+        """At most so many records stand ahead, as far as they were seen."""
+        return sum(max(0, seen - self._read(place)) for place, seen in self._seen.items())
+
+    @property
+    def watermark(self) -> int | None:
+        """What the job's watermark becomes, epoch milliseconds; ``None``: it is not known."""
+        return self._tracker.watermark
+
+    def ahead(self) -> Ahead | None:
+        """Return the watermark that all the marks give together; ``None``: none beyond what the job knows.
+
+        Worked out in one step and in the order of the log, as the job will when it has read them.
+        """
+        if not self._moved:
+            return None
+        tracker, positions = Tracker.restore(self._known), dict[str, dict[str, int]]()
+        for mark in sorted(self._marks, key=lambda mark: (mark.topic, mark.partition, mark.offset)):
+            apply_mark(tracker, mark, *self._ways.get(mark.topic, AS_IT_IS))
+            positions.setdefault(mark.topic, {})[str(mark.partition)] = mark.offset + 1
+        watermark = tracker.advance()
+        return None if watermark is None else Ahead(watermark, positions)

@@ -1,0 +1,102 @@
+"""What lies ahead: a preview never says more than the job will know when it has read what the preview rests on."""
+
+from floodmark.schemas import Membership, Status, Tracker
+from floodmark.schemas.classify import Mark
+from floodmark.schemas.records import WatermarkRecord
+from floodmark.spark_jobs.progress.ahead import Ahead, Preview
+from floodmark.spark_jobs.progress.progress import Progress
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PARTITIONS, SOURCES = 2, ("a", "b")
+
+said = st.tuples(st.sampled_from(SOURCES), st.integers(0, 20), st.sampled_from(["", "", "", "idle", "again", "epoch"]))
+logs = st.lists(st.lists(said, max_size=8), min_size=PARTITIONS, max_size=PARTITIONS)
+
+
+def marks_of(partition, entries):
+    """Write a partition's marks: offsets have holes, as data and transactions leave them."""
+    found, epochs, numbers = [], dict.fromkeys(SOURCES, 1), dict.fromkeys(SOURCES, 0)
+    for place, (source, watermark, kind) in enumerate(entries):
+        if kind == "epoch":
+            epochs[source] += 1
+            numbers[source] = 0
+        record = WatermarkRecord(
+            source=source,
+            epoch=epochs[source],
+            sequence=numbers[source],
+            watermark=watermark,
+            partitions=PARTITIONS,
+            emitted_at=0,
+            status=Status.IDLE if kind == "idle" else Status.ACTIVE,
+            membership=Membership(1, len(SOURCES)),
+        )
+        numbers[source] += kind != "again"
+        found.append(Mark("t", partition, offset=3 * place, log_time=0, record=record))
+    return found
+
+
+def tracked(marks):
+    progress = Progress(Tracker({"t"}))
+    progress.apply(marks)
+    return progress
+
+
+@given(logs, st.data())
+@settings(max_examples=200, deadline=None)
+def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data):
+    partitions = [marks_of(number, log) for number, log in enumerate(entries)]
+    cut = [data.draw(st.integers(0, len(log))) for log in partitions]
+    ahead_to = [data.draw(st.integers(at, len(log))) for at, log in zip(cut, partitions, strict=True)]
+    end = {"t": {str(number): 3 * at for number, at in enumerate(cut)}}
+    read = [mark for at, log in zip(cut, partitions, strict=True) for mark in log[:at]]
+    job = tracked(read)
+
+    preview = Preview()
+    # It has looked from an earlier place before, and sees some marks that the job has read already.
+    preview.begin(Tracker({"t"}).snapshot(), {"t": {}})
+    order = data.draw(st.permutations([n for n, to in enumerate(ahead_to) for _ in range(to)]))
+    taken = [0] * PARTITIONS
+    early = data.draw(st.integers(0, len(order)))
+    for count, number in enumerate(order):
+        if count == early:
+            preview.begin(job.tracked(), end)
+        preview.add(partitions[number][taken[number]])
+        taken[number] += 1
+    preview.begin(job.tracked(), end)
+    ahead = preview.ahead()
+
+    if ahead is None:
+        return
+    assert job.watermark is None or ahead.watermark > job.watermark
+    just = {number: ahead.positions["t"].get(str(number), 0) for number in range(PARTITIONS)}
+    rest = [mark for log in partitions for mark in log if mark not in read]
+    enough = [mark for mark in rest if mark.offset < just[mark.partition]]
+    exactly = Tracker.restore(job.tracked())
+    for mark in enough:
+        exactly.apply(mark.record, topic="t", partition=mark.partition, log_time=0)
+    assert exactly.advance() == ahead.watermark
+    for batch in (enough, rest):
+        again = Progress.restore(
+            {**job.snapshot(), "ahead": {"watermark": ahead.watermark, "positions": ahead.positions}}, ""
+        )
+        again.apply(batch)
+        assert again.is_at_least(ahead.watermark)
+        assert again.ahead is None
+
+
+def test_it_counts_what_lies_ahead_and_forgets_it_when_told():
+    preview = Preview()
+    preview.begin(Tracker(["t"]).snapshot(), {"t": {"0": 10}})
+    preview.see(("t", 0), 12)
+    preview.see(("t", 1), 0)
+    assert preview.records == 4
+    preview.clear()
+    assert (preview.records, preview.ahead()) == (0, None)
+
+
+def test_what_it_rests_on_must_all_be_read():
+    ahead = Ahead(30, {"t": {"0": 7, "1": 1}})
+    assert not ahead.is_covered({"t": {"0": 7}}), "a partition is gone"
+    assert not ahead.is_covered({"u": {"0": 9, "1": 9}}), "a topic is gone"
+    assert ahead.is_covered({"t": {"0": 7, "1": 1, "2": 0}, "u": None})
