@@ -121,6 +121,47 @@ def test_exact_at_each_watermark(session, kafka, topic, checkpoint, case):
     assert {batch.watermark for batch in ran.batches.values()} == {END_OF_TIME, *(mark - case.shift for mark in marks)}
 
 
+AHEAD = [
+    query(ops.one(), ops.sliding(10_000, 5_000)),
+    query(ops.one(), ops.session(3_000)),
+    query(ops.one(), ops.deduplicated()),
+    query(ops.one(), ops.deduplicated_within(1_000)),
+    query(ops.one(), ops.tumbling(5_000), ops.tumbling(20_000)),
+    query(ops.one(), ops.session(3_000), ops.tumbling(20_000)),
+    query(ops.one(), ops.deduplicated(), ops.tumbling(10_000), ops.sliding(20_000, 10_000)),
+    query(ops.joined("inner", 4_000)),
+    query(ops.joined("left", 4_000)),
+    query(ops.joined("right", 4_000)),
+    query(ops.joined("full", 4_000)),
+    query(ops.joined("semi", 4_000)),
+    query(ops.joined("right", 4_000), ops.tumbling(10_000)),
+    query(ops.joined_windows(10_000)),
+    query(ops.union(), ops.session(3_000)),
+    query(ops.one(), ops.floored(1_000), ops.tumbling(10_000)),
+    query(ops.one(), ops.tumbling(10_000, "earliest")),
+]
+
+
+@pytest.mark.parametrize("case", AHEAD, ids=lambda case: case.name)
+def test_exact_at_each_watermark_with_a_look_ahead(session, kafka, topic, checkpoint, case):
+    logs, size = walk(case)
+    trial = Trial(case, logs, size, live=True)
+    ran = run(session, kafka.config, trial, topic, checkpoint)
+    assert differences(trial, ran) == []
+    assert ran.looked_ahead > 0
+
+
+@pytest.mark.parametrize("case", [query(ops.one(), ops.timers(10_000)), query(ops.one(), ops.filtered())])
+def test_a_function_that_is_shown_the_watermark_or_a_job_without_state_never_looks_ahead(
+    session, kafka, topic, checkpoint, case
+):
+    logs, size = walk(case)
+    trial = Trial(case, logs, size, live=True)
+    ran = run(session, kafka.config, trial, topic, checkpoint)
+    assert differences(trial, ran) == []
+    assert ran.looked_ahead == 0
+
+
 @pytest.mark.parametrize("case", [query(ops.one(), ops.sliding(10_000, 5_000)), query(ops.one(), ops.viewed(10_000))])
 def test_windows_that_close_at_their_end_are_out_a_mark_earlier(session, kafka, topic, checkpoint, case):
     logs, size = walk(case, closes=0)

@@ -4,21 +4,24 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from floodmark.producers import Data, Mark, Observer
 from support.counting import WIDTH, counted, fails, read_events, windowed
-from support.crashing_job import STEPS
+from support.crashing_job import AHEAD, STEPS
 from support.harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
 _SCRIPT = Path(__file__).parents[1] / "support" / "crashing_job.py"
 
 
-def run(*arguments, delivery="exactly-once"):
+def run(*arguments, delivery="exactly-once", **more):
     path = os.pathsep.join([str(_SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "DELIVERY": delivery}
+    environment = {**os.environ, "PYTHONPATH": path, "DELIVERY": delivery, **more}
     command = [sys.executable, str(_SCRIPT), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
@@ -33,6 +36,49 @@ def test_killed_at_every_step_and_started_again_equals_a_batch_computation(kafka
         done = run(*place, step)
         assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr[-2000:]}"
     done = run(*place, "none")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "late=0\n"
+    values, _ = drain(kafka.config, out)
+    assert len(values) == len(stream.windows(WIDTH)), "a row was lost or written twice"
+    assert window_counts(values) == stream.windows(WIDTH)
+    assert_no_row_behind_a_mark(kafka, out)
+
+
+@contextmanager
+def fed(kafka, topic, stream):
+    """Write a stream, step by step, while the block runs; yields what has been written."""
+    stop, written = threading.Event(), Stream({name: [] for name in stream.steps})
+    producers = stream.producers(kafka.config, topic, timedelta(milliseconds=100))
+
+    def feed():
+        for steps in zip(*stream.steps.values(), strict=True):
+            for name, (times, watermark) in zip(stream.steps, steps, strict=True):
+                stream.produce_step(producers[name], times)
+                producers[name].advance(watermark)
+                producers[name].flush()
+                written.steps[name].append((times, watermark))
+            if stop.wait(0.2):  # as a source that follows the clock
+                break
+        for producer in producers.values():
+            producer.end()
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        yield written
+    finally:
+        stop.set()
+        feeder.join(60)
+
+
+def test_killed_at_every_step_of_a_look_ahead_it_equals_a_batch_computation(kafka, topic, checkpoint):
+    given, out = topic(3), topic(2)
+    place = (kafka.bootstrap_servers, given, out, checkpoint)
+    with fed(kafka, given, Stream.seeded(23, sources=3, steps=3_000, per_step=4)) as stream:
+        for step in AHEAD:
+            done = run(*place, step)
+            assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr[-2000:]}"
+    done = run(*place, "none", LOOKAHEAD="yes")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == "late=0\n"
     values, _ = drain(kafka.config, out)

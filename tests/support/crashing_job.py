@@ -2,19 +2,24 @@
 
     python crashing_job.py SERVERS INPUT OUTPUT CHECKPOINT STEP [BATCHES]
 
-STEP is one of `STEPS`, or ``none``; the crash comes at that step of the BATCHES-th batch of this process.
+STEP is one of `STEPS`, or ``none``; the crash comes at that step of the BATCHES-th batch of this process.  Or it is one
+of `AHEAD`: the job then looks ahead, and the crash comes at that step as soon as it has foreseen a watermark.
 """
 
+import itertools
 import os
 import signal
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.spark_jobs import local_session
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.engine import Engine
+from floodmark.spark_jobs.progress.ahead import Ahead
+from floodmark.spark_jobs.progress.progress import Progress
 from support.counting import counted, read_events, windowed
 from support.harness import SHORT_LIVED
 
@@ -28,13 +33,21 @@ STEPS = {
 }
 
 
-def _kill_at(owner: type, name: str, when: str, batches: int) -> None:
+AHEAD = {
+    "after the watermark ahead is stored, before it is set": ("store", "after"),
+    "after it is set, during Spark's commit": ("set_watermark", "after"),
+    "the batch that it is for is planned, before it runs": ("consume", "before"),
+    "after that batch ran, before its snapshot": ("store again", "before"),
+    "after its snapshot, before the transaction": ("commit", "before"),
+    "after the transaction": ("commit", "after"),
+}
+
+
+def _kill_at(owner: type, name: str, when: str, is_due: Callable[[], bool]) -> None:
     original: Callable[..., object] = getattr(owner, name)
-    calls = [0]
 
     def crashing(*args: object, **kwargs: object) -> object:
-        calls[0] += 1
-        due = calls[0] >= batches
+        due = is_due()
         if due and when == "before":
             if owner is Transaction:
                 args[0].producer.flush(30)  # the records are at the broker, the transaction is open
@@ -47,23 +60,44 @@ def _kill_at(owner: type, name: str, when: str, batches: int) -> None:
     setattr(owner, name, crashing)
 
 
+def _after(batches: int) -> Callable[[], bool]:
+    """Return what tells, asked at each step, that this is the step of the right batch."""
+    calls = itertools.count(1)
+    return lambda: next(calls) >= batches
+
+
+def _once_foreseen(times: int) -> Callable[[], bool]:
+    """Return what tells, asked at each step, that it is the first, or a later, one since a watermark was foreseen."""
+    original, foreseen, calls = Progress.look_ahead, list[int](), itertools.count(1)
+
+    def noting(progress: Progress, ahead: Ahead) -> None:
+        foreseen.append(ahead.watermark)
+        original(progress, ahead)
+
+    Progress.look_ahead = noting  # type: ignore[method-assign]
+    return lambda: bool(foreseen) and next(calls) >= times
+
+
 def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches: str = "2") -> None:
     """Run the job, and die where told."""
     delivery = os.environ.get("DELIVERY", "exactly-once")
     sink = ExactlyOnceSink if delivery == "exactly-once" else AtLeastOnceSink
+    ahead = step in AHEAD or "LOOKAHEAD" in os.environ
     if step != "none":
-        what, when = STEPS[step]
+        what, when = {**STEPS, **AHEAD}[step]
         owner, name = {
             "consume": (sink, "consume"),
             "store": (Snapshots, "store"),
+            "store again": (Snapshots, "store"),
             "commit": (sink, "commit"),
             "commit_transaction": (Transaction, "commit"),
             "set_watermark": (Engine, "set_watermark"),
         }[what]
-        _kill_at(owner, name, when, int(batches))
+        due = _once_foreseen(2 if what == "store again" else 1) if ahead else _after(int(batches))
+        _kill_at(owner, name, when, due)
     spark = local_session("crashing", settings=SHORT_LIVED)
-    rows = read_events(spark, servers, given, max_offsets_per_trigger=120)
-    job = counted(windowed(rows), out, checkpoint, delivery=delivery)
+    rows = read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120)
+    job = counted(windowed(rows), out, checkpoint, delivery=delivery, lookahead=timedelta(seconds=30 if ahead else 0))
     job.awaitTermination(150)
     sys.stdout.write(f"late={job.counts['late']}\n")
 

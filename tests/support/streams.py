@@ -62,42 +62,62 @@ class Log:
         return [entry.values for entry in self.entries if isinstance(entry, Put)]
 
     def write(self, config: Mapping[str, Any], topic: str, epoch: int = 1) -> None:
-        """Write all of it with one producer, every mark with its counts."""
-        membership = Membership(version=1, size=len(self.sources))
-        emitters = {
-            name: Emitter(Identity(name, epoch=epoch, membership=membership), Explicit(name), self.partitions)
-            for name in self.sources
+        """Write all of it."""
+        for _ in self.writing(config, topic, max(1, len(self.entries)), epoch):
+            pass
+
+    def writing(self, config: Mapping[str, Any], topic: str, size: int, epoch: int = 1) -> Iterator[int]:
+        """Write it with one producer, every mark with its counts, so many entries at a time.
+
+        Yields:
+            How many records stand in the topic.
+        """
+        writer = _Writer(self, config, topic, epoch)
+        for number, entry in enumerate(self.entries, 1):
+            writer.write(entry)
+            if number % size == 0 or number == len(self.entries):
+                assert writer.producer.flush(30) == 0
+                yield writer.written
+
+
+class _Writer:
+    """Writes entries of a log, every mark with its counts."""
+
+    def __init__(self, log: Log, config: Mapping[str, Any], topic: str, epoch: int) -> None:
+        self.topic, self.written = topic, 0
+        membership = Membership(version=1, size=len(log.sources))
+        self.emitters = {
+            name: Emitter(Identity(name, epoch=epoch, membership=membership), Explicit(name), log.partitions)
+            for name in log.sources
         }
-        producer = Producer({**config, "enable.idempotence": True})
+        self.producer = Producer({**config, "enable.idempotence": True})
 
-        def say(name: str) -> None:
-            for partition, record in emitters[name].marks(now=0):
-                headers: list[tuple[str, str | bytes | None]] = [(HEADER, FORMAT_VERSION)]
-                producer.produce(
-                    topic, key=mark_key(name), value=encode_watermark(record), partition=partition, headers=headers
-                )
+    def write(self, entry: Put | Say) -> None:
+        """Write one."""
+        emitter = self.emitters[entry.source]
+        if isinstance(entry, Put):
+            if not emitter.registered:
+                emitter.mark_active()
+                self._say(entry.source)
+            emitter.send(entry.partition, entry.values[1]).ack()  # one idempotent client keeps the order
+            self._produce(entry.partition, encode(entry.values))
+            return
+        match entry.what:
+            case "idle":
+                emitter.mark_idle()
+            case "end":
+                emitter.end()
+            case int(watermark):
+                emitter.generator.advance(watermark)  # type: ignore[attr-defined]  # Explicit
+        self._say(entry.source)
 
-        for entry in self.entries:
-            emitter = emitters[entry.source]
-            match entry:
-                case Put(name, values, partition):
-                    if not emitter.registered:
-                        emitter.mark_active()
-                        say(name)
-                    emitter.send(partition, values[1]).ack()  # one idempotent client keeps the order
-                    producer.produce(topic, value=encode(values), partition=partition)
-                case Say(name, "idle"):
-                    emitter.mark_idle()
-                    say(name)
-                case Say(name, "end"):
-                    emitter.end()
-                    say(name)
-                case Say(name, "again"):
-                    say(name)
-                case Say(name, int(watermark)):
-                    emitter.generator.advance(watermark)  # type: ignore[attr-defined]  # Explicit
-                    say(name)
-        assert producer.flush(30) == 0
+    def _say(self, name: str) -> None:
+        for partition, record in self.emitters[name].marks(now=0):
+            self._produce(partition, encode_watermark(record), key=mark_key(name), headers=[(HEADER, FORMAT_VERSION)])
+
+    def _produce(self, partition: int, value: bytes, **more: Any) -> None:
+        self.producer.produce(self.topic, value, partition=partition, **more)
+        self.written += 1
 
 
 def encode(values: Values) -> bytes:

@@ -1,10 +1,12 @@
 """Run a query as a job over written topics, and hold every batch of it against the plain computation."""
 
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from floodmark.schemas import END_OF_TIME, Status
@@ -17,6 +19,7 @@ from support.options import with_options
 from support.streams import ROW, Log, Values, Written, batches_of
 
 _LIMIT = 240
+_LOOK = 5.0
 _QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
@@ -46,6 +49,8 @@ class Trial:
     write: Mapping[str, Any] = field(default_factory=dict)
     outputs: int = 1
     """Partitions of the output topic."""
+    live: bool = False
+    """Whether the input is written while the job runs, so many entries at a time, and the job looks ahead."""
 
     @property
     def closes(self) -> int:
@@ -63,12 +68,17 @@ class Ran:
 
     def batch_watermark(self, batch_id: int) -> int | None:
         """Return the watermark of a batch's operators."""
-        before = self.batches.get(batch_id - 1)
-        return None if before is None else before.watermark
+        return self.batches[batch_id].batch_watermark
+
+    @property
+    def looked_ahead(self) -> int:
+        """Return how many batches ran with more than the batches before had read."""
+        pairs = pairwise(self.batches[number] for number in sorted(self.batches))
+        return sum(batch.batch_watermark != before.watermark for before, batch in pairs)
 
 
 def frames(
-    spark: SparkSession, servers: str, topics: Sequence[str | Sequence[str]], per_batch: int = 1000
+    spark: SparkSession, servers: str, topics: Sequence[str | Sequence[str]], per_batch: int | None = 1000
 ) -> list[DataFrame]:
     """Read topics of `streams.ROW`."""
     return [
@@ -97,17 +107,19 @@ def run(
     rocksdb = any(step.name.startswith("transformWithState") for step in trial.query.steps)  # it asks for it
     spark.conf.set(_PROVIDER, f"{_STATE}.{'RocksDB' if rocksdb else 'HDFSBacked'}StateStoreProvider")
     topics = [new_topic(log.partitions) for log in trial.logs]
-    for log, topic in zip(trial.logs, topics, strict=True):
+    for log, topic in zip(trial.logs, topics, strict=True) if not trial.live else ():
         log.write(config, topic)
     out = new_topic(trial.outputs)
     batches: dict[int, Batch] = {}
+    ahead = {"lookahead": timedelta(seconds=60 if trial.live else 0)}
+    feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]
     stops = list(trial.restarts)
     while True:
         given = frames(
             spark,
             config["bootstrap.servers"],
             [topics] if trial.query.source.together else topics,
-            trial.per_batch,
+            None if trial.live else trial.per_batch,
         )
         enough = len(batches) + stops.pop(0) if stops else None
         job = start(
@@ -116,14 +128,33 @@ def run(
             place,
             watermark_hold=timedelta(milliseconds=trial.query.hold),
             on_batch=lambda batch: batches.update({batch.batch_id: batch}),
+            **ahead,
             **trial.write,
         )
+        if trial.live:
+            _feed(job, feed, batches, enough)
         try:
             until(partial(_reached, job, batches, enough), "the end" if enough is None else f"{enough} batches", _LIMIT)
         finally:
             job.stop()
         if enough is None:
             return Ran(batches, batches_of(config, out), job.counts)
+
+
+def _feed(job: Job, feed: Sequence[Iterator[int]], batches: Mapping[int, Batch], enough: int | None) -> None:
+    """Write on whenever the job has seen all, or has had a second for it, until enough batches are done."""
+    while not _reached(job, batches, enough):
+        written = [next(log, None) for log in feed]
+        if written == [None] * len(feed):
+            return
+        began = time.monotonic()
+        while time.monotonic() < began + _LOOK and not _has_seen(job, batches, sum(n or 0 for n in written)):
+            time.sleep(0.01)
+
+
+def _has_seen(job: Job, batches: Mapping[int, Batch], records: int) -> bool:
+    ahead = job._handler.lookahead.records  # noqa: SLF001  # no user's business
+    return fails(job) or ahead + sum(batch.records for batch in list(batches.values())) >= records
 
 
 def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool:
@@ -164,7 +195,7 @@ def _of_marks(clock: Clock, ran: Ran) -> list[str]:
     for number, batch in enumerate(ran.written):
         with_, read_ = ran.batch_watermark(number), ran.batches[number].watermark
         least = _highest(least, with_ if clock.stateful else read_, clock.behind)
-        most = _highest(most, read_, clock.behind)
+        most = _highest(_highest(most, with_, clock.behind), read_, clock.behind)
         for mark in batch.marks:
             ended = mark.status is Status.ENDED
             if read_ != END_OF_TIME if ended else not _fits(mark.watermark, least, most):

@@ -1,0 +1,281 @@
+"""A batch that closes its own windows: what it must read, what a start takes back, who need not wait."""
+
+import json
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from floodmark.schemas.errors import LookaheadError
+from floodmark.spark_jobs.batch import lookahead
+from floodmark.spark_jobs.batch.lookahead import Lookahead
+from floodmark.spark_jobs.progress.ahead import Ahead, Preview
+from support import operators as ops
+from support.counting import fails
+from support.harness import until
+from support.streams import Log, Put, Say, batches_of, total
+from support.trial import frames, quick, start
+
+pytestmark = pytest.mark.spark
+_LIMIT = 120
+AGAIN = Say("s", "again")
+ROWS = [Put("s", ("a", 100_000 + 1_000 * n, n)) for n in range(30)]
+
+
+@pytest.fixture(scope="module")
+def session(spark):
+    return quick(spark)
+
+
+class Live:
+    """A job that looks ahead, and a log that is written entry by entry."""
+
+    def __init__(self, session, kafka, topic, checkpoint, steps, log):
+        self.session, self.kafka, self.checkpoint = session, kafka, checkpoint
+        self.query = ops.Query(ops.one(), steps)
+        self.given, self.out, self.log = topic(log.partitions), topic(1), log
+        self.feed = log.writing(kafka.config, self.given, 1)
+        self.batches = []
+        self.job = None
+
+    def start(self, *, limit=None, seconds=60, **options):
+        rows = frames(self.session, self.kafka.bootstrap_servers, [self.given], limit)
+        given = {"lookahead": timedelta(seconds=seconds), "on_batch": self.batches.append, **options}
+        self.job = start(self.query.spark(rows), self.out, self.checkpoint, **given)
+        return self.job
+
+    def write(self, entries):
+        """Write so many entries, and wait until the job has seen them."""
+        written = [next(self.feed) for _ in range(entries)][-1]
+        until(lambda: fails(self.job) or self.seen >= written, "all to be seen", _LIMIT)
+
+    def begin(self):
+        """Write the first mark, and wait until a batch has read it: nothing but the end of a window decides then."""
+        self.write(1)
+        until(lambda: fails(self.job) or self.read == 1, "the first mark to be read", _LIMIT)
+
+    def write_rest(self):
+        for _ in self.feed:
+            pass
+
+    @property
+    def read(self):
+        return sum(batch.records for batch in self.batches)
+
+    @property
+    def seen(self):
+        return self.job._handler.lookahead.records + self.read  # noqa: SLF001  # no user's business
+
+    def expected(self):
+        return Counter((row.k, row.stamp, row.n) for row in self.query.plain([self.log.rows])[0])
+
+    def results(self):
+        return total(batches_of(self.kafka.config, self.out))
+
+
+@pytest.fixture
+def live(session, kafka, topic, checkpoint):
+    made = []
+
+    def make(steps, entries, partitions=1):
+        made.append(Live(session, kafka, topic, checkpoint, steps, Log(partitions, entries)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.job.stop()
+
+
+WINDOWS = (ops.tumbling(10_000),)
+ENTRIES = [
+    Say("s", 100_000),
+    *ROWS[:12],
+    Say("s", 111_000),
+    *ROWS[12:20],
+    Say("s", 115_000),
+    Say("s", 121_000),
+    Say("s", "end"),
+]
+
+
+@pytest.mark.every_spark
+def test_a_window_comes_out_with_the_batch_that_reads_its_mark(live):
+    run = live(WINDOWS, ENTRIES)
+    job = run.start()
+    run.begin()
+    run.write(13)
+    until(lambda: fails(job) or run.read == 14, "the batch", _LIMIT)
+    last = run.batches[-1]
+    assert (last.batch_watermark, last.watermark, last.rows) == (111_000, 111_000, 1), "rows, mark and window in one"
+    run.write(9)
+    assert job.watermark == 111_000, "a mark between two ends of windows decides nothing"
+    run.write_rest()
+    job.awaitTermination(_LIMIT)
+    assert run.results() == run.expected()
+    assert job.counts["late"] == 0
+
+
+def test_without_it_the_window_comes_out_a_batch_later(live):
+    run = live(WINDOWS, ENTRIES)
+    job = run.start(seconds=0)
+    run.write_rest()
+    job.awaitTermination(_LIMIT)
+    known = [None, *(batch.watermark for batch in run.batches)]
+    assert [batch.batch_watermark for batch in run.batches] == known[:-1]
+    assert run.results() == run.expected()
+
+
+def test_nobody_waits_for_it(live):
+    """A stop and whoever waits until all is worked off break the wait; so does the end."""
+    run = live(WINDOWS, ENTRIES)
+    job = run.start(seconds=600)
+    run.write(13)
+    began = time.monotonic()
+    job.processAllAvailable(_LIMIT)
+    assert run.read == 13
+    run.write(1)
+    job.stop()
+    job = run.start(seconds=600)
+    run.write_rest()
+    job.awaitTermination(_LIMIT)
+    assert time.monotonic() - began < 500
+    assert run.results() == run.expected()
+
+
+def test_a_batch_that_reads_less_is_refused_before_it_writes_and_the_next_start_goes_on(live, monkeypatch):
+    """A burst beyond the limit of a batch: the marks that were foreseen are not in it."""
+    monkeypatch.setattr(lookahead, "most_ahead", lambda _options: 1_000)
+    run = live(WINDOWS, ENTRIES)
+    job = run.start(limit=3)
+    run.write_rest()
+    with pytest.raises(LookaheadError, match="nothing of it was written"):
+        job.awaitTermination(_LIMIT)
+    monkeypatch.undo()
+    run.start(limit=3).awaitTermination(_LIMIT)
+    assert run.results() == run.expected()
+    assert run.job.counts["late"] == 0
+
+
+def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypatch):
+    """As where a topic was made anew in between: other records stand at the same offsets."""
+    ahead = Preview.ahead
+    run = live(WINDOWS, ENTRIES)
+    job = run.start()
+    run.begin()
+
+    def too_much(preview):
+        found = ahead(preview)
+        return None if found is None or found.watermark < 111_000 else Ahead(130_000, found.positions)
+
+    monkeypatch.setattr(Preview, "ahead", too_much)
+    for _ in range(13):
+        next(run.feed)
+    with pytest.raises(LookaheadError, match="its marks give"):
+        job.awaitTermination(_LIMIT)
+    monkeypatch.undo()
+    run.write_rest()
+    run.start().awaitTermination(_LIMIT)
+    assert run.results() == run.expected()
+    assert run.job.counts["late"] == 0
+
+
+@pytest.mark.parametrize("planned", [pytest.param(False, marks=pytest.mark.every_spark), True])
+def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(live, monkeypatch, checkpoint, planned):
+    """It stands in Spark's commit; the batch that would use it is not planned, or is planned and reads it all."""
+    foreseen, look = Event(), Lookahead.look
+
+    def then_stop(self, *arguments):
+        found = look(self, *arguments)
+        if found is not None and found.watermark == 111_000:
+            self._stopping._requested.set()  # noqa: SLF001  # as if somebody stopped it this very moment
+            foreseen.set()
+        return found
+
+    monkeypatch.setattr(Lookahead, "look", then_stop)
+    run = live(WINDOWS, ENTRIES)
+    job = run.start()
+    run.begin()
+    run.write(12)
+    next(run.feed)
+    until(lambda: fails(job) or foreseen.is_set(), "something foreseen", _LIMIT)
+    until(lambda: not job.isActive, "the plan of the next batch, which does not begin")
+    job.stop()
+    monkeypatch.undo()
+    place = Path(checkpoint)
+    number = max(int(path.name) for path in (place / "commits").iterdir() if path.name.isdigit())
+    assert json.loads((place / "commits" / str(number)).read_text().splitlines()[1])["nextBatchWatermarkMs"] == 110_000
+    plan = place / "offsets" / str(number + 1)
+    assert plan.exists()
+    if not planned:  # as if it was killed before that
+        plan.unlink()
+        plan.with_name(f".{plan.name}.crc").unlink()
+    before = len(run.batches)
+    job = run.start(limit=3)
+    run.write_rest()
+    job.awaitTermination(_LIMIT)
+    assert run.batches[before].batch_watermark == (111_000 if planned else 100_000)
+    assert run.results() == run.expected()
+    assert job.counts["late"] == 0
+
+
+def test_late_rows_are_counted_by_the_watermark_that_spark_drops_them_by(live):
+    late = [Put("s", ("b", 105_000 + n, n)) for n in range(4)]
+    steps = [[Say("s", 100_000), *ROWS[:12], Say("s", 104_000)], [late[0], Say("s", 111_000)]]
+    steps += [[*late[1:3], Say("s", 115_000)], [late[3], *ROWS[16:20], Say("s", "end")]]
+    run = live((ops.deduplicated(),), [entry for step in steps for entry in step])
+    job = run.start()
+    read = 0
+    for step in steps:
+        read += len(step)
+        run.write(len(step))
+        until(lambda read=read: fails(job) or run.read >= read, "the batch", _LIMIT)
+    job.awaitTermination(_LIMIT)
+    dropped = sum(
+        int(operator["numRowsDroppedByWatermark"])
+        for progress in job.query.recentProgress
+        for operator in progress["stateOperators"]
+    )
+    assert (job.counts["late"], run.results().total()) == (dropped, len(run.log.rows) - dropped)
+    assert dropped > 0
+
+
+def test_while_it_catches_up_it_does_not_look(live, monkeypatch):
+    monkeypatch.setattr(lookahead, "most_ahead", lambda _options: 4)
+    run = live(WINDOWS, ENTRIES)
+    run.write_rest()
+    job = run.start(seconds=600)
+    job.awaitTermination(_LIMIT)
+    assert [batch.batch_watermark for batch in run.batches][1:] == [batch.watermark for batch in run.batches][:-1]
+    assert run.results() == run.expected()
+
+
+def test_a_broker_that_cannot_be_read_ahead_changes_nothing(live, monkeypatch):
+    def fail(*_arguments):
+        raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))  # noqa: SLF001  # its public name
+
+    monkeypatch.setattr(Lookahead, "_read", fail)
+    run = live(WINDOWS, ENTRIES)
+    job = run.start()
+    run.write_rest()
+    job.awaitTermination(_LIMIT)
+    assert run.results() == run.expected()
+
+
+def test_spark_runs_no_batch_for_a_watermark_that_ends_no_window(live):
+    run = live(
+        WINDOWS,
+        [Say("s", 100_000), *ROWS[:5], Say("s", 103_000), Say("s", 106_000), Say("s", 109_000), Say("s", "end")],
+    )
+    job = run.start(seconds=0)
+    job.processAllAvailable(_LIMIT)
+    for _ in range(9):
+        next(run.feed)
+        job.processAllAvailable(_LIMIT)
+    assert (job.watermark, run.batches[-1].output) == (109_000, 109_000)
+    assert [batch for batch in run.batches if not batch.records and (batch.watermark or 0) > 103_000] == []
+    run.write_rest()
+    job.awaitTermination(_LIMIT)
+    assert run.results() == run.expected()
