@@ -1,9 +1,10 @@
 """Break things on purpose, on real Kafka and real Spark, and compare the results with a batch computation.
 
-    PYTHONPATH=tests python tests/benchmarks/nemesis.py [FAULTS] [SEED]
+    PYTHONPATH=tests python tests/benchmarks/nemesis.py [FAULTS] [SEED] [LOOKAHEAD]
 
 Two Spark jobs in a chain, three sources; FAULTS (default 30) of: SIGKILL of the first job, of the second, of the broker
-(each comes back), at random moments.  Ends with status 0 only if no row was lost, doubled or late,
+(each comes back), at random moments.  LOOKAHEAD 0: the jobs never look ahead (default 1: they do).
+Ends with status 0 only if no row was lost, doubled or late,
 and if the jobs' own counts say so, too.
 """
 
@@ -60,7 +61,7 @@ def feed(config: dict[str, str], stream: Stream, stop: threading.Event) -> None:
         producer.end(timeout=240)
 
 
-def main(faults: int = 30, seed: int = 1) -> int:
+def main(faults: int = 30, seed: int = 1, lookahead: int = 1) -> int:
     """Run, break, compare."""
     here = Path(__file__).parent
     os.environ["PYTHONPATH"] = os.pathsep.join(  # for the jobs
@@ -73,7 +74,7 @@ def main(faults: int = 30, seed: int = 1) -> int:
         directory = Path(place)
         create_topics(kafka.config, {"in": 3, "windows": 2, "totals": 2})
         began = time.monotonic()
-        common = {"bootstrap-servers": kafka.bootstrap_servers}
+        common = {"bootstrap-servers": kafka.bootstrap_servers, "lookahead": "yes" if lookahead else "no"}
         jobs = [
             Supervisor(
                 name,
@@ -104,17 +105,20 @@ def main(faults: int = 30, seed: int = 1) -> int:
         first = window_counts(drain(kafka.config, "windows")[0])
         second = window_counts(drain(kafka.config, "totals")[0])
         rows = len(drain(kafka.config, "windows")[0])
+        said = [json.loads(line) for job in jobs for line in job.child.lines()]
         last = [json.loads(job.child.lines()[-1]) for job in jobs]
     wrong = {name: sum(line[name] for line in last) for name in ("late", "lost", "surplus")}
     truth = stream.windows(WIDTH)
     equal = first == truth and second == truth and rows == len(truth)
     failures = sum(job.failures for job in jobs)
+    ahead = sum(line.get("ahead", False) for line in said)
     counted = ", ".join(f"{count} {name}" for name, count in wrong.items())
     sys.stdout.write(
         f"{faults} faults ({', '.join(f'{n} {what}' for what, n in sorted(done.items()))}), "
         f"{failures} more failures of jobs that followed\n"
         f"{stream.size:,} events, {len(truth):,} windows: "
-        f"{'equal row by row in both stages' if equal else 'DIFFERENT'}, {counted} rows\n"
+        f"{'equal row by row in both stages' if equal else 'DIFFERENT'}, {counted} rows; "
+        f"{ahead} of the {sum('batch' in line for line in said)} batches of the last starts looked ahead\n"
     )
     return 0 if equal and not any(wrong.values()) else 1
 

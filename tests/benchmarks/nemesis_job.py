@@ -2,11 +2,12 @@
 
 import json
 import sys
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 from floodmark.producers.cli.options import run_command
-from floodmark.spark_jobs import ReadOptions, WriteOptions, avro, local_session, read, write
+from floodmark.spark_jobs import Batch, ReadOptions, WriteOptions, avro, local_session, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import COUNT, EVENT
 
@@ -22,8 +23,8 @@ def say(**fields: object) -> None:
 Text = Annotated[str, typer.Option()]
 
 
-def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, stage: Text) -> None:
-    """Run one of the two stages."""
+def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, stage: Text, lookahead: Text) -> None:
+    """Run one of the two stages; ``lookahead``: "yes" or "no"."""
     spark = local_session(stage, cores=1)
     first = stage == "first"
     event_time = "at" if first else "ended"
@@ -33,7 +34,7 @@ def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, s
         value=avro(EVENT if first else COUNT),
         event_time=event_time,
         bootstrap_servers=bootstrap_servers,
-        options=ReadOptions(max_offsets_per_trigger=2_000),
+        options=ReadOptions(max_offsets_per_trigger=20_000 if lookahead == "yes" else 2_000),
     )
     if first:
         grouped = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).agg(F.count("user").alias("n"))
@@ -42,6 +43,14 @@ def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, s
         # Grouped by the event time itself: Spark lets a group go when the watermark is past it.
         grouped = rows.groupBy("user", "ended").agg(F.sum("n").alias("n"))
         result = grouped.select("user", "ended", "n")
+    known = None
+
+    def report(batch: Batch) -> None:
+        nonlocal known
+        ahead = known is not None and batch.batch_watermark != known
+        known = batch.watermark
+        say(batch=batch.batch_id, late=batch.late, ahead=ahead)
+
     job = write(
         result,
         topic=topic,
@@ -49,7 +58,7 @@ def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, s
         key="user",
         event_time="ended",
         checkpoint_location=checkpoint,
-        options=WriteOptions(on_batch=lambda batch: say(batch=batch.batch_id, late=batch.late)),
+        options=WriteOptions(on_batch=report, lookahead=timedelta(seconds=lookahead == "yes")),
     )
     say(started=stage)
     job.awaitTermination()
