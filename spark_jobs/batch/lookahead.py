@@ -92,7 +92,7 @@ class Lookahead:
         Returns:
             A watermark above the job's own, and what it rests on; ``None``: none is known.
         """
-        if progress.ended or progress.watermark == END_OF_TIME:
+        if not self._most or progress.watermark == END_OF_TIME:
             return None
         if records > self._most:
             self._look_away()

@@ -76,7 +76,7 @@ def settle(snapshots: Snapshots, windows_close: WindowsClose) -> None:
         progress = snapshots.load(last)
     except SnapshotError:
         return  # `resume` says it, or works it out again
-    if progress.settle(checkpoint.planned_end(last + 1)):
+    if progress.ahead is not None and progress.settle(checkpoint.planned_end(last + 1)):
         _withdraw(snapshots, last, progress, windows_close)
 
 

@@ -16,6 +16,10 @@ _PLANNED: Final = "offsets"
 _COMMITTED: Final = "commits"
 _STATE: Final = "state"
 
+_VERSION: Final = "v1"
+_NONE: Final = "-"
+"""Stands for a source that has no offset yet."""
+
 EARLIEST_OFFSET: Final = -2
 """Spark's offset for the beginning of a partition."""
 
@@ -96,9 +100,14 @@ class Checkpoint:
         return max(self.files.numbers(_COMMITTED), default=None)
 
     def planned_end(self, batch_id: int) -> dict[str, Any] | None:
-        """Return where a batch was planned to end: topic to partition (as text) to offset; ``None``: it was not."""
+        """Return where a batch was planned to end: topic to partition (as text) to offset; ``None``: it was not.
+
+        Raises:
+            UnsupportedSparkError: where Spark has written the plan in a way that is not known.
+        """
         plan = self.files.read(f"{_PLANNED}/{batch_id}")
-        return None if plan is None else _ends(plan)
+        with reaching("the log of planned batches"):
+            return None if plan is None else _ends(plan)
 
     def lower_watermark(self, batch_id: int, watermark: int) -> None:
         """Let the batch behind a committed one run with no more than some watermark.
@@ -146,8 +155,10 @@ class Checkpoint:
 
 def _ends(plan: str) -> dict[str, Any]:
     """Bring together the offsets of all Kafka sources in a plan of Spark, which has a line for each."""
+    version, _, *lines = plan.split("\n")
+    if version != _VERSION:
+        raise AttributeError(version)
     together: dict[str, Any] = {}
-    for line in plan.split("\n")[2:]:
-        if line.startswith("{"):
-            together.update(json.loads(line))
+    for line in lines:
+        together.update(json.loads(line) if line != _NONE else {})
     return together

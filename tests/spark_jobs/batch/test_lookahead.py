@@ -9,10 +9,16 @@ from threading import Event
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from floodmark.schemas import Tracker
 from floodmark.schemas.errors import LookaheadError
 from floodmark.spark_jobs.batch import lookahead
 from floodmark.spark_jobs.batch.lookahead import Lookahead
+from floodmark.spark_jobs.batch.settings import Settings
+from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.progress.ahead import Ahead, Preview
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.queries.outlook import Outlook
+from floodmark.spark_jobs.reading.source import Connection, SourceSpec
 from support import operators as ops
 from support.counting import fails
 from support.harness import until
@@ -240,6 +246,23 @@ def test_late_rows_are_counted_by_the_watermark_that_spark_drops_them_by(live):
     )
     assert (job.counts["late"], run.results().total()) == (dropped, len(run.log.rows) - dropped)
     assert dropped > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        (Settings(lookahead=timedelta(seconds=9), outlook=Outlook(possible=False)), "1000000"),
+        (Settings(lookahead=timedelta(0), outlook=Outlook(possible=True)), "1000000"),
+        (Settings(lookahead=timedelta(seconds=9), outlook=Outlook(possible=True)), "120"),
+    ],
+)
+def test_what_may_not_look_opens_no_client(settings, limit, monkeypatch):
+    """An empty batch is no exception."""
+    monkeypatch.setattr(lookahead, "Consumer", None)
+    connection = Connection(("t",), "nowhere:1", options={"maxOffsetsPerTrigger": limit})
+    spec = SourceSpec("read", connection, event_time=None, decode=None)
+    ahead = Lookahead("job", [spec], settings, Stopping())
+    assert ahead.look(Progress(Tracker({"t"})), {"t": {"0": 0}}, 0) is None
 
 
 def test_while_it_catches_up_it_does_not_look(live, monkeypatch):
