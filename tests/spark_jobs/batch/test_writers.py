@@ -15,6 +15,11 @@ _LIMIT = 120
 _STREAM = Stream.seeded(31, sources=2, steps=6, per_step=20)
 
 
+def nothing_kept(spark):
+    """Ask Spark anew, since what it returns is a copy."""
+    return spark.sparkContext._jsc.getPersistentRDDs().isEmpty()  # noqa: SLF001
+
+
 def noop(frame):
     frame.write.format("noop").mode("append").save()
 
@@ -86,7 +91,7 @@ def test_counts_are_the_same_whatever_the_writer_does(spark, kafka, stream, chec
     assert len(batches) >= len(WRITERS)
     expected = _STREAM.size if query is mapped else len(_STREAM.windows(WIDTH))
     assert sum(batch.rows for batch in batches) == expected
-    until(spark.sparkContext._jsc.getPersistentRDDs().isEmpty, "the release of the last batch")  # noqa: SLF001
+    until(lambda: nothing_kept(spark), "the release of the last batch")
 
 
 @pytest.mark.every_spark
@@ -107,7 +112,7 @@ def test_a_writer_that_fails_is_given_the_batch_again(spark, kafka, stream, chec
     for _ in range(2):
         with pytest.raises(JobFailedError, match="the disk is full"):
             start().awaitTermination(_LIMIT)
-        until(spark.sparkContext._jsc.getPersistentRDDs().isEmpty, "the release of the batch")  # noqa: SLF001
+        until(lambda: nothing_kept(spark), "the release of the batch")
     job = start()
     job.awaitTermination(_LIMIT)
     assert found == _STREAM.windows(WIDTH)
