@@ -1,0 +1,106 @@
+"""What users install: the wheel that is built from the sdist, used outside the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHIPPED = ("LICENSE", "README.md", "pyproject.toml", "producers", "schemas", "spark_jobs")
+FOLDERS = ("producers", "schemas", "spark_jobs")
+WIRE_FORMAT = """
+import json
+from importlib.resources import files
+from floodmark.schemas import decode_watermark, encode_watermark
+
+place = files("floodmark.schemas")
+for vector in json.loads(place.joinpath("vectors.json").read_text())["accepted"]:
+    value = bytes.fromhex(vector["value"])
+    assert encode_watermark(decode_watermark(bytes.fromhex(vector["key"]), value)) == value
+print(place)
+"""
+EVERY_MODULE = """
+import importlib, pkgutil
+from floodmark import producers, schemas, spark_jobs
+
+for package in (producers, schemas, spark_jobs):
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(found.name)
+"""
+
+
+def run(*command, cwd):
+    """Run a command that finds no package by way of the environment's variables."""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=plain, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build the sdist from a copy of what is shipped, and the wheel from the sdist alone; give the folder of both."""
+    place = tmp_path_factory.mktemp("package")
+    copy = place / "copy"
+    copy.mkdir()
+    for name in SHIPPED:
+        whole = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        whole(ROOT / name, copy / name)
+    run(sys.executable, "-m", "build", "--outdir", str(place / "dist"), str(copy), cwd=place)
+    return place / "dist"
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Install the wheel in an environment of its own, where the dependencies are those of this one."""
+    place = tmp_path_factory.mktemp("installed")
+    venv.create(place / "venv")
+    python = place / "venv" / "bin" / "python"
+    (wheel,) = built.glob("*.whl")
+    run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--quiet", str(wheel), cwd=place)
+    (packages,) = place.glob("venv/lib/python*/site-packages")
+    packages.joinpath("dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    return python
+
+
+def test_wheel_and_sdist_hold_every_file_of_the_library(built):
+    here = {
+        path.relative_to(ROOT).as_posix()
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix in {".py", ".avsc", ".typed", ".json"} and "__pycache__" not in path.parts
+    } | {"schemas/SPEC.md"}
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    in_wheel = {name.removeprefix("floodmark/") for name in zipfile.ZipFile(wheel).namelist()}
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    assert here - in_wheel == set()
+    assert here - in_sdist == set()
+
+
+def test_the_wheel_holds_nothing_else(built):
+    (wheel,) = built.glob("*.whl")
+    rooms = {"/".join(Path(name).parts[:2]) for name in zipfile.ZipFile(wheel).namelist()}
+    assert {room for room in rooms if ".dist-info" not in room} == {f"floodmark/{folder}" for folder in FOLDERS}
+
+
+def test_it_reads_and_writes_the_wire_format(installed, tmp_path):
+    place = run(str(installed), "-c", WIRE_FORMAT, cwd=tmp_path)
+    assert Path(place.strip()).is_relative_to(installed.parent.parent), "the installed one was used"
+
+
+def test_each_of_its_modules_can_be_imported(installed, tmp_path):
+    run(str(installed), "-W", "error", "-c", EVERY_MODULE, cwd=tmp_path)
+
+
+def test_its_command_runs_and_knows_the_demo(installed, tmp_path):
+    shown = run(str(installed.parent / "floodmark"), "--help", cwd=tmp_path)
+    assert "inject" in shown
+    assert "demo" in shown
