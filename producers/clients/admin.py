@@ -22,6 +22,7 @@ TIMEOUT: Final = 15.0
 _SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False  # what it would say in many lines comes as one error
 
 Config = Mapping[str, Any]
 """confluent-kafka settings; every one of them passes through."""
