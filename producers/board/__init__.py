@@ -1,0 +1,1 @@
+"""The board: what the watermark records of a chain of topics say of it, where it is stuck and why.  Pure."""

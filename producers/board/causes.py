@@ -1,0 +1,113 @@
+"""Why a source is not well, in words, and what to do about it.  Pure."""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from floodmark.producers.board.history import Health, History
+from floodmark.schemas.records import Status
+
+
+class Cause(StrEnum):
+    """What stands behind a state or a verdict."""
+
+    SILENT = "silent"
+    NO_EVENTS = "no events"
+    NO_PROMISE = "no promise"
+    NOT_ACKNOWLEDGED = "not acknowledged"
+    REWOUND = "rewound"
+    SLOW = "slow"
+    NOTHING_PROMISED = "nothing promised"
+    TOO_FEW_MARKS = "too few marks"
+    UNREADABLE = "unreadable"
+    MISSING = "missing"
+    WAITS = "waits"
+
+
+class _Words(NamedTuple):
+    reason: str
+    advice: str
+    of_a_job: str = ""
+
+
+_WORDS: Final = {
+    Cause.SILENT: _Words(
+        "no mark comes from it any more",
+        "see whether {0} runs and reaches Kafka; start it again, or let it end(); a lease frees readers of it",
+        "see whether job {0} runs, and what its log says; start it again on its checkpoint",
+    ),
+    Cause.NO_EVENTS: _Words(
+        "its marks come, without records, and its watermark stands",
+        "see why {0} has no events; if none are due: mark_idle(), or with_idleness(...) as its strategy",
+        "job {0} has input that it does not hand on: see its log, and how long its windows are",
+    ),
+    Cause.NO_PROMISE: _Words(
+        "its marks and its records come, its watermark stands",
+        "{0} sends events and promises no more: with explicit(), call advance(); else see which event times it sends",
+        "job {0} writes results and hands no watermark on: see its log, and how long its windows are",
+    ),
+    Cause.NOT_ACKNOWLEDGED: _Words(
+        "its marks come, its watermark stands: Kafka has yet to acknowledge a record of it",
+        "see whether Kafka accepts what {0} writes; what it refused stands in producer.failed: resend()",
+    ),
+    Cause.REWOUND: _Words(
+        "it promises less than it did before",
+        "{0} began anew with a lower watermark: what it sends below the old one is late until it has caught up",
+    ),
+    Cause.SLOW: _Words(
+        "its watermark rises more slowly than the clock",
+        "{0} does not keep up: see what it waits for, or share its work among more sources",
+        "job {0} does not keep up: more partitions, more cores, or larger batches",
+    ),
+    Cause.NOTHING_PROMISED: _Words(
+        "it has promised nothing yet",
+        "{0} promises with its first event, or by advance()",
+        "job {0} promises once its inputs do, and its first batches are through",
+    ),
+    Cause.TOO_FEW_MARKS: _Words("too few marks to tell", "wait for ten marks of {0}"),
+    Cause.UNREADABLE: _Words(
+        "its last mark cannot be read",
+        "readers wait for the next readable mark of {0}: see which program, and which version of it, wrote this one",
+    ),
+    Cause.MISSING: _Words(
+        "the membership counts on it, and it has not reported",
+        "start {0}; if it is not to come, let the others speak under a higher membership version without it",
+    ),
+    Cause.WAITS: _Words("it waits for its input", ""),
+}
+_OF_A_VERDICT: Final = {Health.STOP: Cause.SILENT, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}
+
+
+def cause_of(history: History, verdict: Health | None) -> Cause | None:
+    """Return why a source is not well, by its own marks; ``None``: it is."""
+    mark = history.mark
+    if verdict is Health.OK:
+        return None
+    if verdict is Health.STALL:
+        if mark is not None and mark.processing_time_watermark is not None:
+            return Cause.NOT_ACKNOWLEDGED
+        return Cause.NO_PROMISE if history.brings_records else Cause.NO_EVENTS
+    if verdict is not None:
+        return _OF_A_VERDICT[verdict]
+    waits = mark is not None and mark.status is Status.ACTIVE and history.watermark is None
+    return Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS
+
+
+def reason_of(cause: Cause | None) -> str:
+    """Say in a few words what a source's marks show; empty where it is well.
+
+    >>> reason_of(Cause.SILENT)
+    'no mark comes from it any more'
+    """
+    return "" if cause is None else _WORDS[cause].reason
+
+
+def advice_on(cause: Cause | None, source: str | None, *, is_job: bool = False) -> str:
+    """Say what to do; empty where there is nothing to do.
+
+    >>> advice_on(Cause.TOO_FEW_MARKS, "web")
+    'wait for ten marks of web'
+    """
+    if cause is None:
+        return ""
+    words = _WORDS[cause]
+    return (words.of_a_job if is_job and words.of_a_job else words.advice).format(source or "the missing source")

@@ -1,0 +1,243 @@
+"""Draw a board of what marks have said: states, lags, verdicts, the chain of stages.  Pure."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from floodmark.producers.board.causes import Cause, cause_of, reason_of
+from floodmark.producers.board.history import Health, severity
+from floodmark.producers.board.marks import TopicMarks
+from floodmark.producers.board.view import (
+    SOURCES,
+    Board,
+    Lags,
+    PartitionView,
+    SourceView,
+    Stage,
+    State,
+    TopicView,
+)
+from floodmark.schemas.combined import Combined, least
+from floodmark.schemas.partition_state import PartitionState
+from floodmark.schemas.records import Status
+
+_MOST: Final = 100
+"""So many partitions without any mark, and so many members without a name, are shown."""
+
+Topics = Mapping[str, TopicMarks]
+_STATES: Final = {Status.ACTIVE: State.ACTIVE, Status.IDLE: State.IDLE, Status.ENDED: State.ENDED}
+
+
+def draw(topics: Topics, now: int, unread: Mapping[str, str], notes: Collection[str]) -> Board:
+    """Draw the board of some topics; see `Fold.board`."""
+    inputs = {name: set().union(*marks.inputs.values()) for name, marks in topics.items()}
+    views: dict[str, TopicView] = {}
+    for name in _roots_first(inputs):
+        if name in topics:
+            views[name] = _topic(name, topics, inputs, views, now)
+    stages: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name in views:
+        stages[tuple(sorted(topics[name].inputs))].append(name)
+    drawn = tuple(
+        Stage(
+            name=", ".join(jobs) or SOURCES,
+            inputs=tuple(sorted(set().union(*(inputs[name] for name in names)))),
+            topics=tuple(views[name] for name in names),
+        )
+        for jobs, names in stages.items()
+    )
+    return Board(now=now, stages=drawn, unread=tuple(sorted(unread.items())), notes=tuple(notes))
+
+
+def _roots_first(inputs: Mapping[str, set[str]]) -> list[str]:
+    """Sort topics so that those a job reads come before those it writes; a circle is cut where it is entered."""
+    ordered: dict[str, None] = {}
+    depth: dict[str, int] = {}
+
+    def visit(name: str, above: frozenset[str]) -> int:
+        if name in depth or name in above:
+            return depth.get(name, 0)
+        below = [visit(named, above | {name}) for named in sorted(inputs.get(name, ()))]
+        depth[name] = 1 + max(below) if below else 0
+        return depth[name]
+
+    for name in sorted(inputs):
+        visit(name, frozenset())
+    ordered.update(dict.fromkeys(sorted(depth, key=lambda name: (depth[name], name))))
+    return list(ordered)
+
+
+def _roots(name: str, inputs: Mapping[str, set[str]]) -> set[str]:
+    """Return the topics where the chain of a topic begins."""
+    found, open_, seen = set(), [name], {name}
+    while open_:
+        topic = open_.pop()
+        named = inputs.get(topic, set())
+        if not named:
+            found.add(topic)
+        open_ += named - seen
+        seen |= named
+    return found
+
+
+def _ahead(names: Collection[str], topics: Topics, watermark: int | None) -> int | None:
+    """Return how far the minimum over some topics is ahead of a watermark; ``None``: not known."""
+    if not names or watermark is None or not all(name in topics for name in names):
+        return None
+    combined = least(topics[name].state.combine() for name in names)
+    return None if combined.watermark is None else max(0, combined.watermark - watermark)
+
+
+def _topic(
+    name: str, topics: Topics, inputs: Mapping[str, set[str]], views: Mapping[str, TopicView], now: int
+) -> TopicView:
+    marks = topics[name]
+    unmarked = [marks.state.empty(number) for number in marks.state.unmarked(_MOST)]
+    parts = sorted([*marks.state.partitions.values(), *unmarked], key=lambda part: part.number)
+    roots = _roots(name, inputs)
+    partitions = []
+    for part in parts:
+        rows = []
+        for row in _rows(name, marks, part, now):
+            named = tuple(sorted(marks.inputs.get(row.source or "", ())))
+            rows.append(_placed(row, named, topics, roots if named else set(), views))
+        combined = part.combine()
+        state = _state(combined, rows)
+        partitions.append(
+            PartitionView(partition=part.number, state=state, watermark=combined.watermark, sources=tuple(rows))
+        )
+    rows = [row for partition in partitions for row in partition.sources]
+    combined = marks.state.combine()
+    held_by = _held_by(combined, rows)
+    lags = Lags(
+        wall=None if combined.watermark is None else now - combined.watermark,
+        local=_ahead(inputs[name], topics, combined.watermark),
+        root=_ahead(roots, topics, combined.watermark) if inputs[name] else None,
+    )
+    oldest = min(held_by, key=lambda row: (row.since is None, row.since), default=None)
+    verdict = max((row.verdict for row in rows), key=severity, default=None)
+    return TopicView(
+        topic=name,
+        state=_state(combined, held_by or rows),
+        verdict=None if combined.unknown and severity(verdict) < severity(None) else verdict,
+        watermark=combined.watermark,
+        lags=lags,
+        since=None if oldest is None else oldest.since,
+        since_exact=oldest is not None and oldest.since_exact,
+        held_by=held_by,
+        partitions=tuple(partitions),
+        whole=marks.whole,
+    )
+
+
+def _state(combined: Combined, rows: Collection[SourceView]) -> State:
+    if combined.unknown:
+        return State.MISSING if any(row.state is State.MISSING for row in rows) or not rows else State.UNKNOWN
+    if combined.status is not Status.ACTIVE:
+        return _STATES[combined.status]
+    return State.CATCHING_UP if any(row.state is State.CATCHING_UP for row in rows) else State.ACTIVE
+
+
+def _held_by(combined: Combined, rows: Collection[SourceView]) -> tuple[SourceView, ...]:
+    """Return what holds a topic: what makes it unknown, else who has promised least, the worst first."""
+    if combined.unknown:
+        found = [row for row in rows if row.state in {State.MISSING, State.UNKNOWN}]
+    elif combined.watermark is None:
+        found = [row for row in rows if row.state is State.IDLE]
+    else:
+        found = [row for row in rows if row.watermark == combined.watermark and row.state is not State.ENDED]
+    return tuple(sorted(found, key=lambda row: (-severity(row.verdict), row.partition, row.source or "")))
+
+
+def _placed(
+    row: SourceView, named: tuple[str, ...], topics: Topics, roots: Collection[str], views: Mapping[str, TopicView]
+) -> SourceView:
+    """Place a source into the chain: a job is compared with its inputs, and does not answer for theirs."""
+    if not named:
+        return row
+    lags = Lags(
+        wall=row.lags.wall,
+        local=_ahead(named, topics, row.watermark),
+        root=_ahead(roots, topics, row.watermark),
+    )
+    if row.verdict not in {Health.WARN, Health.STALL}:
+        return replace(row, lags=lags, inputs=named)
+    found = [views[name] for name in named if name in views]
+    worst = max((view.verdict for view in found), key=severity, default=Health.OK)
+    stand = any(view.watermark is None and view.state is not State.ENDED for view in found)
+    excused = stand or severity(worst) >= severity(row.verdict) or (row.verdict is Health.STALL and lags.local == 0)
+    if not excused and len(found) == len(named):
+        return replace(row, lags=lags, inputs=named)
+    verdict = Health.OK if excused else row.verdict  # an input that cannot be read excuses nothing, and may be why
+    return replace(row, lags=lags, inputs=named, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
+
+
+def _rows(name: str, marks: TopicMarks, part: PartitionState, now: int) -> Iterator[SourceView]:
+    """Yield the sources of a partition as their own marks show them, and the members that are missing."""
+    number, roster = part.number, marks.state.roster
+    members = marks.members(number)
+    for source in sorted({*members, *part.unreadable}):
+        yield _row(name, marks, part, source, now)
+    here = {*members, *part.absent()}
+    known = sorted(n for n, member in roster.members.items() if member.version == roster.version and n not in here)
+    missing: list[str | None] = [*known, *[None] * (roster.size - len(here) - len(known))]
+    reason = f"{len(here)} of {roster.size} sources of membership {roster.version} have reported"
+    verdict = Health.STOP if marks.whole else None
+    for source_or_none in islice(missing[: max(0, roster.size - len(here))], _MOST):
+        if source_or_none not in part.unreadable:
+            yield SourceView(
+                topic=name,
+                partition=number,
+                source=source_or_none,
+                state=State.MISSING,
+                verdict=verdict,
+                cause=Cause.MISSING,
+                reason=reason,
+            )
+
+
+def _row(name: str, marks: TopicMarks, part: PartitionState, source: str, now: int) -> SourceView:
+    history, state = marks.histories.get((part.number, source)), part.sources.get(source)
+    if source in part.unreadable:
+        offset, log_time = part.unreadable[source]
+        return SourceView(
+            topic=name,
+            partition=part.number,
+            source=source,
+            state=State.UNKNOWN,
+            verdict=None,
+            since=log_time,
+            since_exact=True,
+            last=log_time,
+            cause=Cause.UNREADABLE,
+            reason=f"its mark at offset {offset} cannot be read",
+        )
+    if history is None or state is None or history.mark is None:  # never: both are kept for each accepted mark
+        return SourceView(topic=name, partition=part.number, source=source, state=State.UNKNOWN, verdict=None)
+    status = _STATES[state.status]
+    if status is State.ACTIVE and not state.active:
+        status = State.IDLE
+    elif status is State.ACTIVE and state.watermark is None:
+        status = State.UNKNOWN
+    elif status is State.ACTIVE and history.gains:
+        status = State.CATCHING_UP
+    verdict = history.verdict(now if marks.read_until is None else min(now, marks.read_until))
+    cause = cause_of(history, verdict)
+    behind = status in {State.ACTIVE, State.CATCHING_UP}
+    return SourceView(
+        topic=name,
+        partition=part.number,
+        source=source,
+        state=status,
+        verdict=None if status is State.UNKNOWN and verdict is Health.OK else verdict,
+        watermark=state.watermark,
+        lags=Lags(wall=now - state.watermark if behind and state.watermark is not None else None),
+        since=history.since,
+        since_exact=history.since_exact,
+        last=history.seen,
+        holder=history.mark.holder,
+        cause=cause,
+        reason=reason_of(cause),
+    )

@@ -1,0 +1,119 @@
+"""Why a topic is where it is: from the topic back to the root cause, over all stages.  Pure."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from floodmark.producers.board.causes import Cause, advice_on
+from floodmark.producers.board.history import Health, severity
+from floodmark.producers.board.view import FORMAT, Board, SourceView, State, TopicView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One topic on the way back, and what holds it."""
+
+    topic: str
+    held_by: SourceView | None
+    """``None``: nothing does, or the topic could not be read."""
+    more: int = 0
+    """How many others hold it just as well."""
+    unread: str = ""
+    """Why the topic could not be read."""
+    unmarked: bool = False
+    """Whether no watermark record of it was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """The way from a topic to what holds it."""
+
+    topic: str
+    watermark: int | None
+    state: State
+    steps: tuple[Step, ...]
+    """From the topic back."""
+    cause: SourceView | None
+    """What is to be seen to; ``None``: nothing, or it cannot be told."""
+    advice: str
+    exit_status: int
+    """0 nothing is stuck, 1 something is, 2 cannot tell."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a value that JSON can carry; times are epoch milliseconds."""
+        status = ("ok", "stuck", "unknown")[self.exit_status]
+        body = {name: value for name, value in asdict(self).items() if name != "exit_status"}
+        return {"format": FORMAT, "status": status, **body}
+
+
+def trace(board: Board, topic: str) -> Why:
+    """Walk from a topic to what holds it: from a job to the input that holds it, until a source that is no job.
+
+    A job that is not well itself ends the way: what holds its inputs is not what holds its output.
+
+    Args:
+        board: of all topics of the chain, as far as they can be read.
+        topic: where to begin.
+    """
+    steps: list[Step] = []
+    name: str | None = topic
+    while name is not None and all(step.topic != name for step in steps):
+        view = board.topic(name)
+        if view is None:
+            reason = dict(board.unread).get(name, "it was not read")
+            steps.append(Step(topic=name, held_by=None, unread=reason))
+            break
+        held_by = next(iter(view.held_by), None)
+        more = max(0, len(view.held_by) - 1)
+        steps.append(Step(topic=name, held_by=held_by, more=more, unmarked=not view.partitions))
+        name = None if held_by is None else _input(board, held_by)
+    view = board.topic(topic)
+    state = State.UNKNOWN if view is None else view.state
+    cause = next((step.held_by for step in reversed(steps) if step.held_by is not None and _is_bad(step.held_by)), None)
+    unread = any(step.unread for step in steps)
+    unclear = unread or state in {State.UNKNOWN, State.MISSING}
+    status = 2 if unclear else 0
+    advice = ""
+    if cause is not None:
+        status = (
+            1 if severity(cause.verdict) > severity(None) else status if severity(cause.verdict) < severity(None) else 2
+        )
+        advice = advice_on(cause.cause, cause.source, is_job=bool(cause.inputs))
+    if unread and not advice:
+        advice = "ask for the right to read that topic, or look at it from where it can be read"
+    elif cause is None and steps[-1].unmarked:
+        advice = (
+            "see whether its writers run; write it with WatermarkedProducer or a job, or bring it in: floodmark inject"
+        )
+    return Why(
+        topic=topic,
+        watermark=None if view is None else view.watermark,
+        state=state,
+        steps=tuple(steps),
+        cause=cause,
+        advice=advice,
+        exit_status=status,
+    )
+
+
+def _is_bad(row: SourceView) -> bool:
+    return row.verdict is not Health.OK
+
+
+def _input(board: Board, row: SourceView) -> str | None:
+    """Return the input that holds a job; ``None``: it is no job, or holds its output itself."""
+    if severity(row.verdict) > severity(None) and row.cause is not Cause.WAITS:
+        return None
+    if not row.inputs:
+        return None
+    views = {name: board.topic(name) for name in row.inputs}
+    unread = [name for name, view in views.items() if view is None]
+    if unread:
+        named = None if row.holder is None else row.holder.topic
+        return named if named in views else unread[0]
+    return min((view for view in views.values() if view is not None), key=_order).topic
+
+
+def _order(view: TopicView) -> tuple[bool, bool, int, str]:
+    """Sort by what holds a stage most: an unknown topic, then the lowest watermark; idle and ended ones hold least."""
+    waited_for = view.state not in {State.IDLE, State.ENDED}
+    return not waited_for, view.watermark is not None, view.watermark or 0, view.topic

@@ -1,0 +1,124 @@
+"""The verdict on a source, rule by rule."""
+
+import pytest
+from floodmark.producers.board.causes import Cause, cause_of
+from floodmark.producers.board.history import WINDOW, Health, History
+from floodmark.producers.testing import mark
+from floodmark.schemas.records import Status
+
+SECOND = 1_000
+
+
+def history(watermarks, every=SECOND, epoch=1, into=None, **fields):
+    """Return a source that has marked once a second; watermarks count from the first mark."""
+    found = into or History()
+    start = 0 if into is None else into.seen + every
+    for number, watermark in enumerate(watermarks):
+        found.take(mark("web", watermark, number, epoch=epoch, **fields), start + number * every)
+    return found
+
+
+def moving(count, behind=5_000, every=SECOND, start=0):
+    return [start + number * every - behind for number in range(count)]
+
+
+def test_it_is_ok_while_it_rises_at_the_pace_of_the_clock():
+    assert history(moving(30)).verdict(29_500) is Health.OK
+
+
+def test_too_few_marks_do_not_tell():
+    assert History().verdict(5) is None
+    assert history([-5]).verdict(10**9) is None
+    assert history([-5, -5]).verdict(1_500) is None
+    assert history([None, None]).verdict(1_500) is None
+
+
+def test_it_stalls_when_its_marks_come_and_its_watermark_stands():
+    stands = history([*moving(20), *[14_000] * WINDOW])
+    assert stands.verdict(29_500) is Health.STALL
+    assert (stands.since, stands.since_exact) == (19_000, True)
+    assert history([*moving(20), *[14_000] * (WINDOW - 2)]).verdict(27_500) is Health.WARN
+
+
+def test_it_does_not_stall_in_a_pause_as_long_as_its_pauses_are():
+    """Events come once in half a minute, marks once a second."""
+    steps = [number // 30 * 30_000 - 60_000 for number in range(300)]
+    source = History()
+    verdicts = set()
+    for number, watermark in enumerate(steps):
+        source.take(mark("web", watermark, number), number * SECOND)
+        verdicts.add(source.verdict(number * SECOND)) if number > 65 else None
+    assert verdicts == {Health.OK}
+
+
+def test_it_stops_when_nothing_comes_for_longer_than_ten_marks_took():
+    source = history(moving(30))
+    assert source.verdict(29_000 + 9_000) is Health.OK
+    assert source.verdict(29_000 + 9_001) is Health.STOP
+
+
+def test_a_burst_of_marks_does_not_make_a_pause_a_stop():
+    source = History()
+    for number in range(40):
+        source.take(mark("web", number * 100 - 9_000, number), number // 10 * 5_000 + number % 10)
+    assert source.verdict(15_009 + 9_900) is not Health.STOP
+    assert source.verdict(15_009 + 10_000) is Health.STOP
+
+
+def test_it_warns_when_the_lag_grew_at_every_step():
+    slow = [number * 500 - 5_000 for number in range(30)]
+    assert history(slow).verdict(29_500) is Health.WARN
+    slow[25] += 2_000
+    slow[26:] = [watermark + 2_000 for watermark in slow[26:]]
+    assert history(slow).verdict(29_500) is Health.OK
+
+
+def test_it_catches_up_while_the_lag_shrinks_at_every_step():
+    assert history([number * 3_000 - 200_000 for number in range(12)]).gains
+    assert not history(moving(12)).gains
+
+
+def test_a_lower_promise_of_a_new_epoch_is_a_rewind_until_it_is_made_good():
+    source = history(moving(20))
+    history(moving(3, behind=15_000, start=20_000), epoch=2, into=source)
+    assert source.verdict(22_500) is Health.REWIND
+    history(moving(3, behind=5_000, start=23_000), epoch=3, into=source)
+    assert source.verdict(25_500) is Health.OK
+
+
+def test_what_is_not_behind_the_clock_is_well():
+    assert history([50_000] * 20).verdict(40_000) is Health.OK
+
+
+@pytest.mark.parametrize("status", [Status.IDLE, Status.ENDED])
+def test_who_is_not_waited_for_is_well(status):
+    source = history(moving(20))
+    source.take(mark("web", 14_000, 20, status=status), 20_000)
+    assert source.verdict(10**9) is Health.OK
+
+
+def test_one_long_outage_is_forgotten():
+    source = History()
+    for number in range(20):
+        source.take(mark("web", number, number), number * SECOND)
+    for number in range(20, 200):
+        source.take(mark("web", number, number), number * SECOND + 3_600_000)
+    last = 199 * SECOND + 3_600_000
+    assert source.verdict(last + 9_500) is Health.STOP
+
+
+def test_replays_and_zombies_say_nothing():
+    source = history(moving(20), epoch=2)
+    before = (source.watermark, source.since, source.verdict(20_000))
+    source.take(mark("web", 1, 5, epoch=2), 20_000)
+    source.take(mark("web", 10**6, 99, epoch=1), 20_000)
+    assert (source.watermark, source.since, source.verdict(20_000)) == before
+
+
+def test_the_cause_tells_no_events_from_no_promises():
+    assert cause_of(history([*moving(5), *[-1_000] * 12]), Health.STALL) is Cause.NO_EVENTS
+    counting = History()
+    for number in range(20):
+        counting.take(mark("web", -9_000, number, records=number), number * SECOND)
+    assert cause_of(counting, Health.STALL) is Cause.NO_PROMISE
+    assert cause_of(history([None] * 3), None) is Cause.NOTHING_PROMISED
