@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from floodmark.producers.cli.board import board, why
 from floodmark.producers.cli.options import (
     BootstrapServers,
     ConfigFile,
@@ -231,13 +232,17 @@ def tail(  # each is an option of the command line
             typer.echo(shown)
 
 
+app.command()(board)
+app.command()(why)
+
+
 def main() -> None:
     """Run the command.
 
     Installed packages add commands by the entry-point group ``floodmark.commands``: ``demo``, which imports Spark where
     that is installed.  They are loaded unless the first argument shows that none of them is asked for.
     """
-    if not {"check", "inject", "tail", "--version"} & set(sys.argv[1:2]):
+    if not {"board", "check", "inject", "tail", "why", "--version"} & set(sys.argv[1:2]):
         for command in entry_points(group="floodmark.commands"):
             app.command(command.name)(command.load())
     run_command(app)

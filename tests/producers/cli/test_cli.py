@@ -28,7 +28,7 @@ def floodmark(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["check"], ["inject"], ["tail"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["board"], ["check"], ["inject"], ["tail"], ["why"]])
 def test_help_states_usage_and_exit_status(command):
     done = floodmark(*command, "--help")
     assert done.returncode == 0
@@ -54,7 +54,7 @@ def test_the_version_is_shown_and_no_spark_is_imported():
 @pytest.mark.parametrize(
     ("words", "position", "expected"),
     [
-        ("floodmark ", 1, {"check", "demo", "inject", "tail"}),
+        ("floodmark ", 1, {"board", "check", "demo", "inject", "tail", "why"}),
         ("floodmark inject --on-", 2, {"--on-late", "--on-out-of-order"}),
         ("floodmark tail --until", 2, {"--until-end"}),
     ],
@@ -215,7 +215,7 @@ sys.modules["pyspark"] = None  # whoever imports it fails
 """
 
 
-@pytest.mark.parametrize("command", ["check", "inject", "tail"])
+@pytest.mark.parametrize("command", ["board", "check", "inject", "tail", "why"])
 def test_commands_that_need_no_spark_run_without_it(command):
     run = (
         "sys.argv = ['floodmark', *sys.argv[1:]]\nrunpy.run_module('floodmark.producers.cli.main', run_name='__main__')"

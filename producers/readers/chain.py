@@ -1,0 +1,151 @@
+"""Read the marks of a chain of topics, each from near its end, and then follow them.  A thin shell around `Observer`.
+
+Nothing is written or committed, and no consumer group is joined: the right to read the topics is enough.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import accumulate
+from operator import itemgetter
+from typing import Final
+
+from confluent_kafka import KafkaException
+from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.view import Board
+from floodmark.producers.clients.admin import Config, offset_bounds
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.closing import Closing
+from floodmark.producers.readers.observer import Observer
+from floodmark.producers.readers.replay import read_until_end
+from floodmark.schemas.classify import Classified, Data, Partition
+from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
+
+REACHES: Final = (200, 2_000, 20_000, 200_000)
+"""So many records before the end of a partition are read, one step after the other, while sources are not seen."""
+_SINCE: Final = 20_000
+"""So far back is looked for the moment since when a watermark stands."""
+
+
+class ChainReader(Closing):
+    """The marks of some topics, and of those that their marks lead back to.
+
+    Args:
+        config: confluent-kafka consumer settings; all pass through.
+        topics: where to begin.
+        since: whether to read further back, to a bound, where it is not known since when a watermark stands.
+        clock: of this machine.
+        progress: is told which topic is read.
+
+    Raises:
+        BrokerUnavailableError: where nobody answers.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        topics: Iterable[str],
+        *,
+        since: bool = False,
+        clock: Clock = Clock(),  # noqa: B008  # frozen
+        progress: Callable[[str], None] = lambda _topic: None,
+    ) -> None:
+        self._config = config
+        self._since = since
+        self._clock = clock
+        self._progress = progress
+        self._fold = Fold()
+        self._ends: dict[str, dict[Partition, int]] = {}
+        self._observers: dict[str, Observer] = {}
+        self._note = ""
+        self._read(set(topics))
+
+    def _read(self, topics: set[str]) -> None:
+        """Read topics, and then those that their marks name, until no new one is named."""
+        while topics:
+            for topic in sorted(topics):
+                self._progress(topic)
+                try:
+                    self._read_topic(topic)
+                except UnknownTopicError:
+                    self._fold.refuse(topic, "it does not exist, or may not be described")
+                except KafkaException as error:
+                    self._fold.refuse(topic, error.args[0].str())
+            topics = self._fold.named()
+
+    def _read_topic(self, topic: str) -> None:
+        began = self._clock.wall()
+        bounds = offset_bounds(self._config, topic)
+        starts = {place: high for place, (_, high) in bounds.items()}
+        kept: defaultdict[Partition, list[Classified]] = defaultdict(list)
+        lacking = set(starts)
+        numbers = [number for _, number in starts]
+        for reach in REACHES:
+            ends = {place: starts[place] for place in lacking if starts[place] > bounds[place][0]}
+            if not ends:
+                break
+            starts |= {place: max(bounds[place][0], bounds[place][1] - reach) for place in ends}
+            found: defaultdict[Partition, list[Classified]] = defaultdict(list)
+            for record in read_until_end(self._config, {place: starts[place] for place in ends}, ends):
+                if not isinstance(record, Data):
+                    found[topic, record.partition].append(record)
+            for place, records in found.items():
+                kept[place] = records + kept[place]
+            trial = Fold([topic])
+            for record in _in_turn(kept):
+                trial.take(record)
+            since = self._since and reach < _SINCE
+            lacking = {(topic, number) for number in trial.lacking(topic, numbers, since=since)}
+        self._fold.add(topic, whole=all(starts[place] == low == 0 for place, (low, _) in bounds.items()))
+        for record in _in_turn(kept):
+            self._fold.take(record)
+        self._fold.read_until(topic, began)
+        self._ends[topic] = {place: high for place, (_, high) in bounds.items()}
+
+    def poll(self, seconds: float) -> None:
+        """Take in what comes within so many seconds, also of topics that are named for the first time."""
+        for topic in self._ends.keys() & self._fold.topics - self._observers.keys():
+            try:
+                self._observers[topic] = Observer(self._config, [topic], offsets=self._ends[topic])
+            except (KafkaException, UnknownTopicError, BrokerUnavailableError) as error:
+                self._note = f"{topic} cannot be followed: {error}"
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if not self._observers:
+                time.sleep(left)
+            for topic in sorted(self._observers):
+                self._follow(topic, min(left, 0.1) / len(self._observers))
+        self._read(self._fold.named())
+
+    def _follow(self, topic: str, seconds: float) -> None:
+        try:
+            began = self._clock.wall()
+            for record in self._observers[topic].poll(seconds):
+                self._fold.take(record, self._clock.wall())
+                self._note = ""
+            self._fold.read_until(topic, began)
+        except BrokerUnavailableError:
+            self._note = "no Kafka broker answers: what is shown is the last that was read"
+        except (KafkaException, UnknownTopicError) as error:
+            reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            self._observers.pop(topic).close()
+            self._fold.refuse(topic, reason)
+
+    def board(self) -> Board:
+        """Draw the board of what was read."""
+        return self._fold.board(self._clock.wall(), [self._note] if self._note else [])
+
+    def close(self) -> None:
+        """Let go of all consumers."""
+        for observer in self._observers.values():
+            observer.close()
+        self._observers.clear()
+
+
+def _in_turn(kept: Mapping[Partition, list[Classified]]) -> Iterator[Classified]:
+    """Yield the records of all partitions by log time, those of each in their order."""
+    latest = [
+        zip(accumulate((one.log_time for one in records), max), records, strict=True) for records in kept.values()
+    ]
+    return (record for _, record in merge(*latest, key=itemgetter(0)))

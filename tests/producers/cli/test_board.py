@@ -1,0 +1,205 @@
+"""`floodmark board` and `why` on a real chain of two jobs: who holds it, since when, and what the exit status says."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from confluent_kafka import Producer
+from support.harness import until
+from support.marked_chain import MarkedChain
+
+COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main"]
+
+
+def floodmark(kafka, *arguments, columns=200, **environment):
+    return subprocess.run(
+        [*COMMAND, *arguments, "--bootstrap-servers", kafka.bootstrap_servers],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, "COLUMNS": str(columns), **environment},
+    )
+
+
+def told(kafka, *arguments):
+    done = floodmark(kafka, *arguments, "--json")
+    assert not done.stderr, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def rows(board):
+    return [
+        row
+        for stage in board["stages"]
+        for topic in stage["topics"]
+        for partition in topic["partitions"]
+        for row in partition["sources"]
+    ]
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+def test_a_paused_source_is_named_from_the_last_topic_and_forgotten_when_it_goes_on(kafka, topic):
+    first, second, third = topic(2), topic(1), topic(1)
+    with MarkedChain(kafka.config, first, second, third) as chain:
+
+        def is_well():
+            return told(kafka, "board", third, "--once")[0] == 0
+
+        until(is_well, "a board on which all is well", 60)
+        status, board = told(kafka, "board", third, "--once")
+        assert [stage["name"] for stage in board["stages"]] == ["sources", "counts", "means"]
+        assert [stage["inputs"] for stage in board["stages"]] == [[], [first], [second]]
+        assert told(kafka, "why", third)[1]["cause"] is None
+
+        paused = time.time() * 1000
+        chain.paused.add("web-2")
+        seen = []
+
+        def is_named():
+            _, answer = told(kafka, "why", third)
+            cause = answer["cause"]
+            seen.append(cause)
+            return cause is not None and cause["verdict"] == "STALL"
+
+        until(is_named, "the stall", 60)
+        status, answer = told(kafka, "why", third)
+        cause = answer["cause"]
+        assert status == 1
+        assert (cause["topic"], cause["source"], cause["verdict"]) == (first, "web-2", "STALL")
+        assert cause["partition"] in {0, 1}
+        assert cause["since_exact"]
+        assert abs(cause["since"] - paused) < 3_000
+        assert [step["topic"] for step in answer["steps"]] == [third, second, first]
+        text = floodmark(kafka, "why", third)
+        assert text.returncode == 1
+        assert f"{first}/{cause['partition']}/web-2" in text.stdout
+        assert "mark_idle()" in text.stdout
+        status, board = told(kafka, "board", third, "--once")
+        assert status == 1
+        assert {row["source"] for row in rows(board) if row["verdict"] == "STALL"} == {"web-2"}
+        for columns in (40, 60, 80, 120):
+            shown = floodmark(kafka, "board", third, "--once", columns=columns)
+            assert shown.returncode == 1
+            assert max(map(len, shown.stdout.splitlines())) <= columns
+            assert "Traceback" not in shown.stderr
+
+        chain.paused.clear()
+        until(is_well, "recovery", 60)
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+def test_a_job_that_is_dead_is_the_cause_though_its_input_goes_on(kafka, topic):
+    first, second, third = topic(2), topic(1), topic(1)
+    with MarkedChain(kafka.config, first, second, third) as chain:
+        until(lambda: told(kafka, "why", third)[0] == 0, "a chain that is well", 60)
+        chain.silent.add("counts")
+
+        def is_stopped():
+            cause = told(kafka, "why", third)[1]["cause"]
+            return cause is not None and (cause["source"], cause["verdict"]) == ("counts", "STOP")
+
+        until(is_stopped, "the stop", 60)
+        status, answer = told(kafka, "why", third)
+        assert status == 1
+        assert [step["topic"] for step in answer["steps"]] == [third, second]
+        assert "job counts" in answer["advice"]
+        found = {
+            topic["topic"]: topic
+            for stage in told(kafka, "board", third, "--once")[1]["stages"]
+            for topic in stage["topics"]
+        }
+        assert found[second]["lags"]["local"] > 1_000
+        assert found[third]["lags"]["local"] < 1_000
+        assert found[third]["lags"]["root"] > 1_000
+
+
+@pytest.mark.kafka
+def test_what_cannot_be_told_has_its_own_status(kafka, topic):
+    plain = topic(1)
+    producer = Producer(kafka.config)
+    producer.produce(plain, b"data")
+    producer.flush(30)
+    for command in (["board", "--once"], ["why"]):
+        done = floodmark(kafka, command[0], plain, *command[1:])
+        assert done.returncode == 2
+        assert "no marks" in done.stdout or "no watermark record" in done.stdout
+        done = floodmark(kafka, command[0], "no-such-topic", *command[1:])
+        assert done.returncode == 2
+        assert "it does not exist, or may not be described" in done.stdout
+        assert "Traceback" not in done.stderr
+
+
+def test_no_broker_is_one_line():
+    for command in (["board", "t", "--once"], ["why", "t"]):
+        done = subprocess.run(
+            [*COMMAND, *command, "--bootstrap-servers", "127.0.0.1:1"],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert "no Kafka broker answered" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("shown", [[], ["--json"]])
+def test_it_follows_without_a_terminal_and_ends_at_a_signal(kafka, topic, number, shown):
+    first, second, third = topic(2), topic(1), topic(1)
+    with MarkedChain(kafka.config, first, second, third):
+        line = [*COMMAND, "board", third, "--interval", "0.2", *shown, "--bootstrap-servers", kafka.bootstrap_servers]
+        with subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        ) as running:
+            lines = [running.stdout.readline() for _ in range(20)]
+            running.send_signal(number)
+            _, errors = running.communicate(timeout=30)
+        assert running.returncode == 0
+        assert errors == ""
+        assert any(first in line for line in lines), "the topics that lead to it are found"
+
+
+KEYS = {
+    "": {"format", "status", "now", "stages", "unread", "notes"},
+    "stage": {"name", "inputs", "topics"},
+    "topic": {
+        *("topic", "state", "verdict", "watermark", "lags", "since", "since_exact", "held_by", "partitions", "whole"),
+    },
+    "partition": {"partition", "state", "watermark", "sources"},
+    "source": {
+        *("topic", "partition", "source", "state", "verdict", "watermark", "lags", "since", "since_exact", "last"),
+        *("holder", "inputs", "cause", "reason"),
+    },
+    "lags": {"wall", "local", "root"},
+    "why": {"format", "status", "topic", "watermark", "state", "steps", "cause", "advice"},
+    "step": {"topic", "held_by", "more", "unread", "unmarked"},
+}
+
+
+@pytest.mark.kafka
+def test_the_json_has_the_keys_that_scripts_rely_on(kafka, topic):
+    first, second, third = topic(2), topic(1), topic(1)
+    with MarkedChain(kafka.config, first, second, third):
+        until(lambda: told(kafka, "board", third, "--once")[0] == 0, "a board", 60)
+        _, board = told(kafka, "board", third, "--once")
+        _, answer = told(kafka, "why", third)
+    assert board["format"] == answer["format"] == 1
+    assert set(board) == KEYS[""]
+    stage = board["stages"][0]
+    assert set(stage) == KEYS["stage"]
+    assert set(stage["topics"][0]) == KEYS["topic"]
+    assert set(stage["topics"][0]["partitions"][0]) == KEYS["partition"]
+    assert set(stage["topics"][0]["partitions"][0]["sources"][0]) == KEYS["source"]
+    assert set(stage["topics"][0]["lags"]) == KEYS["lags"]
+    assert set(answer) == KEYS["why"]
+    assert set(answer["steps"][0]) == KEYS["step"]
