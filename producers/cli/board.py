@@ -1,5 +1,6 @@
 """The commands ``board`` and ``why``."""
 
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_text import board_lines, board_table, why_text
 from floodmark.producers.cli.options import BootstrapServers, ConfigFile, kafka_settings
 from floodmark.producers.readers.chain import ChainReader
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
 
@@ -20,11 +21,12 @@ _INTERRUPTED: Final = 2
 
 @contextmanager
 def _interrupted() -> Iterator[None]:
-    """Within the block, Ctrl-C and SIGTERM end the command at once, without a traceback."""
+    """Within the block, Ctrl-C and SIGTERM end the command at once, without a traceback; no log disturbs the screen."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
+    logging.disable()
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
@@ -32,6 +34,7 @@ def _interrupted() -> Iterator[None]:
         raise typer.Exit(_INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+        logging.disable(logging.NOTSET)
 
 
 def _reader(settings: dict[str, str], topics: list[str], *, since: bool = False) -> ChainReader:
@@ -85,6 +88,7 @@ def _show(reader: ChainReader, *, every: bool, json: bool) -> None:
 
 def _follow(reader: ChainReader, interval: float, *, every: bool, json: bool) -> None:
     console = Console(highlight=False)
+    table: RenderableType = ""
     try:
         if json or not console.is_terminal:
             while True:
@@ -93,9 +97,11 @@ def _follow(reader: ChainReader, interval: float, *, every: bool, json: bool) ->
                 reader.poll(interval)
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
-                live.update(board_table(reader.board(), console.width, every=every), refresh=True)
+                table = board_table(reader.board(), console.width, every=every)
+                live.update(table, refresh=True)
                 reader.poll(interval)
     except KeyboardInterrupt:
+        console.print(table, end="")
         raise typer.Exit(0) from None
 
 

@@ -6,15 +6,17 @@ Nothing is written or committed, and no consumer group is joined: the right to r
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from heapq import merge
 from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.fold import Fold
 from floodmark.producers.board.view import Board
-from floodmark.producers.clients.admin import Config, offset_bounds
+from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
@@ -58,7 +60,8 @@ class ChainReader(Closing):
         self._fold = Fold()
         self._ends: dict[str, dict[Partition, int]] = {}
         self._observers: dict[str, Observer] = {}
-        self._note = ""
+        self._away: set[str] = set()
+        """Topics whose brokers did not answer, and of which nothing has come since."""
         self._read(set(topics))
 
     def _read(self, topics: set[str]) -> None:
@@ -108,33 +111,50 @@ class ChainReader(Closing):
         for topic in self._ends.keys() & self._fold.topics - self._observers.keys():
             try:
                 self._observers[topic] = Observer(self._config, [topic], offsets=self._ends[topic])
-            except (KafkaException, UnknownTopicError, BrokerUnavailableError) as error:
-                self._note = f"{topic} cannot be followed: {error}"
+            except UnknownTopicError:
+                self._fold.refuse(topic, "it does not exist any more, or may not be described")
+            except BrokerUnavailableError:
+                self._away.add(topic)
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if not self._observers:
                 time.sleep(left)
             for topic in sorted(self._observers):
                 self._follow(topic, min(left, 0.1) / len(self._observers))
+        self._look_for_brokers()
         self._read(self._fold.named())
 
     def _follow(self, topic: str, seconds: float) -> None:
+        observer = self._observers[topic]
+        began, came = self._clock.wall(), False
         try:
-            began = self._clock.wall()
-            for record in self._observers[topic].poll(seconds):
+            for record in observer.poll(seconds):
                 self._fold.take(record, self._clock.wall())
-                self._note = ""
-            self._fold.read_until(topic, began)
+                came = True
         except BrokerUnavailableError:
-            self._note = "no Kafka broker answers: what is shown is the last that was read"
+            self._away.add(topic)
         except (KafkaException, UnknownTopicError) as error:
             reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             self._observers.pop(topic).close()
             self._fold.refuse(topic, reason)
+            return
+        if came:
+            self._away.discard(topic)
+        # Silence is news only where Kafka answers and all that stood there before was read.
+        if topic not in self._away and observer.ends.keys() >= self._ends[topic].keys():
+            self._fold.read_until(topic, began)
+
+    def _look_for_brokers(self) -> None:
+        """Where Kafka was away, and nothing has come since, ask whether it is back."""
+        if self._away:
+            with suppress(KafkaException):
+                AdminClient(dict(self._config), logger=QUIET).list_topics(timeout=1)
+                self._away.clear()
 
     def board(self) -> Board:
         """Draw the board of what was read."""
-        return self._fold.board(self._clock.wall(), [self._note] if self._note else [])
+        notes = ["no Kafka broker answers: what is shown is the last that was read"] if self._away else []
+        return self._fold.board(self._clock.wall(), notes)
 
     def close(self) -> None:
         """Let go of all consumers."""

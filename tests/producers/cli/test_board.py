@@ -1,11 +1,16 @@
 """`floodmark board` and `why` on a real chain of two jobs: who holds it, since when, and what the exit status says."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import Producer
@@ -203,3 +208,40 @@ def test_the_json_has_the_keys_that_scripts_rely_on(kafka, topic):
     assert set(stage["topics"][0]["lags"]) == KEYS["lags"]
     assert set(answer) == KEYS["why"]
     assert set(answer["steps"][0]) == KEYS["step"]
+
+
+def in_terminal(line, columns, rows, number, shown):
+    """Run a command in a terminal until it has shown something, then send it a signal; return status and screen."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    environment["TERM"] = "xterm"
+    screen = b""
+    with subprocess.Popen(line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as running:
+        os.close(theirs)
+        deadline = time.monotonic() + 60
+        while shown not in screen and time.monotonic() < deadline:
+            screen += os.read(ours, 65_536)
+        running.send_signal(number)
+        with suppress(OSError):  # the other end is closed
+            while found := os.read(ours, 65_536):
+                screen += found
+        status = running.wait(30)
+    os.close(ours)
+    return status, screen.decode()
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_is_live_in_a_narrow_terminal_and_leaves_it_as_it_was(kafka, topic, number):
+    first, second, third = topic(2), topic(1), topic(1)
+    with MarkedChain(kafka.config, first, second, third):
+        line = [*COMMAND, "board", third, "--interval", "0.2", "--bootstrap-servers", kafka.bootstrap_servers]
+        status, screen = in_terminal(line, 60, 20, number, b"all is well")
+    assert status == 0
+    assert "Traceback" not in screen
+    assert all(name in screen for name in (first, second, third))
+    assert screen.count("\x1b[?1049h") == screen.count("\x1b[?1049l") == 1, "the screen before is there again"
+    assert screen.rindex("\x1b[?25h") > screen.rindex("\x1b[?25l"), "and so is the cursor"
+    assert third in screen.split("\x1b[?1049l")[1], "with the last look"

@@ -1,0 +1,178 @@
+"""Stages, lags and the way to a root cause, on chains that stand in memory."""
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from floodmark.producers.board.causes import Cause
+from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.history import Health
+from floodmark.producers.board.view import State
+from floodmark.producers.board.why import trace
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import Mark, Unreadable
+from floodmark.schemas.records import Holder, Status
+
+SECOND = 1_000
+NOW = 30 * SECOND
+
+
+class Chain:
+    """Sources that mark once a second until ``NOW``, but for what a test changes."""
+
+    def __init__(self):
+        self.fold = Fold()
+        self._offsets = count()
+
+    def source(self, topic, name="web", *, partition=0, until=30, stands=30, behind=5, holder=None, **fields):
+        for second in range(until):
+            watermark = (min(second, stands) - behind) * SECOND
+            written = replace(mark(name, watermark, second, **fields), holder=holder)
+            self.fold.take(Mark(topic, partition, next(self._offsets), second * SECOND, written))
+        return self
+
+    def job(self, name, reads, writes, *, source="web", **fields):
+        return self.source(writes, name, holder=Holder(reads, 0, source), behind=7, **fields)
+
+    def board(self):
+        return self.fold.board(NOW)
+
+    def why(self, topic):
+        return trace(self.board(), topic)
+
+
+def test_stages_are_found_from_the_records_alone():
+    board = Chain().job("means", "b", "c").job("counts", "a", "b").source("a").board()
+    assert [(stage.name, stage.inputs) for stage in board.stages] == [
+        ("sources", ()),
+        ("counts", ("a",)),
+        ("means", ("b",)),
+    ]
+    assert board.exit_status == 0
+    assert [topic.lags.local for topic in board.topics()] == [None, 2 * SECOND, 0]
+    assert [topic.lags.root for topic in board.topics()] == [None, 2 * SECOND, 2 * SECOND]
+
+
+def test_the_root_cause_is_named_over_all_stages():
+    chain = Chain().source("a", stands=10).job("counts", "a", "b", stands=10).job("means", "b", "c", stands=10)
+    why = chain.why("c")
+    assert [step.topic for step in why.steps] == ["c", "b", "a"]
+    assert (why.cause.topic, why.cause.partition, why.cause.source) == ("a", 0, "web")
+    assert (why.cause.verdict, why.cause.cause, why.cause.since) == (Health.STALL, Cause.NO_EVENTS, 10 * SECOND)
+    assert why.exit_status == 1
+    waiting = chain.board().topic("b").held_by[0]
+    assert (waiting.verdict, waiting.cause) == (Health.OK, Cause.WAITS)
+
+
+def test_a_job_that_hands_nothing_on_is_the_cause_itself():
+    why = Chain().source("a").job("counts", "a", "b", stands=10).why("b")
+    assert (why.cause.source, why.cause.verdict) == ("counts", Health.STALL)
+    assert "job counts has input that it does not hand on" in why.advice
+
+
+def test_a_job_that_is_dead_is_the_cause_itself():
+    why = Chain().source("a").job("counts", "a", "b", until=12).job("means", "b", "c", stands=12).why("c")
+    assert (why.cause.source, why.cause.verdict) == ("counts", Health.STOP)
+    assert [step.topic for step in why.steps] == ["c", "b"]
+
+
+def test_an_input_that_cannot_be_read_ends_the_way_there():
+    chain = Chain().job("counts", "a", "b", stands=10)
+    chain.fold.refuse("a", "Topic authorization failed")
+    why = chain.why("b")
+    assert [step.topic for step in why.steps] == ["b", "a"]
+    assert why.steps[-1].unread == "Topic authorization failed"
+    assert why.cause.source == "counts"
+    assert why.exit_status == 1
+    assert "right to read" in why.advice
+    assert chain.board().unread == (("a", "Topic authorization failed"),)
+
+
+def test_half_of_a_chain_that_moves_cannot_be_called_well():
+    chain = Chain().job("counts", "a", "b")
+    chain.fold.refuse("a", "Topic authorization failed")
+    assert chain.board().exit_status == 2
+    assert chain.board().topic("b").lags.local is None
+
+
+@pytest.mark.parametrize(("whole", "status"), [(True, 1), (False, 2)])
+def test_a_member_that_never_came_is_missing(whole, status):
+    chain = Chain().source("a", "web-1", size=2)
+    chain.fold.add("a", whole=whole)
+    board = chain.board()
+    missing = [row for row in board.topic("a").sources() if row.state is State.MISSING]
+    assert [(row.partition, row.source) for row in missing] == [(0, None)]
+    assert board.topic("a").watermark is None
+    assert board.exit_status == status
+    assert trace(board, "a").exit_status == status
+    assert "start the missing source" in trace(board, "a").advice
+
+
+def test_a_member_that_is_elsewhere_is_missing_by_name():
+    board = Chain().source("a", "x", size=2, partitions=2).source("a", "y", partition=1, size=2, partitions=2).board()
+    missing = [row for row in board.topic("a").sources() if row.state is State.MISSING]
+    assert {(row.partition, row.source) for row in missing} == {(0, "y"), (1, "x")}
+
+
+def test_a_mark_that_cannot_be_read_is_named():
+    chain = Chain().source("a")
+    chain.fold.take(Unreadable("a", 0, 99, 29_500, "damaged", "web"))
+    row = chain.board().topic("a").held_by[0]
+    assert (row.state, row.verdict, row.cause) == (State.UNKNOWN, None, Cause.UNREADABLE)
+    assert "offset 99" in row.reason
+    assert chain.board().exit_status == 2
+
+
+def test_the_largest_lag_counts_never_an_average():
+    chain = Chain()
+    for partition in range(50):
+        chain.source("a", partition=partition, partitions=50, behind=600 if partition == 17 else 5)
+    topic = chain.board().topic("a")
+    assert topic.lags.wall == max(row.lags.wall for row in topic.sources()) == 601 * SECOND
+    assert [row.partition for row in topic.held_by] == [17]
+
+
+def test_an_idle_source_and_one_that_has_ended_are_not_waited_for():
+    for status, state in ((Status.IDLE, State.IDLE), (Status.ENDED, State.ENDED)):
+        chain = Chain().source("a", until=10)
+        chain.fold.take(Mark("a", 0, 99, 10_000, mark("web", 5_000, 10, status=status)))
+        topic = chain.fold.board(10**9).topic("a")
+        assert (topic.state, topic.verdict, topic.watermark) == (state, Health.OK, None)
+
+
+def test_jobs_in_a_circle_end():
+    why = Chain().job("x", "b", "a", source="y").job("y", "a", "b", source="x").why("a")
+    assert [step.topic for step in why.steps] == ["a", "b"]
+
+
+def test_a_topic_without_marks_says_so():
+    board = Fold(["plain"]).board(NOW)
+    assert board.exit_status == 2
+    assert trace(board, "plain").steps[0].unmarked
+    assert "floodmark inject" in trace(board, "plain").advice
+
+
+def test_clocks_that_disagree_are_named():
+    board = Chain().source("a").fold.board(10 * SECOND)
+    assert "clocks disagree" in board.notes[0]
+    assert board.topic("a").verdict is not Health.STOP
+    assert Chain().source("a").board().notes == ()
+
+
+def test_silence_is_no_news_where_nothing_was_read():
+    chain = Chain().source("a")
+    chain.fold.read_until("a", NOW)
+    assert chain.fold.board(10 * NOW).topic("a").verdict is Health.OK
+    chain.fold.read_until("a", 9 * NOW)
+    assert chain.fold.board(10 * NOW).topic("a").verdict is Health.STOP
+
+
+def test_a_mark_that_was_read_as_it_came_is_no_older_than_that():
+    """The clock of this machine is an hour ahead; what comes now has come now."""
+    hour = 3_600_000
+    fold = Fold()
+    for second in range(30):
+        fold.take(
+            Mark("a", 0, second, second * SECOND, mark("web", second * SECOND - 5_000, second)), second * SECOND + hour
+        )
+    assert fold.board(NOW + hour).topic("a").verdict is Health.OK

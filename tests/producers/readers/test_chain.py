@@ -1,0 +1,102 @@
+"""The marks of a chain are read from near the ends of its topics, and followed from there."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Producer
+from floodmark.producers import WatermarkedProducer, explicit
+from floodmark.producers.readers import chain
+from floodmark.producers.readers.chain import ChainReader
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import mark_record
+from floodmark.schemas.records import Holder
+from support.harness import until
+
+
+def marking(kafka, topic, source="web"):
+    return WatermarkedProducer(
+        kafka.config, topic=topic, source=source, strategy=explicit(), interval=timedelta(hours=1)
+    )
+
+
+@pytest.mark.kafka
+def test_a_large_topic_is_not_read_from_its_beginning(kafka, topic, monkeypatch):
+    target = topic(1)
+    plain = Producer(kafka.config)
+    for number in range(30_000):
+        plain.produce(target, b"%d" % number, partition=0)
+        plain.poll(0)
+    plain.flush(60)
+    read = []
+
+    def counted(*arguments):
+        for record in real(*arguments):
+            read.append(record.offset)
+            yield record
+
+    real = chain.read_until_end
+    monkeypatch.setattr(chain, "read_until_end", counted)
+    source = marking(kafka, target)
+    for number in range(12):
+        source.advance(number)
+        source.flush()
+    with ChainReader(kafka.config, [target]) as reader:
+        found = reader.board().topic(target)
+    assert found.watermark == 11
+    assert not found.whole
+    assert len(read) <= 200
+    assert min(read) > 29_000
+
+
+@pytest.mark.kafka
+def test_it_looks_further_back_for_a_source_that_is_not_near_the_end(kafka, topic):
+    target = topic(1)
+    source = marking(kafka, target)
+    source.advance(7)
+    source.end()
+    plain = Producer(kafka.config)
+    for number in range(5_000):
+        plain.produce(target, b"%d" % number, partition=0)
+        plain.poll(0)
+    plain.flush(60)
+    with ChainReader(kafka.config, [target]) as reader:
+        board = reader.board()
+    assert board.topic(target).state == "ended"
+    assert board.topic(target).whole
+    assert board.exit_status == 0
+
+
+@pytest.mark.kafka
+def test_a_topic_that_a_mark_names_and_that_cannot_be_read_is_on_the_board(kafka, topic):
+    target = topic(1)
+    plain = Producer(kafka.config)
+    for number in range(3):
+        key, value, headers = mark_record(
+            replace(mark("job", number, number), holder=Holder("no-such-topic", 0, "web"))
+        )
+        plain.produce(target, value, key, 0, headers=headers)
+    plain.flush(30)
+    with ChainReader(kafka.config, [target]) as reader:
+        board = reader.board()
+    assert [name for name, _ in board.unread] == ["no-such-topic"]
+    assert board.topic(target).watermark == 2
+    assert board.exit_status == 2
+
+
+@pytest.mark.kafka
+def test_it_follows_what_comes(kafka, topic):
+    target = topic(2)
+    source = marking(kafka, target)
+    source.advance(5)
+    source.flush()
+    with ChainReader(kafka.config, [target]) as reader:
+        assert reader.board().topic(target).watermark == 5
+        source.advance(9)
+        source.flush()
+
+        def is_seen():
+            reader.poll(0.1)
+            return reader.board().topic(target).watermark == 9
+
+        until(is_seen, "the next mark", 30)
