@@ -7,6 +7,7 @@ found from the records alone: a job is a source whose marks name a holder, and t
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
 from floodmark.producers.board.draw import draw
@@ -98,15 +99,15 @@ class Fold:
         """
         return {number for number in partitions if self._topics[topic].lacks(number, since=since)}
 
-    def board(self, now: int, notes: Iterable[str] = ()) -> Board:
+    def board(self, now: int, *, answered: bool = True) -> Board:
         """Draw the board.
 
         Args:
             now: the reader's clock, epoch milliseconds; where a log time is ahead of it, that counts for silence.
-            notes: what else is to be said on it.
+            answered: whether Kafka answers; else what was read last is all that is known.
         """
-        said = list(notes)
+        said = [] if answered else ["no Kafka broker answers: what is shown is the last that was read"]
         if self._newest is not None and _AHEAD < self._newest[0] - now < END_OF_TIME:
             seconds = (self._newest[0] - now) / 1000
             said.append(f"clocks disagree: the log time of {self._newest[1]} is {seconds:,.0f} s ahead of this machine")
-        return draw(self._topics, now, self._unread, said)
+        return replace(draw(self._topics, now, self._unread, said), answered=answered)

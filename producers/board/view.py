@@ -126,6 +126,8 @@ class Board:
     unread: tuple[tuple[str, str], ...] = ()
     """Topics that belong to the chain and could not be read, and why."""
     notes: tuple[str, ...] = ()
+    answered: bool = True
+    """Whether Kafka answered; else what was read last is all that is known."""
 
     def topics(self) -> Iterator[TopicView]:
         """Yield all topics, those of the roots first."""
@@ -143,7 +145,7 @@ class Board:
         if any(severity(row.verdict) > severity(None) for row in rows):
             return 1
         unknown = any(topic.verdict is None for topic in self.topics())
-        return 2 if self.unread or unknown or not rows else 0
+        return 2 if self.unread or unknown or not rows or not self.answered else 0
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a value that JSON can carry; times are epoch milliseconds."""

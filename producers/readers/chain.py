@@ -6,7 +6,6 @@ Nothing is written or committed, and no consumer group is joined: the right to r
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from heapq import merge
 from itertools import accumulate
 from operator import itemgetter
@@ -26,6 +25,8 @@ from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 
 REACHES: Final = (200, 2_000, 20_000, 200_000)
 """So many records before the end of a partition are read, one step after the other, while sources are not seen."""
+_PATIENCE: Final = 1.0
+"""Seconds to wait for a broker's answer while the board is shown."""
 _SINCE: Final = 20_000
 """So far back is looked for the moment since when a watermark stands."""
 
@@ -60,8 +61,8 @@ class ChainReader(Closing):
         self._fold = Fold()
         self._ends: dict[str, dict[Partition, int]] = {}
         self._observers: dict[str, Observer] = {}
-        self._away: set[str] = set()
-        """Topics whose brokers did not answer, and of which nothing has come since."""
+        self._away = False
+        self._admin = AdminClient(dict(config), logger=QUIET)
         self._read(set(topics))
 
     def _read(self, topics: set[str]) -> None:
@@ -108,53 +109,59 @@ class ChainReader(Closing):
 
     def poll(self, seconds: float) -> None:
         """Take in what comes within so many seconds, also of topics that are named for the first time."""
+        self._open()
+        began, quiet = self._clock.wall(), set(self._observers)
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if not self._observers:
+                time.sleep(left)
+            for topic in sorted(self._observers):
+                if self._follow(topic, min(left, 0.1) / len(self._observers)):
+                    quiet.discard(topic)
+        self._away = bool(quiet) and not self._is_answered(min(quiet))
+        # Silence is news only where Kafka answers, and all that stood there before was read.
+        for topic, observer in self._observers.items():
+            if not (self._away and topic in quiet) and observer.ends.keys() >= self._ends[topic].keys():
+                self._fold.read_until(topic, began)
+        if not self._away:
+            self._read(self._fold.named())
+
+    def _open(self) -> None:
+        """Begin to follow the topics that were read."""
         for topic in self._ends.keys() & self._fold.topics - self._observers.keys():
             try:
                 self._observers[topic] = Observer(self._config, [topic], offsets=self._ends[topic])
             except UnknownTopicError:
                 self._fold.refuse(topic, "it does not exist any more, or may not be described")
             except BrokerUnavailableError:
-                self._away.add(topic)
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if not self._observers:
-                time.sleep(left)
-            for topic in sorted(self._observers):
-                self._follow(topic, min(left, 0.1) / len(self._observers))
-        self._look_for_brokers()
-        self._read(self._fold.named())
+                continue  # the next time, if a broker is there again
 
-    def _follow(self, topic: str, seconds: float) -> None:
-        observer = self._observers[topic]
-        began, came = self._clock.wall(), False
+    def _follow(self, topic: str, seconds: float) -> bool:
+        """Take in what comes of a topic; return whether anything came."""
+        came = False
         try:
-            for record in observer.poll(seconds):
+            for record in self._observers[topic].poll(seconds):
                 self._fold.take(record, self._clock.wall())
                 came = True
         except BrokerUnavailableError:
-            self._away.add(topic)
+            return False
         except (KafkaException, UnknownTopicError) as error:
             reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             self._observers.pop(topic).close()
             self._fold.refuse(topic, reason)
-            return
-        if came:
-            self._away.discard(topic)
-        # Silence is news only where Kafka answers and all that stood there before was read.
-        if topic not in self._away and observer.ends.keys() >= self._ends[topic].keys():
-            self._fold.read_until(topic, began)
+        return came
 
-    def _look_for_brokers(self) -> None:
-        """Where Kafka was away, and nothing has come since, ask whether it is back."""
-        if self._away:
-            with suppress(KafkaException):
-                AdminClient(dict(self._config), logger=QUIET).list_topics(timeout=1)
-                self._away.clear()
+    def _is_answered(self, topic: str) -> bool:
+        """Ask whether Kafka is there, where nothing comes."""
+        try:
+            self._admin.list_topics(topic, timeout=_PATIENCE)
+        except KafkaException:
+            return False
+        return True
 
     def board(self) -> Board:
         """Draw the board of what was read."""
-        notes = ["no Kafka broker answers: what is shown is the last that was read"] if self._away else []
-        return self._fold.board(self._clock.wall(), notes)
+        return self._fold.board(self._clock.wall(), answered=not self._away)
 
     def close(self) -> None:
         """Let go of all consumers."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, explicit
+from floodmark.producers.board.history import Health
 from floodmark.producers.readers import chain
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.testing import mark
@@ -100,3 +101,28 @@ def test_it_follows_what_comes(kafka, topic):
             return reader.board().topic(target).watermark == 9
 
         until(is_seen, "the next mark", 30)
+
+
+@pytest.mark.kafka
+def test_silence_is_no_news_while_kafka_is_away(kafka, topic, monkeypatch):
+    target = topic(1)
+    source = marking(kafka, target)
+    for number in range(12):
+        source.advance(number)
+        source.flush()
+    with ChainReader(kafka.config, [target]) as reader:
+        with monkeypatch.context() as away:
+            away.setattr(reader, "_is_answered", lambda _topic: False)
+            for _ in range(10):
+                reader.poll(0.2)
+            board = reader.board()
+            assert board.topic(target).verdict is not Health.STOP
+            assert board.exit_status == 2
+            assert "no Kafka broker answers" in board.notes[0]
+
+        def is_stopped():
+            reader.poll(0.2)
+            return reader.board().topic(target).verdict is Health.STOP
+
+        until(is_stopped, "the stop, now that Kafka answers", 30)
+        assert reader.board().notes == ()
