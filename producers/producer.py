@@ -2,6 +2,7 @@
 
 import logging
 from datetime import datetime, timedelta
+from numbers import Integral
 from typing import Final, Literal
 
 from floodmark.producers.clients.admin import Config
@@ -11,11 +12,11 @@ from floodmark.producers.outbox import FailedRecord, Headers, OnDelivery, Record
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.producers.settings import check_settings
 from floodmark.producers.source import Source
-from floodmark.producers.strategies.generator import Strategy, duration_of, strategy_of
+from floodmark.producers.strategies.generator import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import EndedError, InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
 from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, is_mark_key
-from floodmark.schemas.timestamps import event_time_of, is_late
+from floodmark.schemas.timestamps import duration_of, is_late
 from typing_extensions import override
 
 _log = logging.getLogger(__name__)
@@ -78,13 +79,14 @@ class WatermarkedProducer(Source):
         self._on_delivery: OnDelivery | None = config.get("on_delivery")
         interval_ms = duration_of(interval, f"source {source!r}: the interval of marks", 1)
         lease_ms = None if lease is None else duration_of(lease, f"source {source!r}: the lease", 1)
+        bound_ms = None if alignment is None else duration_of(alignment, f"source {source!r}: the bound of alignment")
         generator = strategy_of(strategy).build()
         identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)
         super().__init__(config, topic, identity, generator, interval_ms, clock, follow=epoch is None)
         self._stamps = generator.stamps
         self._alignment: Alignment | None = None
-        if alignment is not None:
-            self._alignment = Alignment(config, topic=topic, source=source, bound=alignment)
+        if bound_ms is not None:
+            self._alignment = Alignment(config, topic=topic, source=source, bound=bound_ms)
         self._next_alignment = clock.steady()
 
     def produce(
@@ -102,8 +104,9 @@ class WatermarkedProducer(Source):
 
         Args:
             value: as it is to stand in Kafka; not touched.
-            event_time: epoch milliseconds or an aware datetime: the time that watermarks are about.  None with the
-                strategy `ingress`, whose time is written as Kafka's timestamp.
+            event_time: epoch milliseconds or an aware datetime (NumPy's integers and pandas' ``Timestamp`` are taken,
+                too): the time that watermarks are about.  A first one that looks like seconds is warned of.  None with
+                the strategy `ingress`, whose time is written as Kafka's timestamp.
             key: as it is to stand in Kafka; decides the partition.
             partition: overrules the key; -1 is none, as in confluent-kafka.
             on_delivery: called with an error or ``None``, and the message, once it was delivered or has failed; inside
@@ -119,7 +122,7 @@ class WatermarkedProducer(Source):
         """
         emitter = self._emitter
         if timestamp is not None:
-            self._check_timestamp(timestamp)
+            timestamp = self._checked_timestamp(timestamp)
         time = None if self._stamps and event_time is None else self._time_of(event_time)
         raw_key = key.encode() if isinstance(key, str) else key
         if is_mark_key(raw_key):
@@ -146,7 +149,7 @@ class WatermarkedProducer(Source):
     def _time_of(self, event_time: int | datetime | None) -> int:
         if self._stamps:
             raise UsageError(reason=f"{self!r}: the strategy is ingress(), so a record has no event time of its own")
-        time = event_time_of(event_time)
+        time = self._checked_time(event_time)
         if self._early is not None:
             ahead = time - self._clock.wall()
             if ahead > self._early:
@@ -154,14 +157,15 @@ class WatermarkedProducer(Source):
                 raise InvalidEventTimeError(value=time, reason=reason)
         return time
 
-    def _check_timestamp(self, timestamp: object) -> None:
+    def _checked_timestamp(self, timestamp: object) -> int:
         if self._stamps:
             raise UsageError(
                 reason=f"{self!r}: the strategy is ingress(), whose event time is the timestamp; pass none"
             )
-        if not isinstance(timestamp, int) or isinstance(timestamp, bool) or timestamp < 0:
+        if isinstance(timestamp, bool) or not isinstance(timestamp, Integral) or timestamp < 0:
             reason = f"the timestamp is {timestamp!r}, expected milliseconds since 1970, or 0 for now"
             raise UsageError(reason=f"{self!r}: {reason}")
+        return int(timestamp)
 
     def _checked_headers(self, headers: Headers) -> Headers:
         pairs = list(headers.items() if isinstance(headers, dict) else headers)

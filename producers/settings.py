@@ -2,7 +2,7 @@
 
 from floodmark.producers.clients.admin import Config
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import Membership
+from floodmark.schemas.records import check_membership
 
 
 def check_settings(config: Config, source: object, membership: object, on_late: object) -> None:
@@ -11,7 +11,7 @@ def check_settings(config: Config, source: object, membership: object, on_late: 
     Raises:
         UsageError: which one, and what to write.
 
-    >>> check_settings({}, source="", membership=Membership(), on_late="send")
+    >>> check_settings({}, source="", membership=1, on_late="send")
     Traceback (most recent call last):
       ...
     floodmark.schemas.errors.UsageError: the source is '', expected a name, as source='web-1'
@@ -28,15 +28,4 @@ def check_settings(config: Config, source: object, membership: object, on_late: 
         )
     if on_late not in {"send", "raise"}:
         raise UsageError(reason=f"source {source!r}: on_late is {on_late!r}, expected 'send' or 'raise'")
-    check_membership(source, membership)
-
-
-def check_membership(source: str, membership: object) -> None:
-    """Refuse what is no membership, as the number alone.
-
-    Raises:
-        UsageError: what to write.
-    """
-    if not isinstance(membership, Membership):
-        expected = f"Membership(version=1, size={membership if isinstance(membership, int) else 3})"
-        raise UsageError(reason=f"source {source!r}: the membership is {membership!r}, expected {expected}")
+    check_membership(membership, f"source {source!r}")

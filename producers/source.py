@@ -14,13 +14,12 @@ from floodmark.producers.outbox import Outbox
 from floodmark.producers.partition_watch import PartitionWatch
 from floodmark.producers.predecessors import Predecessors, last_marks
 from floodmark.producers.schedule import Schedule
-from floodmark.producers.settings import check_membership
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import BrokerUnavailableError, EndedError, UnknownTopicError
-from floodmark.schemas.records import Membership
-from floodmark.schemas.timestamps import event_time_of
+from floodmark.schemas.records import Membership, check_membership
+from floodmark.schemas.timestamps import are_seconds, event_time_of, to_datetime
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +53,7 @@ class Source:
     ) -> None:
         self._generator, self._interval, self._clock = generator, interval, clock
         self.topic = topic
+        self._timed = False
         self._producer = Producer({**config, "enable.idempotence": True}, logger=_log)
         self._watch = PartitionWatch(self._producer, topic, config.get("bootstrap.servers"))
         wall = clock.wall()
@@ -92,7 +92,26 @@ class Source:
             UsageError: where the strategy is another one.
             WatermarkRegressionError: where it is below the last promise.
         """
-        self._generator.advance(event_time_of(watermark))
+        self._generator.advance(self._checked_time(watermark))
+
+    def _checked_time(self, value: object) -> int:
+        """Return a time that the caller passed; warn where the first one looks like seconds.
+
+        No error: made-up times may lie in January 1970, and later correct ones are not held up by a time so low.
+        """
+        time = event_time_of(value)
+        if not self._timed:
+            self._timed = True
+            if are_seconds(time, self._clock.wall()):
+                _log.warning(
+                    "%r: the first event time is %d, which is %s; times are epoch milliseconds: did you pass seconds? "
+                    "then it would be %s, so pass time * 1000, or an aware datetime",
+                    self,
+                    time,
+                    to_datetime(time).isoformat(),
+                    to_datetime(time * 1000).isoformat(),
+                )
+        return time
 
     def poll(self, timeout: float = 0) -> int:
         """Serve delivery reports, and send the marks that are due; after the end there are none.
@@ -139,7 +158,7 @@ class Source:
         Raises:
             UsageError: where its version is not above the last one.
         """
-        check_membership(self._emitter.identity.source, membership)
+        check_membership(membership, f"source {self._emitter.identity.source!r}")
         self._emitter.change_membership(membership)
         self.emit()
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from floodmark.producers.clients.clock import Clock
 from floodmark.schemas.classify import Classified, Headers, Sorter, classify, mark_record
-from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
-from floodmark.schemas.timestamps import event_time_of, milliseconds
+from floodmark.schemas.timestamps import duration_of, event_time_of
 from floodmark.schemas.tracker import Tracker
 
 
@@ -39,12 +38,11 @@ class ManualClock(Clock):
         """Let time pass, on both clocks.
 
         Raises:
-            UsageError: where the duration is negative: time goes on.
+            UsageError: where the duration is negative: time goes on, and `set` alone puts the wall clock back.
         """
-        if duration < timedelta(0):
-            raise UsageError(reason=f"time cannot pass by {duration}, expected 0 or more: set(...) the wall clock back")
-        self._wall += milliseconds(duration)
-        self._steady += milliseconds(duration)
+        passed = duration_of(duration, "the time that is to pass")
+        self._wall += passed
+        self._steady += passed
 
     def set(self, wall: int | datetime) -> None:
         """Set the wall clock, also back, as people and NTP do; the steady clock stays where it is."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from floodmark.schemas.errors import InvalidRecordError
+from floodmark.schemas.errors import InvalidRecordError, UsageError
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 
 KEY_PREFIX: Final = b"__floodmark__/"
@@ -52,6 +52,21 @@ class Membership:
 
     version: int = 1
     size: int = 1
+
+
+def check_membership(value: object, whose: str) -> None:
+    """Refuse what is no `Membership`, as the number of sources alone.
+
+    Raises:
+        UsageError: what to write.
+
+    >>> check_membership(3, "source 'web'")
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: source 'web': the membership is 3, expected Membership(version=1, size=3)
+    """
+    if not isinstance(value, Membership):
+        expected = f"Membership(version=1, size={value if isinstance(value, int) else 3})"
+        raise UsageError(reason=f"{whose}: the membership is {value!r}, expected {expected}")
 
 
 @dataclass(frozen=True, slots=True)

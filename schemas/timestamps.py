@@ -4,9 +4,10 @@ Inside, a time is an ``int``: milliseconds since 1970-01-01T00:00:00Z.  At the e
 """
 
 from datetime import UTC, datetime, timedelta
+from numbers import Integral
 from typing import Final
 
-from floodmark.schemas.errors import InvalidEventTimeError
+from floodmark.schemas.errors import InvalidEventTimeError, UsageError
 
 EARLIEST: Final = -62_135_596_800_000
 """0001-01-01T00:00:00Z, the first time that Python, Avro and Spark all know."""
@@ -15,6 +16,8 @@ END_OF_TIME: Final = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z: the watermark of an input that has ended; releases everything."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECONDS_FROM: Final = 1_000_000_000
+_SECONDS_AHEAD: Final = 10 * 365 * 86_400
 
 
 def is_late(event_time: int, watermark: int | None) -> bool:
@@ -55,7 +58,9 @@ def to_datetime(time: int) -> datetime:
 
 
 def event_time_of(value: object) -> int:
-    """Accept an event time as users have it (``int`` milliseconds or an aware datetime) or say why not.
+    """Accept an event time as users have it (whole milliseconds or an aware datetime) or say why not.
+
+    Integers and datetimes of other libraries are taken, too: NumPy's integers, pandas' ``Timestamp``.
 
     Raises:
         InvalidEventTimeError: for anything that is no time, or is outside the years 1 to 9999.
@@ -64,12 +69,56 @@ def event_time_of(value: object) -> int:
     12
     """
     if isinstance(value, datetime):
+        if value != value:  # noqa: PLR0124  # pandas' NaT, which is no time, is equal to nothing
+            raise InvalidEventTimeError(value=value, reason="it stands for a missing time; leave such a record out")
         return from_datetime(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidEventTimeError(value=value, reason="expected epoch milliseconds (int) or an aware datetime")
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        reason = "expected epoch milliseconds (int), as int(time.time() * 1000), or an aware datetime"
+        raise InvalidEventTimeError(value=value, reason=reason)
+    value = int(value)
     if not EARLIEST <= value <= END_OF_TIME:
         raise InvalidEventTimeError(value=value, reason="it is outside the years 1 to 9999; are these milliseconds?")
     return value
+
+
+def are_seconds(time: int, now: int) -> bool:
+    """Tell whether an event time in milliseconds looks like one in seconds: January 1970, or else a time of our days.
+
+    Of our days is what lies between September 2001 (10^9 seconds) and ten years from now.  A time near 1970 that
+    somebody made up for a test is far smaller, as a rule; it is legal, so this is a reason for a warning alone.
+
+    Args:
+        time: epoch milliseconds, as it was given.
+        now: wall clock, epoch milliseconds.
+
+    >>> are_seconds(1_767_225_600, now=1_767_225_600_000), are_seconds(1_767_225_600_000, now=1_767_225_600_000)
+    (True, False)
+    >>> are_seconds(5_000, now=1_767_225_600_000)
+    False
+    """
+    return _SECONDS_FROM <= time <= now // 1000 + _SECONDS_AHEAD
+
+
+def duration_of(value: object, what: str, least: int = 0) -> int:
+    """Return a duration in whole milliseconds.
+
+    Args:
+        value: the duration as the caller passed it.
+        what: its name, for the error.
+        least: the least that it may be, milliseconds.
+
+    Raises:
+        UsageError: where it is no timedelta, or less than ``least``.
+
+    >>> duration_of(timedelta(seconds=5), "the bound")
+    5000
+    """
+    if not isinstance(value, timedelta):
+        raise UsageError(reason=f"{what} is {value!r}, expected a timedelta: write timedelta(seconds=...)")
+    if milliseconds(value) < least:
+        expected = "0 or more" if least == 0 else f"more than 0 (at least {least} ms)"
+        raise UsageError(reason=f"{what} is {value}, expected {expected}")
+    return milliseconds(value)
 
 
 def milliseconds(duration: timedelta) -> int:

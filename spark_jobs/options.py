@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import Membership
+from floodmark.schemas.records import Membership, check_membership
+from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
 from floodmark.spark_jobs.reading.security import Client
@@ -99,8 +100,8 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         for name in ("watermark_hold", "lookahead"):
-            if getattr(self, name) < timedelta(0):
-                raise UsageError(reason=f"{name} is {getattr(self, name)}, expected 0 or more")
+            duration_of(getattr(self, name), name)
+        check_membership(self.membership, "WriteOptions")
         for name, allowed in (("delivery", get_args(Delivery)), ("windows_close", get_args(WindowsClose))):
             value = getattr(self, name)
             if value not in allowed:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
-from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.formats.values import Format
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.reading.event_time import NEVER
@@ -77,8 +77,7 @@ def read(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise UsageError(reason="read() got no topic")
-    if shift < timedelta(0):
-        raise UsageError(reason=f"shift is {shift}, expected 0 or more")
+    shift_ms = duration_of(shift, "shift")
     source_options = dict(options.source_options)
     if options.max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, source_options):
         source_options["maxOffsetsPerTrigger"] = str(options.max_offsets_per_trigger)
@@ -94,7 +93,7 @@ def read(
         raise UsageError(reason=reason)
     column, own = _event_time(flat(kafka, decode), event_time, fields)
     name = f"floodmark-read-{next(_numbers)}"
-    spec = SourceSpec(name, connection, column, decode, options.percentile, milliseconds(shift), late)
+    spec = SourceSpec(name, connection, column, decode, options.percentile, shift_ms, late)
     time = options.adjusted or own
     result = _selected(fields, time, options.substream, _time(late))
     records = prepared(decoded(kafka, spec), result, names, judged=late is not None)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pandas as pd
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.timestamps import duration_of
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -59,11 +59,10 @@ def windows_per_key(
         UsageError: where the session does not keep its state in RocksDB, which Spark's operator needs, where the width
             is below 1 ms, or where the schema names no columns.
     """
+    width_ms = duration_of(width, "windows_per_key(): width", 1)
     spark = rows.sparkSession
     if spark.conf.get(_PROVIDER, "") != _ROCKSDB:
         raise UsageError(reason=f"windows_per_key() needs the session setting {_PROVIDER}={_ROCKSDB}")
-    if width < timedelta(milliseconds=1):
-        raise UsageError(reason=f"the width of windows is {width}, expected more than 0")
     shaped = rows.select(
         F.col(key),
         F.col(event_time),
@@ -75,7 +74,7 @@ def windows_per_key(
     if not isinstance(columns, StructType):
         raise UsageError(reason=f"windows_per_key(): schema {schema!r} names no columns")
     output = StructType([StructField(key, StringType()), StructField("window_end", LongType()), *columns.fields])
-    processor = _Windows(key, milliseconds(width), aggregate, [column.name for column in columns])
+    processor = _Windows(key, width_ms, aggregate, [column.name for column in columns])
     results = shaped.groupBy(key).transformWithStateInPandas(processor, output, "Append", "EventTime")
     return results.withColumn("window_end", F.timestamp_millis("window_end"))
 

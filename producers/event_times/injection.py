@@ -13,8 +13,9 @@ from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved
 from floodmark.producers.event_times.substreams import SubstreamKey
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
-from floodmark.schemas.records import Membership
+from floodmark.schemas.records import Membership, check_membership
 from floodmark.schemas.snapshots import restoring
+from floodmark.schemas.timestamps import duration_of
 
 STATE_HEADER: Final = "floodmark-injector"
 """The header of an injector's marks with the next input offset and the state of the input partition."""
@@ -59,10 +60,10 @@ class Injection:
     def __post_init__(self) -> None:
         if self.source_topic == self.target_topic:
             raise UsageError(reason=f"topic {self.source_topic!r} is both input and output of the injection")
-        if self.interval <= timedelta(0) or (self.align is not None and self.align < timedelta(0)):
-            raise UsageError(
-                reason=f"interval {self.interval}, align {self.align}: expected more than 0, and 0 or more"
-            )
+        duration_of(self.interval, "injection: the interval", 1)
+        if self.align is not None:
+            duration_of(self.align, "injection: align")
+        check_membership(self.membership, "injection")
         if self.substream_by is not None and self.fmt.promises:
             raise UsageError(reason="substreams need a time policy; this format brings promises of its own")
         if not self.source:

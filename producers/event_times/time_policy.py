@@ -33,7 +33,7 @@ from typing import Any, Final, Literal
 
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.snapshots import restoring
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late, milliseconds
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, duration_of, event_time_of, is_late, milliseconds
 
 Action = Literal["adjust", "drop"]
 _ACTIONS: Final = ("adjust", "drop")
@@ -90,8 +90,8 @@ class TimePolicy:
     def __post_init__(self) -> None:
         for name in ("early", "late", "out_of_order"):
             tolerance = getattr(self, name)
-            if tolerance is not None and tolerance < timedelta(0):
-                raise UsageError(reason=f"time policy: the {name} tolerance is {tolerance}, expected 0 or more")
+            if tolerance is not None or name == "late":
+                duration_of(tolerance, f"time policy: the {name} tolerance")
         for name in ("on_late", "on_out_of_order"):
             if getattr(self, name) not in _ACTIONS:
                 raise UsageError(reason=f"time policy: {name} is {getattr(self, name)!r}, expected adjust or drop")

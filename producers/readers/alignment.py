@@ -5,13 +5,11 @@ all of them.  The idea is Flink's watermark alignment (FLIP-182); there a coordi
 """
 
 import logging
-from datetime import timedelta
 from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, shared
 from floodmark.producers.clients.records import classified, consume
-from floodmark.producers.strategies.generator import duration_of
 from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.records import Status, WatermarkRecord
 
@@ -92,14 +90,11 @@ class Alignment:
         config: confluent-kafka consumer settings; all pass through.
         topic: the topic that the sources share.
         source: the own id.
-        bound: how far the own watermark may be ahead of the slowest other one.
-
-    Raises:
-        UsageError: where the bound is negative.
+        bound: how far the own watermark may be ahead of the slowest other one, milliseconds.
     """
 
-    def __init__(self, config: Config, *, topic: str, source: str, bound: timedelta) -> None:
-        self.peers = Peers(source, duration_of(bound, f"source {source!r}: the bound of alignment"))
+    def __init__(self, config: Config, *, topic: str, source: str, bound: int) -> None:
+        self.peers = Peers(source, bound)
         settings = {"group.id": "floodmark-alignment", "isolation.level": "read_committed", "enable.auto.commit": False}
         self._consumer = Consumer({**settings, **shared(config)}, logger=_log)
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_END)])

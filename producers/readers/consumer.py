@@ -11,8 +11,7 @@ from floodmark.schemas.classify import Classified, Data
 from floodmark.schemas.completeness.handout import Handout, Window
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import EventTimeOf, Reader, Row
-from floodmark.schemas.errors import UsageError
-from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.timestamps import duration_of
 from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
@@ -88,11 +87,10 @@ class WatermarkedConsumer(Closing):
         Raises:
             UnreadableTopicError, UsageError: as `rows`; and where the width is not more than 0.
         """
-        if milliseconds(width) <= 0:
-            raise UsageError(reason=f"the width of windows is {width}, expected 1 millisecond or more")
+        milliseconds = duration_of(width, "the width of windows", 1)
         self._reader.use_for(f"windows of {width}")
         self._read(timeout)
-        return self._reader.windows(milliseconds(width))
+        return self._reader.windows(milliseconds)
 
     def _read(self, timeout: float) -> None:
         for record in self._unfinished or self._observer.poll(timeout):

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from floodmark.producers.strategies.generator import Built, Generator, Strategy, duration_of
+from floodmark.producers.strategies.generator import Built, Generator, Strategy
 from floodmark.schemas.errors import WatermarkRegressionError
-from floodmark.schemas.timestamps import event_time_of
+from floodmark.schemas.timestamps import duration_of, event_time_of
 from typing_extensions import override
 
 

@@ -8,34 +8,10 @@ split into strategy and generator is that of Flink's ``org.apache.flink.api.comm
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, ClassVar
 
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
-from floodmark.schemas.timestamps import milliseconds
 from typing_extensions import override
-
-
-def duration_of(value: object, what: str, least: int = 0) -> int:
-    """Return a duration in whole milliseconds.
-
-    Args:
-        value: the duration as the caller passed it.
-        what: its name, for the error.
-        least: the least that it may be, milliseconds.
-
-    Raises:
-        UsageError: where it is no timedelta, or less than ``least``.
-
-    >>> duration_of(timedelta(seconds=5), "the bound")
-    5000
-    """
-    if not isinstance(value, timedelta):
-        raise UsageError(reason=f"{what} is {value!r}, expected a timedelta: write timedelta(seconds=...)")
-    if milliseconds(value) < least:
-        expected = "0 or more" if least == 0 else f"more than 0 (at least {least} ms)"
-        raise UsageError(reason=f"{what} is {value}, expected {expected}")
-    return milliseconds(value)
 
 
 class Generator(ABC):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from floodmark.producers.strategies.generator import duration_of
 from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import UsageError
+from floodmark.schemas.timestamps import duration_of
 
 
 @dataclass(slots=True)

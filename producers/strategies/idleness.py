@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from floodmark.producers.strategies.generator import Built, Generator, Strategy, duration_of, strategy_of
+from floodmark.producers.strategies.generator import Built, Generator, Strategy, strategy_of
 from floodmark.schemas.snapshots import restoring
+from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.strategies.generator import Built, Generator, Strategy, duration_of
+from floodmark.producers.strategies.generator import Built, Generator, Strategy
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import MAX_PERCENTS
 from floodmark.schemas.snapshots import restoring
+from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 
 _SIZE: Final = 200

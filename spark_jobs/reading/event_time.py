@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from floodmark.schemas.errors import EventTimeShiftError, UsageError
-from floodmark.schemas.timestamps import is_late, milliseconds
+from floodmark.schemas.timestamps import duration_of, is_late
 from floodmark.spark_jobs.internals.analysed import delays_of_deduplications
 from floodmark.spark_jobs.queries.plan import Operator, observations_behind_state
 from pyspark.sql import DataFrame
@@ -48,8 +48,7 @@ def event_time(rows: DataFrame, name: str, *, shift: timedelta = timedelta(0)) -
         UsageError: where there is no such column, it is no timestamp, or the shift is negative.  `write` raises it for
             a shift behind an operator with state: that has the watermark behind it already.
     """
-    if shift < timedelta(0):
-        raise UsageError(reason=f"event_time(): shift is {shift}, expected 0 or more")
+    milliseconds = duration_of(shift, "event_time(): shift")
     kinds = {field.name: field for field in rows.schema}
     if name not in kinds or not isinstance(kinds[name].dataType, TimestampType):
         found = f"is a {kinds[name].dataType.simpleString()}" if name in kinds else "is missing"
@@ -60,7 +59,7 @@ def event_time(rows: DataFrame, name: str, *, shift: timedelta = timedelta(0)) -
             metadata[DELAY] = NEVER_MS
         if metadata != field.metadata:
             rows = rows.withMetadata(column, metadata)
-    observation = f"{OBSERVATION}-{milliseconds(shift)}-{next(_numbers)}"
+    observation = f"{OBSERVATION}-{milliseconds}-{next(_numbers)}"
     return rows.observe(observation, F.unix_millis(F.min(name)).alias("earliest"))
 
 
@@ -89,15 +88,14 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
     Raises:
         UsageError: where the rows have not exactly one event-time column, or the time is 0.
     """
-    if within < timedelta(milliseconds=1):
-        raise UsageError(reason=f"drop_duplicates_within(): within is {within}, expected 1 ms or more")
+    milliseconds = duration_of(within, "drop_duplicates_within(): within", 1)
     timed = [field for field in rows.schema if DELAY in field.metadata]
     if len(timed) != 1:
         found = ", ".join(field.name for field in timed) or "none"
         reason = f"drop_duplicates_within(): event-time columns are {found}, expected one: choose it with event_time()"
         raise UsageError(reason=reason)
     name, metadata = timed[0].name, timed[0].metadata
-    kept = rows.withMetadata(name, {**metadata, DELAY: milliseconds(within)})
+    kept = rows.withMetadata(name, {**metadata, DELAY: milliseconds})
     return kept.dropDuplicatesWithinWatermark(columns).withMetadata(name, metadata)
 
 

@@ -4,6 +4,8 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+import pandas as pd
 import pytest
 from confluent_kafka import KafkaError
 from floodmark.producers import (
@@ -310,3 +312,38 @@ def test_a_broker_that_restarts_delays_no_record_and_doubles_none(tmp_path):
         values, _ = drain(broker.config, "t")
         assert [int(value) for value in values] == list(range(51))
         assert faults(broker, "t") == []
+
+
+def test_a_first_event_time_in_seconds_is_warned_of_once(kafka, topic, caplog):
+    """No error: times made up for a test may lie in January 1970, and a watermark so low holds up nothing later."""
+    with producer(kafka, topic()) as ours:
+        ours.produce(b"x", event_time=1_700_000_000)
+        ours.produce(b"x", event_time=1_700_000_001)
+    assert caplog.text.count("did you pass seconds?") == 1
+    assert "1970-01-20T16:13:20+00:00" in caplog.text
+    assert "2023-11-14T22:13:20+00:00" in caplog.text
+    caplog.clear()
+    for first in (12, 86_400_000, 1_700_000_000_000):
+        with producer(kafka, topic(), clock=ManualClock(wall=1_770_000_000_000)) as ours:
+            ours.produce(b"x", event_time=first)
+            ours.produce(b"x", event_time=max(first, 1_800_000_000))
+    assert "seconds" not in caplog.text, "made-up times that only pass through January 1970 are legal"
+    with producer(kafka, topic(), strategy=explicit()) as ours:
+        ours.advance(1_700_000_000)
+    assert caplog.text.count("did you pass seconds?") == 1
+
+
+def test_times_of_numpy_and_pandas_are_sent_as_they_are_meant(kafka, topic):
+    target = topic()
+    moment = pd.Timestamp("2026-01-01T00:00:00.5", tz="Europe/Paris")
+    with producer(kafka, target, strategy=explicit()) as ours:
+        ours.produce(b"x", event_time=np.int64(1_767_222_000_400), timestamp=np.int64(1_767_222_000_400))
+        ours.produce(b"y", event_time=moment)
+        ours.advance(moment)
+        ours.flush()
+        assert ours.watermark == 1_767_222_000_500
+    with WatermarkedConsumer(kafka.config, [target], event_time=lambda _: np.int64(1_767_222_000_400)) as reader:
+        found = []
+        until(lambda: found.extend(reader.rows()) or len(found) == 2, "both rows")
+    assert [(time, type(time)) for time, _ in found] == [(1_767_222_000_400, int)] * 2
+    assert found[0][1].log_time == 1_767_222_000_400

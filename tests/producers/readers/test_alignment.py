@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, with_idleness
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.readers.alignment import Alignment, Peers
+from floodmark.producers.readers.alignment import Peers
 from floodmark.producers.testing import mark
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import UsageError
@@ -43,7 +43,7 @@ def test_of_all_sources_the_slowest_never_waits():
 
 def test_a_negative_bound_is_an_error():
     with pytest.raises(UsageError, match="alignment"):
-        Alignment({}, topic="t", source="a", bound=timedelta(seconds=-1))
+        WatermarkedProducer({}, topic="t", source="a", strategy=ascending(), alignment=timedelta(seconds=-1))
 
 
 def test_a_peer_that_died_is_waited_for_as_long_as_its_lease_says():

@@ -1,0 +1,92 @@
+"""Every public parameter that is a duration refuses a bare number, which has no unit, and says what to write."""
+
+import inspect
+from functools import partial
+from pathlib import Path
+
+import pytest
+from floodmark import producers, spark_jobs
+from floodmark.producers import (
+    LogFolder,
+    WatermarkedConsumer,
+    WatermarkedProducer,
+    adaptive,
+    ascending,
+    bounded_out_of_orderness,
+    percentile,
+    testing,
+    with_idleness,
+)
+from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs import (
+    WriteOptions,
+    drop_duplicates_within,
+    event_time,
+    json,
+    read,
+    windows_per_key,
+)
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+producing = partial(WatermarkedProducer, NOWHERE, topic="t", source="a", strategy=ascending())
+injecting = partial(Injection, "a", "b", JsonField("at"))
+SLIPS = {
+    ("WatermarkedProducer", "interval"): lambda: producing(interval=5),
+    ("WatermarkedProducer", "lease"): lambda: producing(lease=5),
+    ("WatermarkedProducer", "early"): lambda: producing(early=5),
+    ("WatermarkedProducer", "alignment"): lambda: producing(alignment=5),
+    ("WatermarkedConsumer.windows", "width"): lambda: WatermarkedConsumer.windows(None, 60),
+    ("bounded_out_of_orderness", "bound"): lambda: bounded_out_of_orderness(5),
+    ("with_idleness", "timeout"): lambda: with_idleness(ascending(), 5),
+    ("percentile", "bound"): lambda: percentile(5.0),
+    ("adaptive", "least"): lambda: adaptive(least=5),
+    ("adaptive", "most"): lambda: adaptive(most=5),
+    ("LogFolder", "quiet"): lambda: LogFolder(Path(), len, quiet=5),
+    ("TimePolicy", "early"): lambda: TimePolicy(early=5),
+    ("TimePolicy", "late"): lambda: TimePolicy(late=5),
+    ("TimePolicy", "out_of_order"): lambda: TimePolicy(out_of_order=5),
+    ("Injection", "interval"): lambda: injecting(interval=5),
+    ("Injection", "align"): lambda: injecting(align=5),
+    ("ManualClock.advance", "duration"): lambda: testing.ManualClock().advance(5),
+    ("WriteOptions", "watermark_hold"): lambda: WriteOptions(watermark_hold=5),
+    ("WriteOptions", "lookahead"): lambda: WriteOptions(lookahead=0),
+    ("read", "shift"): lambda: read(
+        None, topics="t", value=json("at TIMESTAMP"), event_time="at", bootstrap_servers="127.0.0.1:1", shift=60
+    ),
+    ("event_time", "shift"): lambda: event_time(None, "at", shift=60),
+    ("drop_duplicates_within", "within"): lambda: drop_duplicates_within(None, ["user"], 60),
+    ("windows_per_key", "width"): lambda: windows_per_key(
+        None, key="user", event_time="at", substream="behind", width=60, aggregate=dict, schema="n INT"
+    ),
+}
+
+
+def durations():
+    """Find the parameters by their annotations, so that a new one cannot be forgotten."""
+    shown = {name: getattr(module, name) for module in (producers, spark_jobs) for name in module.__all__}
+    shown |= {"Injection": Injection, "TimePolicy": TimePolicy}
+    shown |= {name: kind for name, kind in vars(testing).items() if getattr(kind, "__module__", "") == testing.__name__}
+    for name, what in shown.items():
+        if not callable(what):
+            continue
+        calls = {name: what}
+        if inspect.isclass(what):
+            methods = inspect.getmembers(what, inspect.isfunction)
+            calls |= {f"{name}.{method}": call for method, call in methods if not method.startswith("_")}
+        for label, call in calls.items():
+            for parameter in inspect.signature(call).parameters.values():
+                if "timedelta" in str(parameter.annotation):
+                    yield label, parameter.name
+
+
+def test_each_duration_has_its_slip():
+    assert set(durations()) == set(SLIPS)
+
+
+@pytest.mark.parametrize("place", SLIPS, ids=".".join)
+def test_a_bare_number_is_refused(place):
+    with pytest.raises(UsageError, match=r"expected a timedelta: write timedelta\(seconds=\.\.\.\)"):
+        SLIPS[place]()
