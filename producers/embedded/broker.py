@@ -3,6 +3,7 @@
 Not for production: one node, no replication.
 """
 
+import fcntl
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from floodmark.schemas.errors import EmbeddedKafkaError
 
 VERSION: Final = "4.1.0"
 _START_TIMEOUT: Final = 90.0
+_PORT_TIMEOUT: Final = 1.0
 _LOG4J: Final = """\
 <Configuration status="WARN">
 <Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
@@ -76,11 +78,42 @@ class EmbeddedKafka:
         """Start the broker and wait until it answers.
 
         Raises:
-            EmbeddedKafkaError: where it does not come up.
+            EmbeddedKafkaError: where it does not come up, or another broker uses the directory or one of its ports.
             JavaError: where there is no Java 17.
         """
         jars = fetch("org.apache.kafka", "kafka_2.13", VERSION)
         self.directory.mkdir(parents=True, exist_ok=True)
+        claim = self._claim()
+        try:
+            self._start(jars, claim)
+        finally:
+            os.close(claim)  # the broker has its own
+        self._await_answer()
+        return self
+
+    def _claim(self) -> int:
+        """Return an open file that holds the directory; the broker inherits it, so that the claim ends with it."""
+        claim = os.open(self.directory / "claim", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(claim, 20).decode(errors="replace") or "just being started"
+            os.close(claim)
+            reason = f"a broker (process {holder}) uses the directory {self.directory}: stop it, or choose another one"
+            raise EmbeddedKafkaError(reason=reason, log=self.log) from None
+        return claim
+
+    def _require_ports(self) -> None:
+        for port in (self._port, self._controller_port):
+            with socket.socket() as asking:
+                asking.settimeout(_PORT_TIMEOUT)
+                if asking.connect_ex(("127.0.0.1", port)) == 0:
+                    kept = self.directory / "ports"
+                    reason = f"another program uses port {port}: stop it, or delete {kept} to let others be chosen"
+                    raise EmbeddedKafkaError(reason=reason, log=self.log)
+
+    def _start(self, jars: list[Path], claim: int) -> None:
+        self._require_ports()
         (self.directory / "ports").write_text(f"{self._port} {self._controller_port}", encoding="ascii")
         (self.directory / "log4j2.xml").write_text(_LOG4J, encoding="ascii")
         properties = self.directory / "server.properties"
@@ -96,10 +129,14 @@ class EmbeddedKafka:
                     raise EmbeddedKafkaError(reason="its storage could not be formatted", log=self.log)
             # A session of its own: Ctrl-C reaches the command, which then stops the broker in order.
             self._process = subprocess.Popen(  # noqa: S603
-                [*base, "kafka.Kafka", str(properties)], stdout=log, stderr=log, start_new_session=True
+                [*base, "kafka.Kafka", str(properties)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[claim],
             )
-        self._await_answer()
-        return self
+        os.truncate(claim, 0)
+        os.pwrite(claim, str(self._process.pid).encode(), 0)
 
     def _properties(self) -> str:
         settings = {

@@ -1,5 +1,10 @@
 """The embedded broker: it comes back with its data, and what it lacks is named."""
 
+import fcntl
+import os
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +12,7 @@ from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, c
 from floodmark.producers.embedded import broker
 from floodmark.producers.embedded.jars import java
 from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
-from support.harness import drain
+from support.harness import drain, until
 
 
 @pytest.mark.kafka
@@ -55,10 +60,55 @@ def test_java_is_not_run_where_its_release_is_seen(tmp_path, monkeypatch):
 
 
 @pytest.mark.kafka
-def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka, monkeypatch):
-    monkeypatch.setattr("floodmark.producers.embedded.broker._START_TIMEOUT", 20.0)
+def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka):
     (tmp_path / "taken").mkdir()
     port = kafka.bootstrap_servers.split(":")[1]
     (tmp_path / "taken" / "ports").write_text(f"{port} {port}")
-    with pytest.raises(EmbeddedKafkaError, match=r"kafka\.log"):
+    with pytest.raises(EmbeddedKafkaError, match=rf"uses port {port}: .*kafka\.log"):
         EmbeddedKafka(tmp_path / "taken").start()
+
+
+@pytest.mark.kafka
+def test_a_directory_in_use_is_refused_and_its_broker_goes_on(kafka):
+    before = sorted(path.name for path in kafka.directory.iterdir())
+    for _ in range(2):
+        with pytest.raises(EmbeddedKafkaError, match=r"a broker \(process \d+\) uses the directory .*choose another"):
+            EmbeddedKafka(kafka.directory).start()
+    with pytest.raises(EmbeddedKafkaError, match="uses the directory"):
+        kafka.start()
+    assert kafka.running
+    assert sorted(path.name for path in kafka.directory.iterdir()) == before
+    create_topics(kafka.config, {"after-a-second-broker": 1})
+
+
+@pytest.mark.kafka
+def test_a_killed_broker_leaves_its_directory_free(tmp_path):
+    """And a broker whose program has died still holds it."""
+    command = (
+        "import sys; from pathlib import Path; from floodmark.producers import EmbeddedKafka;"
+        "kafka = EmbeddedKafka(Path(sys.argv[1])).start(); print(kafka._process.pid)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command, tmp_path / "left"], capture_output=True, text=True, check=True, timeout=120
+    )
+    left = int(done.stdout)
+    try:
+        with pytest.raises(EmbeddedKafkaError, match=rf"process {left}\) uses"):
+            EmbeddedKafka(tmp_path / "left").start()
+    finally:
+        os.kill(left, signal.SIGKILL)
+    until(lambda: free(tmp_path / "left"), "the end of the broker")
+    with EmbeddedKafka(tmp_path / "left") as again:
+        create_topics(again.config, {"t": 1})
+        again.kill()
+        assert again.start().running
+
+
+def free(directory):
+    """Tell whether the last thread of a broker has gone."""
+    with (directory / "claim").open() as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
