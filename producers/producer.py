@@ -15,6 +15,7 @@ from floodmark.producers.source import Source
 from floodmark.producers.strategies.generator import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import EndedError, InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
+from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, is_mark_key
 from floodmark.schemas.timestamps import duration_of, is_late
 from typing_extensions import override
@@ -211,7 +212,7 @@ class WatermarkedProducer(Source):
             self._emitter.pause()
             if self._clock.steady() >= report:
                 report += _WAIT_REPORT
-                _log.warning("%r waits for source %r, whose watermark is %d", self, slowest[1], slowest[0])
+                _log.warning("%r waits for source %r, whose watermark is %s", self, slowest[1], iso(slowest[0]))
             self._producer.poll(_ALIGNMENT_INTERVAL / 1000)
             self._serve()
         self._emitter.unpause()

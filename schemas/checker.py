@@ -13,6 +13,7 @@ from typing import Final
 from floodmark.schemas.classify import Headers, Mark, Unreadable
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
+from floodmark.schemas.errors.wording import dated, iso
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
 
@@ -114,8 +115,8 @@ class Checker:
     >>> checker = Checker()
     >>> checker.mark(classify("clicks", 0, 0, 0, *mark_record(mark)))
     []
-    >>> print(*checker.data(0, 1, event_time=12))
-    late row             partition 0 offset 1: event time 12 is behind the watermark 30
+    >>> [finding.fault.value for finding in checker.data(0, 1, event_time=12)]
+    ['late row']
     """
 
     def __init__(self, partial: Collection[int] = (), *, compacted: bool = False) -> None:
@@ -156,7 +157,8 @@ class Checker:
         self._timed += event_time is not None
         watermark = self._promised(state)
         if event_time is not None and is_late(event_time, watermark):
-            found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {watermark}"))
+            times = f"({iso(event_time)} < {iso(watermark)})"
+            found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {watermark} {times}"))
         members = self._members(state)
         ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members.values())
         if ended and len(members) >= self._sizes.get(self._version, 1):
@@ -224,7 +226,7 @@ class Checker:
         elif last.status is Status.ENDED:
             yield Fault.AFTER_END, f"mark {record.sequence}, and the source had ended with {last.sequence}"
         if source.watermark is not None and (record.watermark is None or record.watermark < source.watermark):
-            yield Fault.REGRESSING_MARK, f"watermark {record.watermark} follows {source.watermark}"
+            yield Fault.REGRESSING_MARK, f"watermark {dated(record.watermark)} follows {dated(source.watermark)}"
         else:
             source.promise(record.watermark)
         source.last, source.is_unread = record, False

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.partition_state import PartitionState
 from floodmark.schemas.records import Holder, Status
 from floodmark.schemas.topic_state import TopicState
@@ -27,6 +28,16 @@ class Hold:
             str(p) for p in (self.holder.topic, self.holder.partition, self.holder.source) if p is not None
         )
         return f"{place}: {self.reason}"
+
+    def __repr__(self) -> str:
+        """Show the times as people read them."""
+        return f"Hold({str(self)!r}, watermark={iso(self.watermark)}, since={iso(self.since)})"
+
+    @property
+    def sentence(self) -> str:
+        """The same for messages: who, why, at what watermark, and since when."""
+        at = "" if self.watermark is None else f" {iso(self.watermark)}"
+        return f"{self}{at}" + ("" if self.since is None else f", since {iso(self.since)}")
 
 
 def name_holders(topics: Mapping[str, TopicState], watermark: int | None) -> list[Hold]:

@@ -4,10 +4,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from floodmark.producers.clients.metrics import Metrics, delay
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
+from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
@@ -50,6 +52,18 @@ class Job:
         self._handler = handler
         self._progress = handler.progress
         self._available_now = available_now
+
+    def __repr__(self) -> str:
+        """Show what the job does and how far it is."""
+        state = "ended" if self.ended else "stopped"
+        with suppress(Exception):  # the session may be gone
+            if self.isActive:
+                state = "running"
+            elif self.exception() is not None:
+                state = "failed"
+        last = self._handler.stopping.last_batch
+        batch = "no batch yet" if last is None else f"batch {last}"
+        return f"<Job {self.name!r}: {state}, {batch}, watermark {iso(self.watermark)}>"
 
     @property
     def id(self) -> str:
@@ -196,7 +210,10 @@ class Job:
     def _held(self) -> str:
         if self._handler.stopping.last_batch is None:
             return "no batch yet"
-        return "; ".join(map(str, self.holders()[:3])) or f"watermark {self.watermark}, held by no source"
+        return (
+            "; ".join(hold.sentence for hold in self.holders()[:3])
+            or f"watermark {iso(self.watermark)}, held by no source"
+        )
 
     def stop(self) -> None:
         """Stop between two batches; a later start goes on from there."""

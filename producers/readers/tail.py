@@ -11,8 +11,8 @@ from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Mark, Unreadable
 from floodmark.schemas.codec import AvroCodec
 from floodmark.schemas.errors import UnreadableValueError
+from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.records import Status
-from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
 from floodmark.schemas.tracker import Verdict
 
 _WIDTH: Final = 100
@@ -60,12 +60,6 @@ def _verdict(mark: Mark) -> str | None:
     return None if mark.verdict is None else mark.verdict.value
 
 
-def _time(watermark: int | None) -> str:
-    if watermark is None:
-        return "unknown"
-    return "end of time" if watermark == END_OF_TIME else to_datetime(watermark).isoformat(timespec="milliseconds")
-
-
 def _value(value: bytes | None, codec: AvroCodec | None) -> Any:  # noqa: ANN401  # whatever the schema says
     if value is None:
         return None
@@ -88,13 +82,13 @@ def _line(record: Classified, codec: AvroCodec | None, moved: int | None) -> str
         key = "" if record.key is None else f"{_value(record.key, None)}: "
         return f"{place}   {key}{_value(record.value, codec)}"[:_WIDTH]
     mark = record.record
-    said = [f"{mark.source}", _time(mark.watermark)]
+    said = [f"{mark.source}", iso(mark.watermark)]
     said += [] if mark.status is Status.ACTIVE else [mark.status.value]
     said += [] if record.verdict in {None, Verdict.ACCEPTED} else [f"({_verdict(record)})"]
     line = f"{place} # {' '.join(said)}  epoch {mark.epoch} sequence {mark.sequence}"
     line += "" if mark.records is None else f" records {mark.records}"
     line += f" membership {mark.membership.version}/{mark.membership.size}"
-    return line if moved is None else f"{line}  ==> topic {_time(moved)}"
+    return line if moved is None else f"{line}  ==> topic {iso(moved)}"
 
 
 def _json(record: Classified, codec: AvroCodec | None, moved: int | None) -> str:

@@ -6,6 +6,7 @@ from typing import Final, Generic, TypeVar
 
 from floodmark.schemas.classify import Data
 from floodmark.schemas.completeness.position import Position
+from floodmark.schemas.errors.wording import iso
 
 Item = TypeVar("Item")
 
@@ -19,6 +20,10 @@ class Window:
     rows: tuple[Data, ...]
     position: Position
     """Where to go on once this window and all before it are stored."""
+
+    def __repr__(self) -> str:
+        """Show the times as people read them, and how many rows there are."""
+        return f"Window(start={iso(self.start)}, end={iso(self.end)}, rows={len(self.rows)})"
 
 
 class Handout(Iterator[Item], Generic[Item]):

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, dataclass_transform
 
+from floodmark.schemas.errors.wording import Wording
+
 __all__ = ["FloodmarkError"]
 
 _PUBLIC: Final = "floodmark.schemas.errors"
@@ -35,7 +37,7 @@ class FloodmarkError(Exception):
     def __post_init__(self) -> None:
         if not self.template:
             raise TypeError(f"{type(self).__name__} is a family of errors: raise one of its kinds")
-        super().__init__(self.template.format(**self._fields()))
+        super().__init__(Wording().format(self.template, **self._fields()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by fields, so that an error crosses processes whole."""

@@ -11,7 +11,7 @@ class EventTimeShiftError(ResultError):
     """A derived event time further before that of the input than ``event_time(shift=)`` allows."""
 
     template = (
-        "job {job!r}: a derived event time {event_time} is behind the watermark {watermark}, though event_time() "
+        "job {job!r}: a derived event time {event_time!t} is behind the watermark {watermark!t}, though event_time() "
         "allows for {shift}: operators would drop the row; give a larger shift= and a new checkpoint_location"
     )
     job: str
@@ -46,7 +46,7 @@ class DeliveryError(InfrastructureError):
 
     template = (
         "source {source!r}: {failed} record(s) for topic {topic!r} were not delivered, the first because of: {reason}; "
-        "the watermark is held at {held_at} below them; send them again (WatermarkedProducer.resend) or start a new "
+        "the watermark is held at {held_at!t} below them; send them again (WatermarkedProducer.resend) or start a new "
         "epoch"
     )
     source: str
@@ -106,7 +106,7 @@ class LookaheadError(InfrastructureError):
     """A batch that did not read what the watermark rests on which it ran with; nothing of it was written."""
 
     template = (
-        "job {job!r}: a batch ran with the watermark {watermark}, set ahead of marks that it should have read, but "
+        "job {job!r}: a batch ran with the watermark {watermark!t}, set ahead of marks that it should have read, but "
         "{found}; nothing of it was written, no row is lost: start the job again, and it goes on from the batch "
         "before (a topic made anew, or a burst beyond max_offsets_per_trigger does this; "
         "WriteOptions(lookahead=timedelta(0)) never looks ahead)"
@@ -137,7 +137,7 @@ class PromiseBrokenError(ResultError):
     """A job's output row lies behind the watermark that the job has already handed on."""
 
     template = (
-        "job {job!r}: output row with event time {event_time} is behind the output watermark {watermark}, already "
+        "job {job!r}: output row with event time {event_time!t} is behind the output watermark {watermark!t}, already "
         "written to {topic!r}; stamp results with the end of their window, or set "
         "WriteOptions(watermark_hold=), the longest time by which a result is stamped before its window closes"
     )

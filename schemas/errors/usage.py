@@ -45,7 +45,7 @@ class ReservedKeyError(UsageError):
 class WatermarkRegressionError(UsageError):
     """A source took back a promise."""
 
-    template = "source {source!r}: watermark went back from {last} to {received}; a promise cannot be taken back"
+    template = "source {source!r}: watermark went back from {last!t} to {received!t}; a promise cannot be taken back"
     source: str
     last: int | None
     received: int | None
@@ -55,7 +55,8 @@ class LateRecordError(UsageError):
     """A source sent a record behind its own watermark, with ``on_late="raise"``."""
 
     template = (
-        "source {source!r}: record with event time {event_time} is behind the source's own watermark {watermark}; "
+        "source {source!r}: record with event time {event_time!t} is behind the source's own watermark "
+        "{watermark!t}; "
         "use a strategy with more room for out-of-order records, or on_late='send'"
     )
     source: str

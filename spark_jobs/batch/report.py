@@ -1,10 +1,11 @@
 """The report of one batch, and what is counted in it."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from floodmark.schemas.counts import Discrepancy
+from floodmark.schemas.errors.wording import iso
 from floodmark.spark_jobs.progress.unusable import UNUSABLE
 
 COUNTED: Final = ("records", "marks", "late", *UNUSABLE, "unreadable_marks", "tombstones", "lost", "surplus")
@@ -45,6 +46,17 @@ class Batch:
     seconds: float
     discrepancies: tuple[Discrepancy, ...] = ()
     batch_watermark: int | None = None
+
+    def __repr__(self) -> str:
+        """Show the times as people read them, and of the counts those that are not 0."""
+        times = {"watermark", "promised", "output", "batch_watermark"}
+        shown = []
+        for name, value in ((part.name, getattr(self, part.name)) for part in fields(self)):
+            if name in times:
+                shown.append(f"{name}={iso(value)}")
+            elif value or name in {"batch_id", "records", "rows"}:
+                shown.append(f"{name}={value!r}")
+        return f"Batch({', '.join(shown)})"
 
     def to_json(self) -> str:
         """Return it as one line of JSON."""

@@ -3,6 +3,7 @@
 import logging
 from typing import Final
 
+from floodmark.schemas.errors.wording import iso
 from floodmark.spark_jobs.progress.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -21,5 +22,6 @@ class Standstill:
         """Note a batch; log who holds the watermark at the tenth that has not moved it."""
         self._batches = 0 if moved or progress.ended else self._batches + 1
         if self._batches == _BATCHES:
-            holders = "; ".join(map(str, progress.holders()[:_SHOWN]))
-            _log.warning("job %s: %d batches have not moved the watermark: %s", self._job, _BATCHES, holders)
+            holders = "; ".join(hold.sentence for hold in progress.holders()[:_SHOWN])
+            at = iso(progress.watermark)
+            _log.warning("job %s: %d batches have not moved the watermark (%s): %s", self._job, _BATCHES, at, holders)

@@ -1,5 +1,6 @@
 """A job, asked as PySpark's `StreamingQuery` is."""
 
+import re
 import threading
 
 import pytest
@@ -30,6 +31,7 @@ def test_a_job_is_asked_as_a_streaming_query_is(kafka, topic, read, checkpoint):
     assert (job.id, job.runId) == (job.query.id, job.query.runId)
     assert job.name == out
     assert "message" in job.status
+    assert re.fullmatch(rf"<Job '{out}': running, batch \d+, watermark [\d-]+T[\d:.]+\+00:00>", repr(job))
     assert job.recentProgress[: len(batches)] == batches[: len(job.recentProgress)]
     assert job.exception() is None
     answers = []
@@ -40,6 +42,7 @@ def test_a_job_is_asked_as_a_streaming_query_is(kafka, topic, read, checkpoint):
     assert answers == [True], "a stop ends the wait, as in Spark"
     assert not job.isActive
     assert not job.ended
+    assert f"<Job '{out}': stopped, batch " in repr(job)
     assert job.lastProgress == batches[-1]
     assert job.awaitTermination() is True
     again = counted(windowed(read(given)), out, checkpoint)

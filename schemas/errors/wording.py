@@ -1,0 +1,49 @@
+"""Times as people read them, in messages and reprs.  Pure."""
+
+from datetime import UTC, datetime, timedelta
+from string import Formatter
+from typing import Any, Final
+
+from typing_extensions import override
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_END: Final = timedelta(milliseconds=253_402_300_799_999)  # `END_OF_TIME` of the timestamps, which import this room
+
+
+def iso(time: int | None) -> str:
+    """Return a time in ISO 8601, UTC; ``None`` is unknown, and the end of time is called so.
+
+    What lies outside the calendar stays a number.
+
+    >>> iso(1_356_998_400_000), iso(None), iso(253_402_300_799_999)
+    ('2013-01-01T00:00:00.000+00:00', 'unknown', 'end of time')
+    """
+    if time is None:
+        return "unknown"
+    try:
+        since = timedelta(milliseconds=time)
+        return "end of time" if since == _END else (_EPOCH + since).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return str(time)
+
+
+def dated(time: object) -> str:
+    """Return a time as a number and, beside it, as people read it; what is no time of the calendar, as it is.
+
+    >>> dated(1_356_998_400_000), dated(None)
+    ('1356998400000 (2013-01-01T00:00:00.000+00:00)', 'None')
+    """
+    shown = iso(time) if isinstance(time, int) else str(time)
+    return shown if shown == str(time) else f"{time} ({shown})"
+
+
+class Wording(Formatter):
+    """Fills in templates; a field that is a time is written ``{watermark!t}``.
+
+    >>> Wording().format("behind {watermark!t}", watermark=12)
+    'behind 12 (1970-01-01T00:00:00.012+00:00)'
+    """
+
+    @override
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return dated(value) if conversion == "t" else super().convert_field(value, conversion)

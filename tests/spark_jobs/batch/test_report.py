@@ -1,0 +1,51 @@
+"""What a batch says of itself, and what is logged where batches do not move the watermark."""
+
+import json
+from types import SimpleNamespace
+
+from floodmark.schemas import Holder
+from floodmark.schemas.tracker import Hold
+from floodmark.spark_jobs.batch.report import Batch
+from floodmark.spark_jobs.batch.standstill import Standstill
+
+AT = 1_767_225_600_000
+SHOWN = "2026-01-01T00:00:00.000+00:00"
+
+
+def batch(**fields):
+    counts = ("records", "marks", "late", "unreadable", "missing_event_time", "out_of_range", "unreadable_marks")
+    zero = dict.fromkeys((*counts, "tombstones", "lost", "surplus", "rows", "batch_id"), 0)
+    times = {"watermark": AT, "promised": None, "output": AT}
+    return Batch(**{"job": "clicks", "ended": False, "seconds": 0.5, **times, **zero, **fields})
+
+
+def test_a_batch_shows_its_times_and_what_it_counted():
+    assert repr(batch(batch_id=3, late=2)) == (
+        f"Batch(job='clicks', batch_id=3, watermark={SHOWN}, promised=unknown, output={SHOWN}, records=0, late=2, "
+        "rows=0, seconds=0.5, batch_watermark=unknown)"
+    )
+    assert json.loads(batch().to_json())["watermark"] == AT, "numbers for programs"
+
+
+def test_a_job_says_once_who_holds_a_watermark_that_stands_still(caplog):
+    standstill = Standstill("clicks")
+    progress = SimpleNamespace(
+        ended=False, watermark=AT, holders=lambda: [Hold(Holder("t", 0, "web-1"), AT, "lowest watermark", AT + 1)]
+    )
+    for _ in range(9):
+        standstill.note(progress, moved=False)
+    assert caplog.text == ""
+    for _ in range(20):
+        standstill.note(progress, moved=False)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"job clicks: 10 batches have not moved the watermark ({SHOWN}): "
+        f"t/0/web-1: lowest watermark {SHOWN}, since 2026-01-01T00:00:00.001+00:00"
+    )
+    standstill.note(progress, moved=True)
+    for _ in range(10):
+        standstill.note(progress, moved=False)
+    assert len(caplog.records) == 2, "once more, after it has moved"
+    for _ in range(20):
+        standstill.note(SimpleNamespace(**{**vars(progress), "ended": True}), moved=False)
+    assert len(caplog.records) == 2
