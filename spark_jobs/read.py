@@ -133,8 +133,9 @@ def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
         if "Failed to find" not in str(error):
             raise
         reason = (
-            "this session cannot read Kafka: start it with floodmark.spark_jobs.packages() in spark.jars.packages, "
-            f"or use floodmark.spark_jobs.local_session() ({str(error).splitlines()[0]})"
+            "this session cannot read Kafka: stop it, and start one with SparkSession.builder.config("
+            '"spark.jars.packages", floodmark.spark_jobs.packages()), or with floodmark.spark_jobs.local_session() '
+            f"({str(error).splitlines()[0]})"
         )
         raise UsageError(reason=reason) from error
 
