@@ -6,17 +6,21 @@ from dataclasses import asdict
 from importlib.metadata import entry_points, version
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 import typer
 from floodmark.producers.cli.board import board, why
 from floodmark.producers.cli.options import (
     BootstrapServers,
+    Changefeed,
     ConfigFile,
+    TimeUnit,
     injection_line,
     input_format,
     judged_values,
     kafka_settings,
+    one_of,
+    reached,
     run_command,
     seconds,
     stop_on_signals,
@@ -24,8 +28,9 @@ from floodmark.producers.cli.options import (
     text_file,
 )
 from floodmark.producers.clients.exporter import serve_metrics
+from floodmark.producers.event_times.formats import Unit
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.event_times.time_policy import TimePolicy
+from floodmark.producers.event_times.time_policy import Action, TimePolicy
 from floodmark.producers.injector.injected import decisions_of
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
@@ -39,7 +44,6 @@ _TOLD: Final = 10_000  # records between two words of progress
 
 app = typer.Typer(
     name="floodmark",
-    help="In-band watermarks for Kafka and Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
@@ -59,7 +63,13 @@ def _main(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """In-band watermarks for Kafka and Spark: topics that know how complete they are."""
+    """In-band watermarks for Kafka and Spark: topics that know how complete they are.
+
+    The Kafka of a command is that of --bootstrap-servers, or else of FLOODMARK_BOOTSTRAP_SERVERS, or else of the file
+    --config, or else of FLOODMARK_CONFIG; its other settings come from the file.
+
+    Exit status: 0 done, 1 something is wrong with the data, 2 could not; each command says what it means by that.
+    """
 
 
 @app.command()
@@ -70,7 +80,7 @@ def check(
     schema: Annotated[Path | None, typer.Option(help="Judge lateness: in Avro of this schema ...")] = None,
     event_time: Annotated[str | None, typer.Option(help="... this field is the event time.")] = None,
     json_field: Annotated[str | None, typer.Option(help="Judge lateness: by this field of JSON objects.")] = None,
-    unit: Annotated[str, typer.Option(help="Unit of the JSON field since 1970: s, ms, us or ns.")] = "ms",
+    unit: Annotated[str, one_of(get_args(Unit), "Unit of the JSON field since 1970.")] = "ms",
     config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
 ) -> None:
@@ -109,15 +119,11 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     target_topic: Annotated[str, typer.Option("--to", help="The topic that gets them; at least as many partitions.")],
     bootstrap_servers: BootstrapServers = None,
     json_field: Annotated[str | None, typer.Option(help="Event time: this JSON field; a dot leads within.")] = None,
-    unit: Annotated[
-        str | None, typer.Option(help="Of the field since 1970: s, ms, us, ns; default: ms, or as Avro says.")
-    ] = None,
+    unit: TimeUnit = None,
     schema: Annotated[Path | None, typer.Option(help="Event time: in Avro of this schema ...")] = None,
     event_time: Annotated[str | None, typer.Option(help="... this field.")] = None,
     log_time: Annotated[bool, typer.Option(help="Event time: Kafka's own timestamp.")] = False,
-    changefeed: Annotated[
-        str | None, typer.Option(help="It brings promises: cockroachdb, ticdc-canal, ticdc-open.")
-    ] = None,
+    changefeed: Changefeed = None,
     early: Annotated[
         float | None, typer.Option(help="Drop events this much ahead of arrival, seconds; -1: none.")
     ] = 300,
@@ -126,8 +132,8 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         float | None,
         typer.Option(help="Seconds that events may be out of order; default: as --late, by substreams 0."),
     ] = None,
-    on_late: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
-    on_out_of_order: Annotated[str, typer.Option(help="adjust or drop.")] = "adjust",
+    on_late: Annotated[str, one_of(get_args(Action), "What becomes of late events.")] = "adjust",
+    on_out_of_order: Annotated[str, one_of(get_args(Action), "What becomes of those out of order.")] = "adjust",
     substream_by: Annotated[
         str | None, typer.Option(help="A watermark for every 'key', or every value of a JSON field.")
     ] = None,
@@ -198,7 +204,8 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
                 if exporter is not None:
                     exporter.update(injector.metrics())
                 if json:
-                    typer.echo(dumps({**injector.counts, **injector.outcomes, "watermarks": injector.watermarks}))
+                    watermarks = {"watermarks": injector.watermarks, "watermark_utc": reached(injector)}
+                    typer.echo(dumps({**injector.counts, **injector.outcomes, **watermarks}))
                 status.update(escape(injection_line(injector)))
 
             injector.run(until_end=until_end, progress=progress, stop=stop)

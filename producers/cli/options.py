@@ -5,19 +5,19 @@ import math
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, redacted
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
-from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime
+from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime, Unit
 from floodmark.producers.event_times.substreams import SubstreamKey, substream_json, substream_key
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.combined import lowest
@@ -60,18 +60,42 @@ def _log_plainly() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(levelname)s %(message)s")
 
 
-BootstrapServers = Annotated[str | None, typer.Option(help="Kafka's address; default: the one in --config.")]
+BootstrapServers = Annotated[
+    str | None,
+    typer.Option(envvar="FLOODMARK_BOOTSTRAP_SERVERS", help="Kafka's address; it overrules the one in --config."),
+]
 """The option that all commands share."""
 
-ConfigFile = Annotated[Path | None, typer.Option(help="File of Kafka settings, name=value a line, with ${ENV}.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="FLOODMARK_CONFIG", help="File of Kafka client settings (librdkafka's), name=value a line, with ${ENV}."
+    ),
+]
 """The same."""
+
+
+def one_of(names: Iterable[str], text: str) -> Any:  # noqa: ANN401  # as typer declares its options
+    """Return an option that takes one of some names: its help shows them, and the shell completes them.
+
+    What is given is checked where it is used, whose error says what to write.
+    """
+    choices = list(names)
+    return typer.Option(help=text, metavar=f"[{'|'.join(choices)}]", autocompletion=lambda: choices)
+
+
+Changefeed = Annotated[str | None, one_of(_CHANGEFEEDS, "The format brings promises of its own.")]
+"""What kind of changefeed a topic holds."""
+
+TimeUnit = Annotated[str | None, one_of(get_args(Unit), "Of the field since 1970; default: ms, or as Avro says.")]
+"""The unit of a time in a field."""
 
 
 def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
     """Return the confluent-kafka settings that the options of a command name, checked before anything is done.
 
     Args:
-        bootstrap_servers: Kafka's address; it overrules the file's.
+        bootstrap_servers: Kafka's address, of the command line or else of the environment; it overrules the file's.
         config: a file of settings, see `settings_file`.
 
     Raises:
@@ -103,7 +127,8 @@ def _without_secrets(text: str, settings: dict[str, str]) -> str:
 def settings_file(path: Path | None) -> dict[str, str]:
     """Read Kafka settings from a file, so that no secret stands on a command line.
 
-    One ``name=value`` a line; ``#`` begins a comment; ``${NAME}`` is filled in from the environment.
+    One ``name=value`` a line, as in the files of Kafka's own tools; ``#`` or ``!`` begins a comment; ``${NAME}`` is
+    filled in from the environment.  Settings are librdkafka's: those that only Java clients know are refused by name.
 
     Raises:
         UsageError: where the file or a line cannot be read, or a variable is not set; the message never holds a value.
@@ -113,10 +138,10 @@ def settings_file(path: Path | None) -> dict[str, str]:
     settings = {}
     for number, line in enumerate(text_file(path).splitlines(), start=1):
         text = line.strip()
-        if not text or text.startswith("#"):
+        if not text or text.startswith(("#", "!")):
             continue
         name, equals, value = text.partition("=")
-        if not equals:
+        if not equals or not name.strip():
             raise UsageError(reason=f"{path} line {number}: expected name=value")
         try:
             settings[name.strip()] = Template(value.strip()).substitute(os.environ)
@@ -204,14 +229,20 @@ def substreams(substream_by: str | None) -> SubstreamKey | None:
     return substream_key if substream_by == "key" else substream_json(substream_by)
 
 
+def reached(injector: Injector) -> str | None:
+    """Return the lowest watermark of an injection in ISO 8601, UTC; ``None``: unknown."""
+    watermark = lowest(injector.watermarks.values())
+    return None if watermark is None else to_datetime(watermark).isoformat()
+
+
 def injection_line(injector: Injector) -> str:
     """Say in a line how far an injection is."""
-    watermark = lowest(injector.watermarks.values())
-    reached = "unknown" if watermark is None else f"watermark {to_datetime(watermark).isoformat()}"
+    watermark = reached(injector)
+    place = "unknown" if watermark is None else f"watermark {watermark}"
     found = injector.outcomes + Counter({name: injector.counts[name] for name in _CHANGES})
     outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in sorted(found.items()) if count)
     trouble = f"; first trouble: {injector.first_trouble}" if injector.first_trouble else ""
-    return f"{injector.counts['records']:,} records read, {outcomes or 'nothing yet'}; {reached}{trouble}"
+    return f"{injector.counts['records']:,} records read, {outcomes or 'nothing yet'}; {place}{trouble}"
 
 
 @contextmanager

@@ -100,4 +100,6 @@ def _json(record: Classified, codec: AvroCodec | None, moved: int | None) -> str
         return json.dumps({**place, "kind": "data", "key": _value(record.key, None), "value": value}, default=str)
     fields = asdict(record.record)
     fields["status"] = record.record.status.value
-    return json.dumps({**place, "kind": "mark", "verdict": _verdict(record), **fields, "topic_watermark": moved})
+    said = {"kind": "mark", "verdict": _verdict(record), **fields, "topic_watermark": moved}
+    times = {"watermark_utc": record.record.watermark, "topic_watermark_utc": moved}
+    return json.dumps({**place, **said, **{name: None if time is None else iso(time) for name, time in times.items()}})

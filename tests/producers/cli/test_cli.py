@@ -57,6 +57,8 @@ def test_the_version_is_shown_and_no_spark_is_imported():
         ("floodmark ", 1, {"board", "check", "demo", "inject", "tail", "why"}),
         ("floodmark inject --on-", 2, {"--on-late", "--on-out-of-order"}),
         ("floodmark tail --until", 2, {"--until-end"}),
+        ("floodmark inject --on-late ", 3, {"adjust", "drop"}),
+        ("floodmark inject --changefeed ticdc", 3, {"ticdc-canal", "ticdc-open"}),
     ],
 )
 def test_the_shell_completes_commands_and_options(words, position, expected):
@@ -116,7 +118,7 @@ def test_settings_come_from_a_file_and_no_secret_is_shown(tmp_path):
     assert "hunter2" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["inject", "tail"])
+@pytest.mark.parametrize("command", ["check", "inject", "tail"])
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -134,7 +136,7 @@ def test_a_slip_in_the_settings_is_one_line(tmp_path, command, text, said):
     settings = tmp_path / "kafka.properties"
     if text is not None:
         settings.write_text(text)
-    arguments = ["t"] if command == "tail" else ["--from", "a", "--to", "b", "--json-field", "at"]
+    arguments = ["t"] if command != "inject" else ["--from", "a", "--to", "b", "--json-field", "at"]
     done = floodmark(command, *arguments, "--config", settings)
     assert done.returncode == 2
     assert said in done.stderr

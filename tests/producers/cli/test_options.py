@@ -1,0 +1,127 @@
+"""Where the settings of a command come from, and which of them wins; what its options take; the shell's completion."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import typer
+from floodmark.producers.cli import main, options
+from floodmark.producers.cli.options import BootstrapServers, ConfigFile, kafka_settings, settings_file
+from floodmark.producers.readers.tail import _json
+from floodmark.producers.testing import InMemoryLog, mark
+from floodmark.schemas.tracker import Tracker
+from typer.testing import CliRunner
+
+COMMANDS = ["check", "inject", "tail"]
+TYPED = (
+    "--unit [s|ms|us|ns]",
+    "--changefeed [cockroachdb|ticdc-canal|ticdc-open]",
+    "--on-late [adjust|drop]",
+    "--on-out-of-order [adjust|drop]",
+)
+
+
+def shown(*arguments):
+    done = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(main.app, [*arguments, "--help"])
+    assert done.exit_code == 0
+    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[\d;]*m|[│╭╮╰╯─]", " ", done.stdout))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Run a command that prints the settings which its options add up to."""
+    app = typer.Typer()
+
+    @app.command()
+    def show(bootstrap_servers: BootstrapServers = None, config: ConfigFile = None):
+        typer.echo(json.dumps(kafka_settings(bootstrap_servers, config)))
+
+    def run(*arguments, **environment):
+        done = CliRunner(env=environment).invoke(app, arguments, catch_exceptions=False)
+        return json.loads(done.stdout)
+
+    for name in ("one", "two"):
+        tmp_path.joinpath(name).write_text(f"! ours\n# {name}\nbootstrap.servers={name}:1\nclient.id=me\n")
+    return run
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(settings, tmp_path):
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    address, file = "FLOODMARK_BOOTSTRAP_SERVERS", "FLOODMARK_CONFIG"
+    found = {
+        "flag": settings("--bootstrap-servers", "flag:1", "--config", one, **{address: "env:1", file: two}),
+        "env": settings("--config", one, **{address: "env:1", file: two}),
+        "one": settings("--config", one, **{file: two}),
+        "two": settings(**{file: two}),
+    }
+    assert found == {name: {"bootstrap.servers": f"{name}:1", "client.id": "me"} for name in found}
+    assert settings(**{address: "env:1"}) == {"bootstrap.servers": "env:1"}
+
+
+def test_the_demo_takes_no_address_from_the_environment():
+    """It makes topics of its own: nobody's cluster is to be found by accident."""
+    done = subprocess.run(
+        [sys.executable, "-m", "floodmark.producers.cli.main", "demo", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert "--bootstrap-servers" in done.stdout
+    assert "FLOODMARK" not in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_names_the_environment_the_file_and_the_exit_status(command):
+    text = shown(command)
+    assert all(name in text for name in ("FLOODMARK_BOOTSTRAP_SERVERS", "FLOODMARK_CONFIG", "Exit status: 0"))
+    assert "or else of FLOODMARK_BOOTSTRAP_SERVERS, or else of the file --config" in shown()
+
+
+def test_the_help_shows_what_an_option_takes():
+    text = shown("inject")
+    assert [option for option in TYPED if option not in text] == []
+
+
+@pytest.mark.parametrize("bad", ["no equals sign", "=", "a=${NOT_SET_ANYWHERE}"])
+def test_a_line_that_is_no_setting_is_named(tmp_path, bad):
+    file = tmp_path / "kafka.properties"
+    file.write_text(f"client.id=me\n{bad}\n")
+    with pytest.raises(options.UsageError, match="line 2"):
+        settings_file(file)
+
+
+def test_tail_gives_times_in_human_form_beside_the_numbers():
+    log, tracker = InMemoryLog("t"), Tracker({"t"})
+    log.append(mark("a", 1_767_225_600_000))
+    log.append(mark("a", None, epoch=2))
+    first, second = (json.loads(_json(record, None, tracker.watermark)) for record in log.read(tracker))
+    assert (first["watermark"], first["watermark_utc"]) == (1_767_225_600_000, "2026-01-01T00:00:00.000+00:00")
+    assert (second["watermark"], second["watermark_utc"], second["topic_watermark_utc"]) == (None, None, None)
+
+
+def test_an_injection_gives_its_watermark_in_human_form():
+    assert options.reached(SimpleNamespace(watermarks={0: 1_767_225_600_000, 1: 1_767_225_600_001})) == (
+        "2026-01-01T00:00:00+00:00"
+    )
+    assert options.reached(SimpleNamespace(watermarks={0: 5, 1: None})) is None
+
+
+def test_the_shells_script_can_be_shown():
+    script = (
+        "import sys; sys.argv = ['floodmark', '--show-completion', 'bash']; from floodmark.producers.cli.main import"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script} main; main()"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "_FLOODMARK_COMPLETE=complete_bash" in done.stdout
+    assert "complete -o default -F" in done.stdout
