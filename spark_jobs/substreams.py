@@ -8,9 +8,8 @@ The idea is Azure Stream Analytics' ``TIMESTAMP BY ... OVER``.
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pandas as pd
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.timestamps import duration_of
 from pyspark.sql import DataFrame
@@ -18,6 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from typing_extensions import override
+
+if TYPE_CHECKING:  # importing it takes longer than all else, and few jobs need it
+    import pandas as pd
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -95,7 +97,7 @@ class _Windows(StatefulProcessor):
         self._done = handle.getValueState("done", "watermark BIGINT")
 
     @override
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Iterator["pd.DataFrame"], timerValues: Any) -> Iterator["pd.DataFrame"]:
         stored = self._done.get()
         done = watermark = -(1 << 62) if stored is None else int(stored[0])
         arrived: dict[int, list[str]] = {}
@@ -115,10 +117,10 @@ class _Windows(StatefulProcessor):
         yield from self._complete(key, watermark)
 
     @override
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator["pd.DataFrame"]:
         yield from self._complete(key, int(timerValues.getCurrentWatermarkInMs()) + 1)
 
-    def _complete(self, key: tuple[Any, ...], watermark: int) -> Iterator[pd.DataFrame]:
+    def _complete(self, key: tuple[Any, ...], watermark: int) -> Iterator["pd.DataFrame"]:
         """Yield the windows that end at or below a watermark, and note that they are done."""
         known = [int(start[0]) for start in self._windows.keys()]  # noqa: SIM118  # Spark's own map
         due = sorted(start for start in known if start + self._width <= watermark)
@@ -133,4 +135,6 @@ class _Windows(StatefulProcessor):
         if stored is None or watermark > int(stored[0]):
             self._done.update((watermark,))
         if results:
+            import pandas as pd  # noqa: PLC0415  # see above
+
             yield pd.DataFrame(results, columns=[self._key, "window_end", *self._columns])

@@ -6,10 +6,8 @@ handler, as a local property of the query's thread.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import pandas as pd
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs.progress.lateness import Brief
 from floodmark.spark_jobs.progress.reconcile import parse_marks
@@ -17,6 +15,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.pandas.functions import pandas_udf
+
+if TYPE_CHECKING:  # importing it takes longer than all else, and only jobs with late= need it
+    import pandas as pd
 
 SPLITTING: Final = ("minpartitions", "maxrecordsperpartition")
 """Options of Spark's Kafka source that give a partition to several tasks."""
@@ -40,6 +41,8 @@ def judged(rows: DataFrame, name: str) -> DataFrame:
 
 
 def _watermarks(name: str) -> Any:  # noqa: ANN401  # a function of columns
+    import pandas as pd  # noqa: PLC0415  # see above; Spark reads the hints of the function
+
     def follow(batches: Iterator[tuple[pd.Series, pd.Series, pd.Series]]) -> Iterator[pd.DataFrame]:
         context = TaskContext.get()
         text = None if context is None else context.getLocalProperty(name)
@@ -54,8 +57,11 @@ def _watermarks(name: str) -> Any:  # noqa: ANN401  # a function of columns
     return function(follow, _RESULT).asNondeterministic()
 
 
-def judge(brief: Brief, topics: pd.Series, partitions: pd.Series, marks: pd.Series) -> pd.DataFrame:
+def judge(brief: Brief, topics: "pd.Series", partitions: "pd.Series", marks: "pd.Series") -> "pd.DataFrame":
     """Give the watermark before each row; a task reads one partition, in the order of its log."""
+    import numpy as np  # noqa: PLC0415  # see above
+    import pandas as pd  # noqa: PLC0415  # the same
+
     size = len(topics)
     watermark, own = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.bool_)
     if size:
