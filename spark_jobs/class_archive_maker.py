@@ -60,6 +60,7 @@ def make(archive: Path) -> None:
             (folder / LOG).write_text(_train_apart(draft), encoding="utf-8")
             _seal(draft)
             draft.replace(archive)
+        drafts.rmdir()
         _delete_unused(folder)
 
 
