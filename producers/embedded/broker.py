@@ -3,7 +3,6 @@
 Not for production: one node, no replication.
 """
 
-import fcntl
 import os
 import signal
 import socket
@@ -93,6 +92,8 @@ class EmbeddedKafka:
 
     def _claim(self) -> int:
         """Return an open file that holds the directory; the broker inherits it, so that the claim ends with it."""
+        import fcntl  # noqa: PLC0415  # not on Windows, where producers run, too, and this broker does not
+
         claim = os.open(self.directory / "claim", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
