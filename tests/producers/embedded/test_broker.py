@@ -112,3 +112,8 @@ def free(directory):
         except BlockingIOError:
             return False
     return True
+
+
+def test_producers_can_be_imported_where_there_are_no_file_locks():
+    program = "import sys; sys.modules['fcntl'] = None; import floodmark.producers"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
