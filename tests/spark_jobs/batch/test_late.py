@@ -65,10 +65,10 @@ def windows(times, width=WIDTH):
 
 @pytest.fixture
 def sent(kafka, topic):
-    """Write a history to a topic of its own."""
+    """Write a history to a topic of its own, or on to one."""
 
-    def send(logs):
-        target = topic(len(logs))
+    def send(logs, target=None):
+        target = target or topic(len(logs))
         producer = Producer(kafka.config)
         for partition, log in enumerate(logs):
             for entry in log:
@@ -95,6 +95,17 @@ def run(rows, checkpoint):
     )
     job.awaitTermination(_LIMIT)
     return job, found
+
+
+def test_rows_behind_a_promise_are_counted_though_no_window_has_ended(spark, kafka, sent, checkpoint):
+    """The promise lies between two ends of windows, so that Spark is not even told of it."""
+    target = sent([[mark("a", 12_335, 0, records=0)]])
+    rows = windowed(read_events(spark, kafka.bootstrap_servers, target), 1 << 40)
+    job = write(rows, writer=lambda _frame, _: None, job="between", checkpoint_location=checkpoint)
+    job.processAllAvailable(_LIMIT)
+    sent([[12_300, 12_340, 12_280, mark("a", 12_335, 1, status=Status.ENDED, records=3)]], target)
+    job.awaitTermination(_LIMIT)
+    assert job.counts["late"] == 2
 
 
 @pytest.mark.parametrize("batch", [1000, 9])
