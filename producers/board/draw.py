@@ -53,7 +53,6 @@ def draw(topics: Topics, now: int, unread: Mapping[str, str], notes: Collection[
 
 def _roots_first(inputs: Mapping[str, set[str]]) -> list[str]:
     """Sort topics so that those a job reads come before those it writes; a circle is cut where it is entered."""
-    ordered: dict[str, None] = {}
     depth: dict[str, int] = {}
 
     def visit(name: str, above: frozenset[str]) -> int:
@@ -65,8 +64,7 @@ def _roots_first(inputs: Mapping[str, set[str]]) -> list[str]:
 
     for name in sorted(inputs):
         visit(name, frozenset())
-    ordered.update(dict.fromkeys(sorted(depth, key=lambda name: (depth[name], name))))
-    return list(ordered)
+    return sorted(depth, key=lambda name: (depth[name], name))
 
 
 def _roots(name: str, inputs: Mapping[str, set[str]]) -> set[str]:

@@ -56,6 +56,11 @@ def severity(verdict: Health | None) -> int:
     return _SEVERITY.index(verdict)
 
 
+def is_failure(verdict: Health | None) -> bool:
+    """Tell whether a verdict means that something is stuck or fails, rather than well, slow or unknown."""
+    return severity(verdict) > severity(None)
+
+
 class _Point(NamedTuple):
     log_time: int
     watermark: int | None

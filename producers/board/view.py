@@ -6,11 +6,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from floodmark.producers.board.causes import Cause
-from floodmark.producers.board.history import Health, severity
+from floodmark.producers.board.history import Health, is_failure
 from floodmark.schemas.records import Holder
 
 FORMAT: Final = 1
 """Of the JSON that `Board.as_json` gives; a key that is there stays, new ones may come."""
+
+STATUSES: Final = ("ok", "stuck", "unknown")
+"""What JSON calls the exit statuses."""
 
 SOURCES: Final = "sources"
 """The name of the stage of those who write and read no topic with marks."""
@@ -142,14 +145,14 @@ class Board:
     def exit_status(self) -> int:
         """What a command ends with: 0 all is well, 1 something is stuck or fails, 2 cannot tell."""
         rows = [row for topic in self.topics() for row in topic.sources()]
-        if any(severity(row.verdict) > severity(None) for row in rows):
+        if any(is_failure(row.verdict) for row in rows):
             return 1
         unknown = any(topic.verdict is None for topic in self.topics())
         return 2 if self.unread or unknown or not rows or not self.answered else 0
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a value that JSON can carry; times are epoch milliseconds."""
-        status = ("ok", "stuck", "unknown")[self.exit_status]
+        status = STATUSES[self.exit_status]
         unread = [{"topic": topic, "reason": reason} for topic, reason in self.unread]
         body = {"now": self.now, "stages": [asdict(stage) for stage in self.stages]}
         return {"format": FORMAT, "status": status, **body, "unread": unread, "notes": list(self.notes)}

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from floodmark.producers.board.causes import Cause, advice_on
-from floodmark.producers.board.history import Health, severity
-from floodmark.producers.board.view import FORMAT, Board, SourceView, State, TopicView
+from floodmark.producers.board.history import Health, is_failure
+from floodmark.producers.board.view import FORMAT, STATUSES, Board, SourceView, State, TopicView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Why:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a value that JSON can carry; times are epoch milliseconds."""
-        status = ("ok", "stuck", "unknown")[self.exit_status]
+        status = STATUSES[self.exit_status]
         body = {name: value for name, value in asdict(self).items() if name != "exit_status"}
         return {"format": FORMAT, "status": status, **body}
 
@@ -70,14 +70,9 @@ def trace(board: Board, topic: str) -> Why:
     state = State.UNKNOWN if view is None else view.state
     cause = next((step.held_by for step in reversed(steps) if step.held_by is not None and _is_bad(step.held_by)), None)
     unread = any(step.unread for step in steps)
-    unclear = unread or state in {State.UNKNOWN, State.MISSING}
-    status = 2 if unclear else 0
-    advice = ""
-    if cause is not None:
-        status = (
-            1 if severity(cause.verdict) > severity(None) else status if severity(cause.verdict) < severity(None) else 2
-        )
-        advice = advice_on(cause.cause, cause.source, is_job=bool(cause.inputs))
+    unclear = unread or state in {State.UNKNOWN, State.MISSING} or (cause is not None and cause.verdict is None)
+    status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
+    advice = "" if cause is None else advice_on(cause.cause, cause.source, is_job=bool(cause.inputs))
     if unread and not advice:
         advice = "ask for the right to read that topic, or look at it from where it can be read"
     elif cause is None and steps[-1].unmarked:
@@ -101,7 +96,7 @@ def _is_bad(row: SourceView) -> bool:
 
 def _input(board: Board, row: SourceView) -> str | None:
     """Return the input that holds a job; ``None``: it is no job, or holds its output itself."""
-    if severity(row.verdict) > severity(None) and row.cause is not Cause.WAITS:
+    if is_failure(row.verdict) and row.cause is not Cause.WAITS:
         return None
     if not row.inputs:
         return None

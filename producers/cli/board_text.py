@@ -23,6 +23,10 @@ def _watermark(watermark: int | None, state: State, now: int) -> str:
     return str(state) if watermark is None else moment(watermark, now)
 
 
+def _of_topic(topic: TopicView, now: int) -> str:
+    return _watermark(topic.watermark, topic.state, now) if topic.partitions else "no marks"
+
+
 def _verdict(verdict: Health | None) -> Text:
     return Text("?" if verdict is None else str(verdict), style=_STYLES.get(verdict, "bold red"))
 
@@ -110,7 +114,7 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
     return {
         "stage": stage.name,
         "topic": topic.topic,
-        "watermark": _watermark(topic.watermark, topic.state, now) if topic.partitions else "no marks",
+        "watermark": _of_topic(topic, now),
         "wall lag": span(lags.wall),
         "local": span(lags.local),
         "global": span(lags.root),
@@ -142,9 +146,8 @@ def board_lines(board: Board) -> list[str]:
     """Return the board as plain lines: one for each topic."""
     lines = []
     for topic in board.topics():
-        verdict = "?" if topic.verdict is None else str(topic.verdict)
-        watermark = _watermark(topic.watermark, topic.state, board.now) if topic.partitions else "no marks"
-        line = f"{moment(board.now, board.now)} {topic.topic}: {verdict}, watermark {watermark}"
+        verdict = _verdict(topic.verdict).plain
+        line = f"{moment(board.now, board.now)} {topic.topic}: {verdict}, watermark {_of_topic(topic, board.now)}"
         line += f", {span(topic.lags.wall)} behind the clock" if topic.lags.wall is not None else ""
         held = next((row for row in topic.held_by if row.verdict is not Health.OK), None)
         lines.append(line if held is None else f"{line}; {place(held)}: {_reason(held, board.now)}")

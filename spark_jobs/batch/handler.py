@@ -162,8 +162,9 @@ class BatchHandler:
         engine = self._engine()
         job, spark, progress = self.identity.job, frame.sparkSession, self.progress
         before, batch_watermark, last = progress.watermark, progress.next_watermark, progress.batch_watermark
-        if progress.ahead is not None and not progress.ahead.is_covered(engine.offsets()[1]):
-            raise self._retracted(batch_id, progress.ahead, f"it ended at {engine.offsets()[1]}")
+        ahead = progress.ahead
+        if ahead is not None and not ahead.is_covered(end := engine.offsets()[1]):
+            raise self._retracted(batch_id, ahead, f"it ended at {end}")
 
         # 1. The batch runs.
         late.brief_tasks(spark, self._specs, progress)
@@ -171,7 +172,6 @@ class BatchHandler:
 
         # 2. What it read is applied; nothing of it is durable yet.
         observed = Observed.of(spark, engine, self._specs)
-        ahead = progress.ahead
         counts, discrepancies = take_in(job, progress, observed, self._uncounted)
         if ahead is not None and not progress.is_at_least(ahead.watermark):
             raise self._retracted(batch_id, ahead, f"its marks give {progress.watermark}")

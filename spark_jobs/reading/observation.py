@@ -19,6 +19,7 @@ from typing import Any, Final
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.timestamps import is_late
 from floodmark.spark_jobs.progress.unusable import UNUSABLE, Skipped
+from floodmark.spark_jobs.reading.rows import OURS
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
@@ -34,10 +35,7 @@ KINDS: Final = ("row", "tombstones", *UNUSABLE)
 _NUMBER: Final = re.compile(r"[0-9.E]+")
 """In Spark's text of the bins, pairs of a place and a count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
 
-_OURS: Final = "floodmark "
-"""How the names of our columns begin, beside fields whose names may be any."""
-
-PREPARED: Final = tuple(f"{_OURS}{name}" for name in ("place", "event_time", "mark", "skipped", "late"))
+PREPARED: Final = tuple(f"{OURS}{name}" for name in ("place", "event_time", "mark", "skipped", "late"))
 """The names of the columns that `prepared` adds; the last one only to judged rows."""
 
 
@@ -160,7 +158,7 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
         found["late"] = F.when(
             F.col("late"), F.struct(F.struct("topic", "partition", "offset").alias("place"), "behind.own")
         )
-    return records.select(*result, *(column.alias(_OURS + name) for name, column in found.items()))
+    return records.select(*result, *(column.alias(OURS + name) for name, column in found.items()))
 
 
 def columns(*, judged: bool = False) -> list[Column]:
@@ -169,7 +167,7 @@ def columns(*, judged: bool = False) -> list[Column]:
     Args:
         judged: whether the rows carry what `judge.judged` adds.
     """
-    place, mark, skipped, late = (F.col(f"`{_OURS}{name}`") for name in ("place", "mark", "skipped", "late"))
+    place, mark, skipped, late = (F.col(f"`{OURS}{name}`") for name in ("place", "mark", "skipped", "late"))
     unusable = [
         _first(
             skipped["kind"] == name,
@@ -186,7 +184,7 @@ def columns(*, judged: bool = False) -> list[Column]:
         *(lateness if judged else []),
         _list(F.collect_list(mark)).alias("marks"),
         *unusable,
-        F.unix_millis(F.min(F.col(f"`{_OURS}event_time`"))).alias("earliest"),
+        F.unix_millis(F.min(F.col(f"`{OURS}event_time`"))).alias("earliest"),
         # Exact while it has bins left: each task brings one for each kind in each of its partitions.
         F.histogram_numeric(place, F.lit(_BINS)).cast("string").alias("places"),
     ]

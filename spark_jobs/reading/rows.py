@@ -17,7 +17,7 @@ _FIRST: Final = 1
 _LAST: Final = 253_370_764_800_000_000 - 1
 """The last microsecond of 9998: an ended input's watermark is that of 9999, and windows behind it never close."""
 
-_OURS: Final = "floodmark "
+OURS: Final = "floodmark "
 """How the names of our columns begin, beside fields whose names may be any."""
 
 
@@ -61,8 +61,8 @@ def flat(kafka: DataFrame, decode: Decoder) -> DataFrame:
         "task": F.spark_partition_id(),
         "value": F.when(~control, decode(F.col("value"))),
     }
-    kept = [column.alias(_OURS + name) for name, column in found.items() if name != "headers" or name in kafka.columns]
-    return kafka.select(kept).select("*", F.col(f"`{_OURS}value`.*"))
+    kept = [column.alias(OURS + name) for name, column in found.items() if name != "headers" or name in kafka.columns]
+    return kafka.select(kept).select("*", F.col(f"`{OURS}value`.*"))
 
 
 def decoded(kafka: DataFrame, spec: SourceSpec) -> DataFrame:
@@ -71,9 +71,9 @@ def decoded(kafka: DataFrame, spec: SourceSpec) -> DataFrame:
     Adds ``raw``, ``control``, ``task``, ``value``, ``event_time`` and ``kind``: ``mark``, ``row``, or what the
     record is counted as; and what `judge.judged` adds, where late rows are judged.
     """
-    columns = flat(kafka, spec.decode).withColumn(f"{_OURS}event_time", spec.event_time)
-    added = [name for name in columns.columns if name.startswith(_OURS)]
-    rows = columns.select([F.col(f"`{name}`").alias(name.removeprefix(_OURS)) for name in added])
+    columns = flat(kafka, spec.decode).withColumn(f"{OURS}event_time", spec.event_time)
+    added = [name for name in columns.columns if name.startswith(OURS)]
+    rows = columns.select([F.col(f"`{name}`").alias(name.removeprefix(OURS)) for name in added])
     if "headers" in rows.columns:
         rows = rows.withColumn("event_time", F.coalesce(header_time(TIME_HEADER), "event_time"))
     kind = (
