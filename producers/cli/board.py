@@ -1,7 +1,6 @@
 """The commands ``board`` and ``why``."""
 
 import logging
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from json import dumps
@@ -10,7 +9,7 @@ from typing import Annotated, Final
 import typer
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_text import board_lines, board_table, why_text
-from floodmark.producers.cli.options import BootstrapServers, ConfigFile, kafka_settings
+from floodmark.producers.cli.options import BootstrapServers, ConfigFile, ended_by_signals, kafka_settings
 from floodmark.producers.readers.chain import ChainReader
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -20,29 +19,20 @@ _INTERRUPTED: Final = 2
 
 
 @contextmanager
-def _interrupted() -> Iterator[None]:
-    """Within the block, Ctrl-C and SIGTERM end the command at once, without a traceback; no log disturbs the screen."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    logging.disable()
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        logging.disable(logging.NOTSET)
-
-
-def _reader(settings: dict[str, str], topics: list[str], *, since: bool = False) -> ChainReader:
+def _reader(settings: dict[str, str], topics: list[str], *, since: bool = False) -> Iterator[ChainReader]:
+    """Read the chain; Ctrl-C and SIGTERM end the command, and no log disturbs the screen."""
     console = Console(stderr=True)
-    with console.status("reading") as status:
-        return ChainReader(
-            settings, topics, since=since, progress=lambda topic: status.update(f"reading {escape(topic)}")
-        )
+    logging.disable()
+    try:
+        with ended_by_signals(_INTERRUPTED):
+            with console.status("reading") as status:
+                reader = ChainReader(
+                    settings, topics, since=since, progress=lambda topic: status.update(f"reading {escape(topic)}")
+                )
+            with reader:
+                yield reader
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def board(
@@ -70,11 +60,12 @@ def board(
     SIGTERM ends it.
     """
     settings = kafka_settings(bootstrap_servers, config)
-    with _interrupted(), _reader(settings, topics) as reader:
+    with _reader(settings, topics) as reader:
         if once:
             _show(reader, every=every, json=json)
             raise typer.Exit(reader.board().exit_status)
-        _follow(reader, interval, every=every, json=json)
+        with ended_by_signals(0):
+            _follow(reader, interval, every=every, json=json)
 
 
 def _show(reader: ChainReader, *, every: bool, json: bool) -> None:
@@ -88,21 +79,20 @@ def _show(reader: ChainReader, *, every: bool, json: bool) -> None:
 
 def _follow(reader: ChainReader, interval: float, *, every: bool, json: bool) -> None:
     console = Console(highlight=False)
+    if json or not console.is_terminal:
+        while True:
+            found = reader.board()
+            typer.echo(dumps(found.as_json()) if json else "\n".join(board_lines(found)))
+            reader.poll(interval)
     table: RenderableType = ""
     try:
-        if json or not console.is_terminal:
-            while True:
-                found = reader.board()
-                typer.echo(dumps(found.as_json()) if json else "\n".join(board_lines(found)))
-                reader.poll(interval)
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
                 table = board_table(reader.board(), console.width, every=every)
                 live.update(table, refresh=True)
                 reader.poll(interval)
-    except KeyboardInterrupt:
-        console.print(table, end="")
-        raise typer.Exit(0) from None
+    finally:
+        console.print(table, end="")  # the last look stays, where the screen was another
 
 
 def why(
@@ -121,7 +111,7 @@ def why(
     Exit status: 0 nothing is stuck, 1 something is, 2 cannot tell.
     """
     settings = kafka_settings(bootstrap_servers, config)
-    with _interrupted(), _reader(settings, [topic], since=True) as reader:
+    with _reader(settings, [topic], since=True) as reader:
         found = reader.board()
         answer = trace(found, topic)
         if json:

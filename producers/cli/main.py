@@ -1,7 +1,6 @@
 """The command ``floodmark``."""
 
 import sys
-from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import entry_points, version
 from json import dumps
@@ -15,6 +14,7 @@ from floodmark.producers.cli.options import (
     Changefeed,
     ConfigFile,
     TimeUnit,
+    ended_by_signals,
     injection_line,
     input_format,
     judged_values,
@@ -40,6 +40,7 @@ from floodmark.schemas.codec import AvroCodec, without_logical_types
 from rich.console import Console
 from rich.markup import escape
 
+_COULD_NOT: Final = 2  # the exit status
 _TOLD: Final = 10_000  # records between two words of progress
 
 app = typer.Typer(
@@ -96,7 +97,7 @@ def check(
     settings = kafka_settings(bootstrap_servers, config)
     console = Console(stderr=True)
     faults = 0
-    with console.status("reading") as status:
+    with ended_by_signals(_COULD_NOT), console.status("reading") as status:
 
         def progress(count: int) -> None:
             if count % _TOLD == 0:
@@ -232,7 +233,7 @@ def tail(  # each is an option of the command line
     """
     settings = kafka_settings(bootstrap_servers, config)
     codec = None if schema is None else AvroCodec(without_logical_types(text_file(schema)))
-    with suppress(KeyboardInterrupt):
+    with ended_by_signals(0):
         for shown in tail_lines(
             settings, topic, codec, from_beginning=from_beginning, until_end=until_end, marks_only=marks, as_json=json
         ):

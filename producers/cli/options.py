@@ -265,3 +265,29 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ended_by_signals(status: int) -> Iterator[None]:
+    """Within the block, Ctrl-C and SIGTERM end the command at once, with this exit status and without a traceback.
+
+    Whatever error comes after the signal is the signal: confluent-kafka makes errors of its own of an interrupt that
+    strikes while it takes in its settings.
+    """
+    struck = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal struck
+        struck = True
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except BaseException:
+        if struck:
+            raise typer.Exit(status) from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -239,7 +239,7 @@ def test_it_is_live_in_a_narrow_terminal_and_leaves_it_as_it_was(kafka, topic, n
     with MarkedChain(kafka.config, first, second, third):
         line = [*COMMAND, "board", third, "--interval", "0.2", "--bootstrap-servers", kafka.bootstrap_servers]
         status, screen = in_terminal(line, 60, 20, number, b"all is well")
-    assert status == 0
+    assert status == 0, screen
     assert "Traceback" not in screen
     assert all(name in screen for name in (first, second, third))
     assert screen.count("\x1b[?1049h") == screen.count("\x1b[?1049l") == 1, "the screen before is there again"

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,13 @@ from types import SimpleNamespace
 import pytest
 import typer
 from floodmark.producers.cli import main, options
-from floodmark.producers.cli.options import BootstrapServers, ConfigFile, kafka_settings, settings_file
+from floodmark.producers.cli.options import (
+    BootstrapServers,
+    ConfigFile,
+    ended_by_signals,
+    kafka_settings,
+    settings_file,
+)
 from floodmark.producers.readers.tail import _json
 from floodmark.producers.testing import InMemoryLog, mark
 from floodmark.schemas.tracker import Tracker
@@ -125,3 +132,25 @@ def test_the_shells_script_can_be_shown():
     assert done.returncode == 0, done.stderr
     assert "_FLOODMARK_COMPLETE=complete_bash" in done.stdout
     assert "complete -o default -F" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_a_library_makes_of_a_signal_ends_the_command_as_the_signal_does(number):
+    """confluent-kafka makes a TypeError of an interrupt that strikes while it takes in its settings."""
+
+    def settings():
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            raise TypeError("expected configuration property name as type unicode string") from None
+
+    before = signal.getsignal(number)
+    with pytest.raises(typer.Exit) as ended, ended_by_signals(3):
+        settings()
+    assert ended.value.exit_code == 3
+    assert signal.getsignal(number) == before
+
+
+def test_an_error_without_a_signal_stays_itself():
+    with pytest.raises(TypeError), ended_by_signals(3):
+        raise TypeError
