@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,12 +60,16 @@ def committed(query: StreamingQuery) -> Committed | None:
         return Committed(int(latest.get()), ends, int(metadata.get().batchWatermarkMs()))
 
 
-def merged(offsets: Iterator[Any]) -> dict[str, Any]:
+def merged(offsets: Iterable[Any]) -> dict[str, Any]:
     """Bring the offsets of several Kafka sources together: topic to partition (as text) to offset."""
-    together: dict[str, Any] = {}
-    for offset in offsets:
-        together.update(json.loads(offset.json()))
-    return together
+    return _together(offset.json() for offset in offsets)
+
+
+def _together(texts: Iterable[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        found.update(json.loads(text))
+    return found
 
 
 class Checkpoint:
@@ -120,11 +124,9 @@ class Checkpoint:
             (f"{_PLANNED}/{batch_id + 1}", "batchWatermarkMs"),
             (f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"),
         ):
-            version, metadata, *rest = (self.files.read(name) or "\n{}").split("\n")
-            fields = json.loads(metadata)
-            if fields.get(field, watermark) > watermark:
-                line = json.dumps({**fields, field: watermark}, separators=(",", ":"))
-                self.files.write(name, "\n".join([version, line, *rest]))
+            text = self.files.read(name)
+            if text is not None and _metadata(text).get(field, watermark) > watermark:
+                self.files.write(name, _with_metadata(text, {field: watermark}))
 
     def plan_empty_batch(self) -> int | None:
         """Plan the batch without rows that a query owes which was stopped before Spark has planned it.
@@ -143,14 +145,25 @@ class Checkpoint:
         plan, commit = self.files.read(f"{_PLANNED}/{last}"), self.files.read(f"{_COMMITTED}/{last}")
         if plan is None or commit is None:
             return None
-        version, metadata, *ends = plan.split("\n")
-        fields, watermark = json.loads(metadata), int(json.loads(commit.split("\n")[1])["nextBatchWatermarkMs"])
-        if watermark <= fields["batchWatermarkMs"]:
+        watermark = int(_metadata(commit)["nextBatchWatermarkMs"])
+        if watermark <= _metadata(plan)["batchWatermarkMs"]:
             return None
-        fields |= {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
-        line = json.dumps(fields, separators=(",", ":"))
-        self.files.write(f"{_PLANNED}/{last + 1}", "\n".join([version, line, *ends]))
+        fields = {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
+        self.files.write(f"{_PLANNED}/{last + 1}", _with_metadata(plan, fields))
         return last + 1
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    """Read the second line of a file of Spark's logs."""
+    fields: dict[str, Any] = json.loads(text.split("\n")[1])
+    return fields
+
+
+def _with_metadata(text: str, fields: Mapping[str, Any]) -> str:
+    """Return a file of Spark's logs with some fields of its second line replaced."""
+    version, metadata, *rest = text.split("\n")
+    line = json.dumps({**json.loads(metadata), **fields}, separators=(",", ":"))
+    return "\n".join([version, line, *rest])
 
 
 def _ends(plan: str) -> dict[str, Any]:
@@ -158,7 +171,4 @@ def _ends(plan: str) -> dict[str, Any]:
     version, _, *lines = plan.split("\n")
     if version != _VERSION:
         raise AttributeError(version)
-    together: dict[str, Any] = {}
-    for line in lines:
-        together.update(json.loads(line) if line != _NONE else {})
-    return together
+    return _together(line for line in lines if line != _NONE)

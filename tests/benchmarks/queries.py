@@ -20,6 +20,7 @@ from typing import Any
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.spark_jobs import local_session
 from pyspark.sql import SparkSession
+from support.harness import SHORT_LIVED
 from support.query_cases import case
 from support.trial import differences, quick, run
 
@@ -74,8 +75,7 @@ def main() -> int:
     options = parser.parse_args()
     began, wrong = time.monotonic(), []
     with tempfile.TemporaryDirectory() as place, EmbeddedKafka(Path(place, "kafka")) as kafka:
-        quickly = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-        spark = local_session("queries", settings=quickly)
+        spark = local_session("queries", settings=SHORT_LIVED)
         bench = Bench(kafka, spark, Path(place))
         with ThreadPoolExecutor(options.jobs) as pool:
             seeds = range(options.seed, options.seed + options.cases)

@@ -26,6 +26,17 @@ def query(source: ops.Source, *steps: ops.Step) -> ops.Query:
     return ops.Query(source, steps)
 
 
+CHAINS_AND_JOINS = [
+    query(ops.one(), ops.tumbling(5_000), ops.tumbling(20_000)),
+    query(ops.one(), ops.session(3_000), ops.tumbling(20_000)),
+    query(ops.one(), ops.deduplicated(), ops.tumbling(10_000), ops.sliding(20_000, 10_000)),
+    query(ops.joined("inner", 4_000)),
+    query(ops.joined("left", 4_000)),
+    query(ops.joined("right", 4_000)),
+    query(ops.joined("full", 4_000)),
+    query(ops.joined("semi", 4_000)),
+]
+
 TABLE = [
     query(ops.one(), ops.tumbling(10_000)),
     query(ops.one(), ops.sliding(10_000, 5_000)),
@@ -36,14 +47,7 @@ TABLE = [
     query(ops.one(), ops.timers(10_000)),
     query(ops.one(), ops.seen_once()),
     query(ops.one(), ops.viewed(10_000)),
-    query(ops.one(), ops.tumbling(5_000), ops.tumbling(20_000)),
-    query(ops.one(), ops.session(3_000), ops.tumbling(20_000)),
-    query(ops.one(), ops.deduplicated(), ops.tumbling(10_000), ops.sliding(20_000, 10_000)),
-    query(ops.joined("inner", 4_000)),
-    query(ops.joined("left", 4_000)),
-    query(ops.joined("right", 4_000)),
-    query(ops.joined("full", 4_000)),
-    query(ops.joined("semi", 4_000)),
+    *CHAINS_AND_JOINS,
     query(ops.joined("inner", 4_000), ops.tumbling(10_000)),
     query(ops.joined("left", 4_000), ops.tumbling(10_000)),
     query(ops.joined("right", 4_000), ops.tumbling(10_000)),
@@ -126,14 +130,7 @@ AHEAD = [
     query(ops.one(), ops.session(3_000)),
     query(ops.one(), ops.deduplicated()),
     query(ops.one(), ops.deduplicated_within(1_000)),
-    query(ops.one(), ops.tumbling(5_000), ops.tumbling(20_000)),
-    query(ops.one(), ops.session(3_000), ops.tumbling(20_000)),
-    query(ops.one(), ops.deduplicated(), ops.tumbling(10_000), ops.sliding(20_000, 10_000)),
-    query(ops.joined("inner", 4_000)),
-    query(ops.joined("left", 4_000)),
-    query(ops.joined("right", 4_000)),
-    query(ops.joined("full", 4_000)),
-    query(ops.joined("semi", 4_000)),
+    *CHAINS_AND_JOINS,
     query(ops.joined("right", 4_000), ops.tumbling(10_000)),
     query(ops.joined_windows(10_000)),
     query(ops.union(), ops.session(3_000)),

@@ -32,10 +32,18 @@ def test_killed_at_every_step_and_started_again_equals_a_batch_computation(kafka
     stream = Stream.seeded(21, sources=3, steps=16)
     stream.produce(kafka.config, given)
     place = (kafka.bootstrap_servers, given, out, checkpoint)
-    for step in STEPS:
+    kill_at_each(STEPS, place)
+    assert_exact(run(*place, "none"), stream, kafka, out)
+
+
+def kill_at_each(steps, place):
+    for step in steps:
         done = run(*place, step)
         assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr[-2000:]}"
-    done = run(*place, "none")
+
+
+def assert_exact(done, stream, kafka, out):
+    """Hold what the job that has just ended, and those before it, wrote against a batch computation."""
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == "late=0\n"
     values, _ = drain(kafka.config, out)
@@ -75,16 +83,8 @@ def test_killed_at_every_step_of_a_look_ahead_it_equals_a_batch_computation(kafk
     given, out = topic(3), topic(2)
     place = (kafka.bootstrap_servers, given, out, checkpoint)
     with fed(kafka, given, Stream.seeded(23, sources=3, steps=3_000, per_step=4)) as stream:
-        for step in AHEAD:
-            done = run(*place, step)
-            assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr[-2000:]}"
-    done = run(*place, "none", LOOKAHEAD="yes")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "late=0\n"
-    values, _ = drain(kafka.config, out)
-    assert len(values) == len(stream.windows(WIDTH)), "a row was lost or written twice"
-    assert window_counts(values) == stream.windows(WIDTH)
-    assert_no_row_behind_a_mark(kafka, out)
+        kill_at_each(AHEAD, place)
+    assert_exact(run(*place, "none", LOOKAHEAD="yes"), stream, kafka, out)
 
 
 def assert_no_row_behind_a_mark(kafka, out):

@@ -17,9 +17,8 @@ from floodmark.schemas import AvroCodec
 from floodmark.schemas.codec import without_logical_types
 from floodmark.spark_jobs import Batch, ReadOptions, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
-from support.chains import ROW, Spent
+from support.chains import ROW, Spent, counted, plain_rows, plain_writer
 
 ROCKSDB: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -59,10 +58,9 @@ def results(rows: int) -> int:
     return windows * _USERS + min(left, _USERS)
 
 
-def counted(rows: DataFrame) -> DataFrame:
-    """Return the query."""
-    summed = rows.groupBy("user", F.window("at", f"{_WIDTH} milliseconds")).agg(F.sum("n").alias("n"))
-    return summed.select("user", F.window_time("window").alias("at"), "n")
+def noop(frame: DataFrame, _batch_id: int) -> None:
+    """Write a batch to nowhere."""
+    frame.write.format("noop").mode("append").save()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +90,9 @@ class Running:
 
 def _plain(place: Place, *, to_kafka: bool) -> Running:
     servers = place.kafka.bootstrap_servers
-    options = {"subscribe": TOPIC, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(place.batch)}
-    values = place.spark.readStream.format("kafka").options(**{"kafka.bootstrap.servers": servers}, **options).load()
-    rows = values.select(avro(ROW).decode(F.col("value")).alias("value")).select("value.*")
-    found = counted(rows.withWatermark("at", "0 seconds"))
-    if to_kafka:
-        encoded = found.select(F.col("user").alias("key"), avro(ROW).encode(F.struct("*")).alias("value"))
-        writer = encoded.writeStream.format("kafka")
-        writer = writer.options(**{"kafka.bootstrap.servers": servers}, topic=place.target)
-    else:
-        writer = found.writeStream.foreachBatch(lambda frame, _: frame.write.format("noop").mode("append").save())
+    rows = plain_rows(place.spark, servers, TOPIC, maxOffsetsPerTrigger=str(place.batch))
+    found = counted(rows, _WIDTH)
+    writer = plain_writer(found, servers, place.target) if to_kafka else found.writeStream.foreachBatch(noop)
     query = writer.option("checkpointLocation", str(place.folder)).outputMode("append").start()
 
     def finish() -> list[str]:
@@ -123,9 +114,8 @@ def _floodmark(place: Place, rows: int, *, delivery: str | None) -> Running:
         bootstrap_servers=place.kafka.bootstrap_servers,
         options=ReadOptions(max_offsets_per_trigger=place.batch),
     )
-    started = partial(write, counted(source), checkpoint_location=str(place.folder))
+    started = partial(write, counted(source, _WIDTH), checkpoint_location=str(place.folder))
     if delivery is None:
-        noop = lambda frame, _: frame.write.format("noop").mode("append").save()  # noqa: E731
         job = started(writer=noop, job="backfill", options=WriteOptions(on_batch=batches.append))
     else:
         options = WriteOptions(delivery=delivery, watermark_hold=timedelta(milliseconds=1), on_batch=batches.append)

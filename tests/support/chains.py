@@ -34,6 +34,7 @@ from floodmark.spark_jobs.batch.snapshots import Snapshots
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 WIDTH: Final = 1_000
 """Of a window, milliseconds."""
@@ -67,9 +68,9 @@ STEPS: Final = ("consume", "snapshot", "commit", "rest", "around")
 ``around`` it what Spark does before it calls Python and after that."""
 
 
-def counted(rows: DataFrame) -> DataFrame:
+def counted(rows: DataFrame, width: int = WIDTH) -> DataFrame:
     """Return the query of every job of every chain."""
-    summed = rows.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).agg(F.sum("n").alias("n"))
+    summed = rows.groupBy("user", F.window("at", f"{width} milliseconds")).agg(F.sum("n").alias("n"))
     return summed.select("user", F.window_time("window").alias("at"), "n")
 
 
@@ -155,6 +156,20 @@ class Floodmark:
         return Running(job.query, lambda: job.awaitTermination(_END), job.stop, job.exception, steps)
 
 
+def plain_rows(spark: SparkSession, servers: str, topic: str, **options: str) -> DataFrame:
+    """Read rows as Spark alone does, with a watermark that guesses no delay."""
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest", **options}
+    values = spark.readStream.format("kafka").options(**options).load()
+    rows = values.select(avro(ROW).decode(F.col("value")).alias("value")).select("value.*")
+    return rows.withWatermark("at", "0 seconds")
+
+
+def plain_writer(result: DataFrame, servers: str, topic: str) -> DataStreamWriter:
+    """Write results with Spark's own Kafka sink."""
+    encoded = result.select(F.col("user").alias("key"), avro(ROW).encode(F.struct("*")).alias("value"))
+    return encoded.writeStream.format("kafka").options(**{"kafka.bootstrap.servers": servers}, topic=topic)
+
+
 class Plain:
     """Spark alone: ``withWatermark`` without a delay, append mode, and its own Kafka sink."""
 
@@ -163,18 +178,8 @@ class Plain:
 
     def start(self, spark: SparkSession, servers: str, source: str, target: str, checkpoint: str) -> Running:
         """Start one job from a topic to a topic."""
-        address = {"kafka.bootstrap.servers": servers}
-        options = {**address, "subscribe": source, "startingOffsets": "earliest"}
-        values = spark.readStream.format("kafka").options(**options).load()
-        rows = values.select(avro(ROW).decode(F.col("value")).alias("value")).select("value.*")
-        result = counted(rows.withWatermark("at", "0 seconds"))
-        query = (
-            result.select(F.col("user").alias("key"), avro(ROW).encode(F.struct("*")).alias("value"))
-            .writeStream.format("kafka")
-            .options(**address, topic=target, checkpointLocation=checkpoint)
-            .outputMode("append")
-            .start()
-        )
+        writer = plain_writer(counted(plain_rows(spark, servers, source)), servers, target)
+        query = writer.option("checkpointLocation", checkpoint).outputMode("append").start()
 
         def finish() -> None:
             query.processAllAvailable()

@@ -111,7 +111,6 @@ def run(
         log.write(config, topic)
     out = new_topic(trial.outputs)
     batches: dict[int, Batch] = {}
-    ahead = {"lookahead": timedelta(seconds=60 if trial.live else 0)}
     feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]
     stops = list(trial.restarts)
     while True:
@@ -128,7 +127,7 @@ def run(
             place,
             watermark_hold=timedelta(milliseconds=trial.query.hold),
             on_batch=lambda batch: batches.update({batch.batch_id: batch}),
-            **ahead,
+            lookahead=timedelta(seconds=60 if trial.live else 0),
             **trial.write,
         )
         if trial.live:
@@ -142,7 +141,7 @@ def run(
 
 
 def _feed(job: Job, feed: Sequence[Iterator[int]], batches: Mapping[int, Batch], enough: int | None) -> None:
-    """Write on whenever the job has seen all, or has had a second for it, until enough batches are done."""
+    """Write on whenever the job has seen all, or has had `_LOOK` seconds for it, until enough batches are done."""
     while not _reached(job, batches, enough):
         written = [next(log, None) for log in feed]
         if written == [None] * len(feed):

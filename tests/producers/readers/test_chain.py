@@ -21,14 +21,25 @@ def marking(kafka, topic, source="web"):
     )
 
 
+def twelve_marks(kafka, topic):
+    source = marking(kafka, topic)
+    for number in range(12):
+        source.advance(number)
+        source.flush()
+
+
+def plain_records(kafka, topic, count):
+    plain = Producer(kafka.config)
+    for number in range(count):
+        plain.produce(topic, b"%d" % number, partition=0)
+        plain.poll(0)
+    plain.flush(60)
+
+
 @pytest.mark.kafka
 def test_a_large_topic_is_not_read_from_its_beginning(kafka, topic, monkeypatch):
     target = topic(1)
-    plain = Producer(kafka.config)
-    for number in range(30_000):
-        plain.produce(target, b"%d" % number, partition=0)
-        plain.poll(0)
-    plain.flush(60)
+    plain_records(kafka, target, 30_000)
     read = []
 
     def counted(*arguments):
@@ -38,10 +49,7 @@ def test_a_large_topic_is_not_read_from_its_beginning(kafka, topic, monkeypatch)
 
     real = chain.read_until_end
     monkeypatch.setattr(chain, "read_until_end", counted)
-    source = marking(kafka, target)
-    for number in range(12):
-        source.advance(number)
-        source.flush()
+    twelve_marks(kafka, target)
     with ChainReader(kafka.config, [target]) as reader:
         found = reader.board().topic(target)
     assert found.watermark == 11
@@ -56,11 +64,7 @@ def test_it_looks_further_back_for_a_source_that_is_not_near_the_end(kafka, topi
     source = marking(kafka, target)
     source.advance(7)
     source.end()
-    plain = Producer(kafka.config)
-    for number in range(5_000):
-        plain.produce(target, b"%d" % number, partition=0)
-        plain.poll(0)
-    plain.flush(60)
+    plain_records(kafka, target, 5_000)
     with ChainReader(kafka.config, [target]) as reader:
         board = reader.board()
     assert board.topic(target).state == "ended"
@@ -106,10 +110,7 @@ def test_it_follows_what_comes(kafka, topic):
 @pytest.mark.kafka
 def test_silence_is_no_news_while_kafka_is_away(kafka, topic, monkeypatch):
     target = topic(1)
-    source = marking(kafka, target)
-    for number in range(12):
-        source.advance(number)
-        source.flush()
+    twelve_marks(kafka, target)
     with ChainReader(kafka.config, [target]) as reader:
         with monkeypatch.context() as away:
             away.setattr(reader, "_is_answered", lambda _topic: False)
