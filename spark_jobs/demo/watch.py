@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.view import Board
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Data
 from floodmark.schemas.codec import AvroCodec
@@ -30,21 +33,28 @@ class Watch:
         self._codecs = codecs
         self._clock = clock
         self._rows: dict[str, list[dict[str, Any]]] = {topic: [] for topic in codecs}
-        self._now = 0
+        self.now = 0
+        """The simulated present, epoch milliseconds."""
+        self._fold = Fold()
+        for topic in codecs:
+            self._fold.add(topic, whole=True)
+        self._wall = Clock().wall
         self._began = time.monotonic()
 
     def poll(self) -> None:
         """Read the new records."""
         clock_topic, clock_field = self._clock
+        wall = self._wall()
         for record in self.observer.poll():
+            self._fold.take(record, wall)
             if isinstance(record, Data) and record.value is not None:
                 row = self._codecs[record.topic].decode(record.value)
                 self._rows[record.topic].append(row)
                 if record.topic == clock_topic:
-                    self._now = max(self._now, row[clock_field])
+                    self.now = max(self.now, row[clock_field])
         seconds = time.monotonic() - self._began
-        if self._now and (not self.present or self._now > self.present[-1][1]):
-            self.present.append((seconds, self._now))
+        if self.now and (not self.present or self.now > self.present[-1][1]):
+            self.present.append((seconds, self.now))
         for topic, tracker in self.observer.trackers.items():
             moved = tracker.advance()
             if moved is not None and moved != END_OF_TIME:
@@ -54,6 +64,14 @@ class Watch:
         """Return the data of a topic, in the order it was read."""
         return pd.DataFrame(self._rows[topic])
 
+    def newest(self, topic: str) -> dict[str, Any] | None:
+        """Return the row that was read last of a topic, if any was."""
+        return self._rows[topic][-1] if self._rows[topic] else None
+
+    def board(self) -> Board:
+        """Return the board of all topics."""
+        return self._fold.board(self._wall())
+
     def count(self, topic: str) -> int:
         """Return how many data records were read from a topic."""
         return self.observer.counts[topic]["data"]
@@ -61,10 +79,6 @@ class Watch:
     def records(self, topic: str) -> int:
         """Return how many records of any kind were read from a topic."""
         return sum(self.observer.counts[topic].values())
-
-    def watermark(self, topic: str) -> int | None:
-        """Return a topic's watermark, epoch milliseconds; ``None``: unknown."""
-        return self.observer.trackers[topic].watermark
 
     def ended(self, topic: str) -> bool:
         """Return whether all sources of a topic have ended."""

@@ -12,7 +12,7 @@ import pytest
 from floodmark.producers import create_topics
 from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas import FloodmarkError
-from floodmark.spark_jobs.demo import aircraft_sessions, batch, flights, session_means
+from floodmark.spark_jobs.demo import batch, daily_waves, departure_waves, flights
 from floodmark.spark_jobs.demo.processes import Children
 from floodmark.spark_jobs.demo.schemas import codec_of
 from floodmark.spark_jobs.demo.watch import Watch
@@ -92,14 +92,14 @@ def _answers(address):
 
 def test_two_stages_in_containers_equal_a_batch_computation(servers, tmp_path):
     config = {"bootstrap.servers": servers}
-    topics = {flights.TOPIC: "flight", aircraft_sessions.TOPIC: "aircraft_session", session_means.TOPIC: "session_mean"}
+    topics = {flights.TOPIC: "flight", departure_waves.TOPIC: "departure_wave", daily_waves.TOPIC: "daily_waves"}
     create_topics(config, dict.fromkeys(topics, 4))
     assert require_topics(config, list(topics)) == dict.fromkeys(topics, 4)
     codecs = {topic: codec_of(schema) for topic, schema in topics.items()}
     watch = Watch(config, codecs, (flights.TOPIC, "landed"))
     try:
         with Children(tmp_path, servers) as children:
-            for stage in (aircraft_sessions, session_means):
+            for stage in (departure_waves, daily_waves):
                 children.start(stage.TOPIC, stage.__name__, checkpoint_location=tmp_path / "state" / stage.TOPIC)
             for origin in flights.ORIGINS:
                 children.start(origin, flights.__name__, origin=origin, days=DAYS, seconds=10)
@@ -107,15 +107,15 @@ def test_two_stages_in_containers_equal_a_batch_computation(servers, tmp_path):
             def ended():
                 children.check()
                 watch.poll()
-                return watch.ended(session_means.TOPIC)
+                return watch.ended(daily_waves.TOPIC)
 
             until(ended, "the end of the pipeline", 240)
             until(children.check, "the end of the jobs", 60)
         landed = flights.landed(flights.load(DAYS))
-        sessions = batch.sessions(landed, aircraft_sessions.GAP)
-        assert batch.differences(watch.rows(aircraft_sessions.TOPIC), sessions) == 0
-        means = batch.means(sessions, timedelta(days=1))
-        assert batch.differences(watch.rows(session_means.TOPIC), means) == 0
+        waves = batch.waves(landed, departure_waves.GAP)
+        assert batch.differences(watch.rows(departure_waves.TOPIC), waves) == 0
+        days = batch.daily(waves, timedelta(days=1))
+        assert batch.differences(watch.rows(daily_waves.TOPIC), days) == 0
     finally:
         watch.close()
 

@@ -21,7 +21,7 @@ def test_the_demo_equals_its_batch_computation_although_both_jobs_are_killed(tmp
     outcome = json.loads(done.stdout)
     assert outcome["equal"] is True
     assert outcome["crashes"] == 2
-    assert (outcome["differing_sessions"], outcome["differing_windows"], outcome["late"]) == (0, 0, 0)
+    assert (outcome["differing_waves"], outcome["differing_windows"], outcome["late"]) == (0, 0, 0)
     assert sum(row["flights"] for row in outcome["results"]) == outcome["flights"] == 8_614
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 

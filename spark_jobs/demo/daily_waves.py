@@ -1,4 +1,4 @@
-"""Stage 3: how many sessions ended in each fixed window, and their mean length."""
+"""Stage 3: how many departure waves ended on each day, the largest one, and their mean length."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -15,40 +15,41 @@ from floodmark.spark_jobs.write import write
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-TOPIC: Final = "session-means"
+TOPIC: Final = "daily-waves"
 WINDOW: Final = timedelta(days=1)
 
 
-def means(sessions: DataFrame, window: timedelta = WINDOW) -> DataFrame:
-    """Return window_start, window_end, sessions, flights, mean_length for each window in which a session ended."""
-    counted = sessions.groupBy(F.window("ended", f"{milliseconds(window)} milliseconds")).agg(
-        F.count("*").alias("sessions"),
+def daily(waves: DataFrame, window: timedelta = WINDOW) -> DataFrame:
+    """Return window_start, window_end, waves, flights, largest, mean_length for each window in which a wave ended."""
+    counted = waves.groupBy(F.window("ended", f"{milliseconds(window)} milliseconds")).agg(
+        F.count("*").alias("waves"),
         F.sum("flights").alias("flights"),
+        F.max("flights").alias("largest"),
         F.avg("length").alias("mean_length"),
     )
     times = ("window.start AS window_start", "window.end AS window_end")
-    return counted.selectExpr(*times, "sessions", "flights", "mean_length")
+    return counted.selectExpr(*times, "waves", "flights", "largest", "mean_length")
 
 
 def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     checkpoint_location: Annotated[Path, typer.Option(help="Where the job keeps its state.")],
-    source: Annotated[str, typer.Option(help="Topic of sessions.")] = "aircraft-sessions",
+    source: Annotated[str, typer.Option(help="Topic of waves.")] = "departure-waves",
     topic: Annotated[str, typer.Option(help="Topic of results.")] = TOPIC,
 ) -> None:
-    """Read sessions, write their means per day."""
-    spark = session("session-means")
-    sessions = read(
+    """Read waves, write what each day had."""
+    spark = session("daily-waves")
+    waves = read(
         spark,
         topics=source,
-        value=avro(load_schema("aircraft_session")),
+        value=avro(load_schema("departure_wave")),
         event_time="ended",
         bootstrap_servers=bootstrap_servers,
     )
     job = write(
-        means(sessions),
+        daily(waves),
         topic=topic,
-        value=avro(load_schema("session_mean")),
+        value=avro(load_schema("daily_waves")),
         event_time="window_end",
         checkpoint_location=str(checkpoint_location),
         options=PRINTED,

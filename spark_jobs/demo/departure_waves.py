@@ -1,4 +1,4 @@
-"""Stage 2: sessions per aircraft, a run of departures with no pause longer than the gap."""
+"""Stage 2: departure waves, the runs of departures of an airline from an airport with no pause longer than the gap."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -15,16 +15,17 @@ from floodmark.spark_jobs.write import write
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-TOPIC: Final = "aircraft-sessions"
-GAP: Final = timedelta(hours=5)
+TOPIC: Final = "departure-waves"
+GAP: Final = timedelta(hours=1)
 
 
-def sessions(flights: DataFrame, gap: timedelta) -> DataFrame:
-    """Return a row for each session: aircraft, started, ended (last departure plus the gap), length, flights."""
+def waves(flights: DataFrame, gap: timedelta) -> DataFrame:
+    """Return a row for each wave: airline, origin, started, ended (last departure plus the gap), length, flights."""
     window = F.session_window("departed", f"{milliseconds(gap)} milliseconds")
-    counted = flights.groupBy("aircraft", window).agg(F.count("*").alias("flights"))
+    counted = flights.groupBy("airline", "origin", window).agg(F.count("*").alias("flights"))
     return counted.selectExpr(
-        "aircraft",
+        "airline",
+        "origin",
         "session_window.start AS started",
         "session_window.end AS ended",
         f"unix_millis(session_window.end) - unix_millis(session_window.start) - {milliseconds(gap)} AS length",
@@ -35,12 +36,12 @@ def sessions(flights: DataFrame, gap: timedelta) -> DataFrame:
 def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     checkpoint_location: Annotated[Path, typer.Option(help="Where the job keeps its state.")],
-    gap_hours: Annotated[float, typer.Option(help="The longest pause within a session.")] = 5,
+    gap_minutes: Annotated[float, typer.Option(help="The longest pause within a wave.")] = 60,
     source: Annotated[str, typer.Option(help="Topic of flights.")] = "flights",
-    topic: Annotated[str, typer.Option(help="Topic of sessions.")] = TOPIC,
+    topic: Annotated[str, typer.Option(help="Topic of waves.")] = TOPIC,
 ) -> None:
-    """Read flights, write sessions."""
-    spark = session("aircraft-sessions")
+    """Read flights, write waves."""
+    spark = session("departure-waves")
     flights = read(
         spark,
         topics=source,
@@ -49,10 +50,10 @@ def main(
         bootstrap_servers=bootstrap_servers,
     )
     job = write(
-        sessions(flights, timedelta(hours=gap_hours)),
+        waves(flights, timedelta(minutes=gap_minutes)),
         topic=topic,
-        value=avro(load_schema("aircraft_session")),
-        key="aircraft",
+        value=avro(load_schema("departure_wave")),
+        key="airline",
         event_time="ended",
         checkpoint_location=str(checkpoint_location),
         options=PRINTED,
