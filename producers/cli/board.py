@@ -8,9 +8,11 @@ from typing import Annotated, Final
 
 import typer
 from floodmark.producers.board.why import trace
+from floodmark.producers.cli.board_page import BoardPage
 from floodmark.producers.cli.board_text import board_lines, board_table, why_text
 from floodmark.producers.cli.options import BootstrapServers, ConfigFile, ended_by_signals, kafka_settings
 from floodmark.producers.readers.chain import ChainReader
+from floodmark.schemas.errors import UsageError
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -35,13 +37,15 @@ def _reader(settings: dict[str, str], topics: list[str], *, since: bool = False)
         logging.disable(logging.NOTSET)
 
 
-def board(
+def board(  # noqa: PLR0913  # each is an option of the command line
     topics: Annotated[list[str], typer.Argument(help="Topics; those that lead to them are found by their marks.")],
     *,
     bootstrap_servers: BootstrapServers = None,
     once: Annotated[bool, typer.Option(help="Show it once; the exit status says how things are.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show every source, not only those that are not well.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve it as a page on the loopback address.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Of the page; 0: a free one.")] = 8417,
     config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each look.")] = False,
 ) -> None:
@@ -53,18 +57,24 @@ def board(
     Every source is judged by its last ten marks: OK; WARN, it falls further behind at each; STALL, its marks come and
     its watermark stands; STOP, no marks come; REWIND, it promises less than before; ?, its marks do not tell.
 
+    --serve shows it in a browser on this machine: the watermarks of the last minutes as lines, and who holds whom.
+
     The topics are read from near their ends, without a consumer group: the right to read them is enough.  Without a
     terminal, each look is a line for each topic.
 
     Exit status of --once: 0 all is well, 1 something is stuck or fails, 2 cannot tell.  Without it: 0, when Ctrl-C or
     SIGTERM ends it.
     """
+    if serve and (once or json):
+        raise UsageError(reason="--serve shows the board in a browser; --once and --json print it: choose one")
     settings = kafka_settings(bootstrap_servers, config)
     with _reader(settings, topics) as reader:
         if once:
             _show(reader, every=every, json=json)
             raise typer.Exit(reader.board().exit_status)
         with ended_by_signals(0):
+            if serve:
+                _serve(reader, interval, port)
             _follow(reader, interval, every=every, json=json)
 
 
@@ -93,6 +103,14 @@ def _follow(reader: ChainReader, interval: float, *, every: bool, json: bool) ->
                 reader.poll(interval)
     finally:
         console.print(table, end="")  # the last look stays, where the screen was another
+
+
+def _serve(reader: ChainReader, interval: float, port: int) -> None:
+    with BoardPage(port) as page:
+        typer.echo(f"floodmark: the board is at {page.url}; Ctrl-C ends it", err=True)
+        while True:
+            page.show(reader.board())
+            reader.poll(interval)
 
 
 def why(

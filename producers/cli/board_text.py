@@ -43,7 +43,7 @@ def _since(row: SourceView | TopicView, now: int) -> str:
     return f"{'' if row.since_exact else 'over '}{span(max(0, now - row.since))}"
 
 
-def _reason(row: SourceView, now: int) -> str:
+def reason_of(row: SourceView, now: int) -> str:
     """Return why a source is not well, and for how long."""
     if row.verdict is Health.STOP and row.last is not None:
         return f"{row.reason}, for {span(max(0, now - row.last))} (the last at {moment(row.last, now)})"
@@ -140,7 +140,7 @@ def _row(group: Sequence[SourceView], now: int) -> Text:
     more = f" +{len(numbers) - _SHOWN}" if len(numbers) > _SHOWN else ""
     where = f"{row.topic}/{','.join(numbers[:_SHOWN])}{more}/{row.source or '(no name)'}"
     line = verdict_text(row.verdict).append(f"  {where}  {_watermark(row.watermark, row.state, now)}", "default")
-    return line.append(f": {_reason(row, now)}", "default") if row.reason else line
+    return line.append(f": {reason_of(row, now)}", "default") if row.reason else line
 
 
 def board_lines(board: Board) -> list[str]:
@@ -151,7 +151,7 @@ def board_lines(board: Board) -> list[str]:
         line = f"{moment(board.now, board.now)} {topic.topic}: {verdict}, watermark {_of_topic(topic, board.now)}"
         line += f", {span(topic.lags.wall)} behind the clock" if topic.lags.wall is not None else ""
         held = next((row for row in topic.held_by if row.verdict is not Health.OK), None)
-        lines.append(line if held is None else f"{line}; {place(held)}: {_reason(held, board.now)}")
+        lines.append(line if held is None else f"{line}; {place(held)}: {reason_of(held, board.now)}")
     return [*lines, *(f"{name}: not read: {reason}" for name, reason in board.unread), *board.notes]
 
 
@@ -163,7 +163,7 @@ def why_text(why: Why, now: int) -> RenderableType:
     if why.cause is not None:
         parts += [
             "",
-            Text.assemble(("cause  ", "bold"), (place(why.cause), "bold red"), f": {_reason(why.cause, now)}"),
+            Text.assemble(("cause  ", "bold"), (place(why.cause), "bold red"), f": {reason_of(why.cause, now)}"),
         ]
     elif why.exit_status == 0:
         parts += ["", Text("nothing is stuck", "green")]

@@ -1,0 +1,213 @@
+// Draw the board anew each second.  No library and no script from elsewhere: the page works offline.
+"use strict";
+
+const KEPT = 15 * 60 * 1000;
+const COLORS = 6;
+const COLUMNS = [
+  ["stage"], ["topic"], ["watermark", moment], ["wall", span], ["local", span], ["global", span],
+  ["state"], ["verdict"], ["held by"], ["since", (since, view) => since === null ? "-" : span(view.now - since)],
+];
+const NUMBERS = new Set(["wall", "local", "global", "since"]);
+const WORDS = { ok: "all is well", stuck: "stuck or failing", unknown: "cannot tell" };
+const END = 253402300799999;  // later times are no dates that people write
+
+const lines = new Map();
+let sorted = { by: null, down: false };
+let chosen = null;
+let view = null;
+
+const byId = (id) => document.getElementById(id);
+
+function element(name, text, kind) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (kind) made.className = kind;
+  return made;
+}
+
+function drawn(name, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function span(milliseconds) {
+  if (milliseconds === null) return "-";
+  if (milliseconds < 0) return "-" + span(-milliseconds);
+  if (milliseconds < 60000) return (milliseconds / 1000).toFixed(1) + " s";
+  const seconds = Math.floor(milliseconds / 1000);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor(seconds % 3600 / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor(seconds % 86400 / 3600)} h`;
+}
+
+function moment(time) {
+  if (time === null) return "-";
+  if (time > END) return "ended";
+  const text = new Date(time).toISOString();
+  const today = new Date(view.now).toISOString().slice(0, 10);
+  return text.slice(0, 10) === today ? text.slice(11, 19) + "Z" : text.slice(0, 19).replace("T", " ") + "Z";
+}
+
+function kindOf(verdict) {
+  if (verdict === null || verdict === undefined || verdict === "WARN") return "unknown";
+  return verdict === "OK" ? "ok" : "stuck";
+}
+
+function showHead() {
+  byId("status").textContent = view.answered ? WORDS[view.status] : "Kafka does not answer: this is what was seen last";
+  byId("status").className = view.answered ? view.status : "stuck";
+  byId("clock").textContent = moment(view.now);
+  document.title = `Floodmark: ${WORDS[view.status]}`;
+}
+
+function showPath() {
+  const path = view.paths[chosen];
+  byId("chosen").textContent = chosen ?? "";
+  byId("path").replaceChildren(...(path ? path.steps : []).map((step) => {
+    const item = element("li", step.topic, step.unread ? "unknown" : step.source === null ? "" : kindOf(step.verdict));
+    const more = step.more ? ` and ${step.more} more` : "";
+    const held = step.source === null ? "nothing holds it" : `${step.source}${more}, ${moment(step.watermark)}`;
+    item.append(element("small", step.unread ? `could not be read: ${step.unread}` : held));
+    return item;
+  }));
+  byId("cause").textContent = path?.cause ?? "";
+  byId("advice").textContent = path?.advice ?? "";
+}
+
+function choose(topic) {
+  chosen = topic;
+  show();
+}
+
+function showTable() {
+  byId("heads").replaceChildren(...COLUMNS.map(([name]) => {
+    const head = element("th", undefined, NUMBERS.has(name) ? "number" : "");
+    if (sorted.by === name) head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
+    const button = element("button", name === "wall" ? "wall lag" : name);
+    button.addEventListener("click", () => {
+      sorted = { by: name, down: sorted.by === name && !sorted.down };
+      show();
+    });
+    head.append(button);
+    return head;
+  }));
+  const rows = [...view.topics];
+  if (sorted.by) rows.sort((a, b) => compare(a[sorted.by], b[sorted.by]) * (sorted.down ? -1 : 1));
+  byId("topics").replaceChildren(...rows.map((topic) => {
+    const row = element("tr");
+    row.tabIndex = 0;
+    row.setAttribute("aria-selected", String(topic.topic === chosen));
+    row.addEventListener("click", () => choose(topic.topic));
+    row.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(topic.topic); });
+    for (const [name, shown] of COLUMNS) {
+      const value = topic[name];
+      const text = name === "verdict" ? value ?? "?" : shown ? shown(value, view) : value;
+      const kind = name === "verdict" ? kindOf(value) : NUMBERS.has(name) ? "number" : "";
+      row.append(element("td", text, kind));
+    }
+    return row;
+  }));
+}
+
+function compare(a, b) {
+  if (a === null || b === null) return (a === null) - (b === null);
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+function showSources() {
+  const items = view.sources.map((source) => {
+    const item = element("li", `${source.verdict ?? "?"} `, kindOf(source.verdict));
+    item.append(element("span", `${source.place} (${source.state}): ${source.reason}`));
+    return item;
+  });
+  if (view.more) items.push(element("li", `and ${view.more} more`));
+  byId("sources").replaceChildren(...items);
+  byId("notes").replaceChildren(...view.notes.map((note) => element("li", note)));
+}
+
+// A line for each topic, its name at its end; names that would meet are pushed apart.
+function chart(svg, value, label, clock) {
+  const width = svg.clientWidth, height = svg.clientHeight;
+  const left = 74, right = 112, top = 10, bottom = 22;
+  const shown = view.topics.map(({ topic }, number) => [topic, lines.get(topic) ?? [], number % COLORS]);
+  const all = shown.flatMap(([, points]) => points);
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.replaceChildren();
+  if (!all.length) return;
+  const first = Math.min(view.now - 60000, Math.min(...all.map(([at]) => at)));
+  const values = all.map(value);
+  let low = Math.min(...values), high = Math.max(...values);
+  const room = Math.max(1000, (high - low) * 0.05);
+  low = clock ? low - room : 0;
+  high += room;
+  const x = (at) => left + (at - first) / (view.now - first) * (width - left - right);
+  const y = (of) => height - bottom - (of - low) / (high - low) * (height - top - bottom);
+  for (let step = 0; step <= 4; step++) {
+    const of = low + (high - low) * step / 4;
+    svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(of), y2: y(of) }));
+    svg.append(drawn("text", { x: left - 6, y: y(of) + 4, "text-anchor": "end" }, label(of)));
+  }
+  for (const part of [0, 0.5, 1]) {
+    const at = first + (view.now - first) * part;
+    const anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
+    const text = part === 1 ? "now" : "-" + span(view.now - at);
+    svg.append(drawn("text", { x: x(at), y: height - 6, "text-anchor": anchor }, text));
+  }
+  if (clock && view.now < high + (high - low)) {
+    const from = Math.max(first, low), until = Math.min(view.now, high);
+    if (from < until) svg.append(drawn("path", { class: "clock", d: `M${x(from)},${y(from)}L${x(until)},${y(until)}` }));
+  }
+  const names = [];
+  for (const [topic, points, color] of shown) {
+    if (!points.length) continue;
+    const path = points.map((point, n) => `${n ? "L" : "M"}${x(point[0]).toFixed(1)},${y(value(point)).toFixed(1)}`);
+    svg.append(drawn("path", { class: `s${color}`, d: path.join("") }));
+    names.push({ topic, color, at: y(value(points[points.length - 1])) });
+  }
+  names.sort((a, b) => a.at - b.at);
+  names.forEach((name, n) => { if (n) name.at = Math.max(name.at, names[n - 1].at + 14); });
+  const over = Math.max(0, (names[names.length - 1]?.at ?? 0) - (height - bottom));
+  for (const { topic, color, at } of names) {
+    const text = topic.length > 16 ? topic.slice(0, 15) + "\u2026" : topic;
+    svg.append(drawn("text", { class: `s${color}`, x: width - right + 6, y: at - over + 4 }, text));
+  }
+}
+
+function show() {
+  if (!(chosen in view.paths)) chosen = view.topics.at(-1)?.topic ?? null;
+  showHead();
+  showPath();
+  showTable();
+  showSources();
+  chart(byId("watermarks"), ([, watermark]) => watermark, (of) => moment(Math.round(of)), true);
+  chart(byId("lags"), ([at, watermark]) => at - watermark, (of) => span(Math.round(of)), false);
+}
+
+function keep(added) {
+  for (const [topic, points] of Object.entries(added)) {
+    const kept = [...(lines.get(topic) ?? []), ...points];
+    lines.set(topic, kept.filter(([at]) => at >= view.now - KEPT));
+  }
+}
+
+async function look() {
+  const last = Math.max(0, ...[...lines.values()].map((points) => points.at(-1)?.[0] ?? 0));
+  try {
+    const answer = await fetch(`board.json?after=${last}`);
+    const next = await answer.json();
+    if (next.now !== undefined) {
+      view = next;
+      keep(next.lines);
+      show();
+    }
+  } catch (error) {
+    byId("status").textContent = "the board has ended: this is what was seen last";
+    byId("status").className = "stuck";
+  }
+  setTimeout(look, 1000);
+}
+
+addEventListener("resize", () => { if (view) show(); });
+look();

@@ -1,0 +1,178 @@
+"""The board as a page for the browser: served on loopback, read-only, with no script from elsewhere."""
+
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from json import dumps
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from floodmark.producers.board.history import Health
+from floodmark.producers.board.timeline import Timeline
+from floodmark.producers.board.view import STATUSES, Board, SourceView, Stage, TopicView
+from floodmark.producers.board.why import trace
+from floodmark.producers.cli.board_text import held_by, place, reason_of
+from floodmark.producers.clients.closing import Closing
+from floodmark.schemas.errors import UsageError
+from typing_extensions import override
+
+_HOST: Final = "127.0.0.1"
+_FILES: Final = {
+    "/": ("board.html", "text/html; charset=utf-8"),
+    "/board.css": ("board.css", "text/css; charset=utf-8"),
+    "/board.js": ("board.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_SHOWN: Final = 50
+"""So many sources that are not well are named at most."""
+
+
+def page_view(board: Board) -> dict[str, Any]:
+    """Return what the page shows of a board, as a value that JSON can carry: times are epoch milliseconds.
+
+    It names sources only where they are not well, so that it stays small with thousands of partitions.
+    """
+    bad = [row for topic in board.topics() for row in topic.sources() if row.verdict is not Health.OK]
+    return {
+        "now": board.now,
+        "status": STATUSES[board.exit_status],
+        "answered": board.answered,
+        "topics": [_topic(board, stage, topic) for stage in board.stages for topic in stage.topics],
+        "sources": [_source(row, board.now) for row in bad[:_SHOWN]],
+        "more": max(0, len(bad) - _SHOWN),
+        "paths": {topic.topic: _path(board, topic.topic) for topic in board.topics()},
+        "notes": [*(f"{name}: {reason}" for name, reason in board.unread), *board.notes],
+    }
+
+
+def _topic(board: Board, stage: Stage, topic: TopicView) -> dict[str, Any]:
+    return {
+        "stage": stage.name,
+        "topic": topic.topic,
+        "watermark": topic.watermark,
+        "state": topic.state,
+        "verdict": topic.verdict,
+        "wall": topic.lags.wall,
+        "local": topic.lags.local,
+        "global": topic.lags.root,
+        "held by": held_by(board, topic),
+        "since": topic.since,
+    }
+
+
+def _source(row: SourceView, now: int) -> dict[str, Any]:
+    return {"place": place(row), "verdict": row.verdict, "state": row.state, "reason": reason_of(row, now)}
+
+
+def _path(board: Board, topic: str) -> dict[str, Any]:
+    """Return the way from a topic to what holds it."""
+    answer = trace(board, topic)
+    steps = [
+        {
+            "topic": step.topic,
+            "source": None if step.held_by is None else place(step.held_by),
+            "verdict": None if step.held_by is None else step.held_by.verdict,
+            "watermark": None if step.held_by is None else step.held_by.watermark,
+            "more": step.more,
+            "unread": step.unread,
+        }
+        for step in answer.steps
+    ]
+    cause = None if answer.cause is None else f"{place(answer.cause)}: {reason_of(answer.cause, board.now)}"
+    return {"steps": steps, "cause": cause, "advice": answer.advice}
+
+
+class BoardPage(Closing):
+    """Serve a page that shows a board; `show` gives it a new one.
+
+    Args:
+        port: of the loopback address; 0: a free one.
+
+    Raises:
+        UsageError: where the port is taken.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._timeline = Timeline()
+        self._view: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        page = self
+
+        class Handler(_Handler):
+            answer = staticmethod(page._answer)
+
+        try:
+            self._server = ThreadingHTTPServer((_HOST, port), Handler)
+        except OSError as error:
+            raise UsageError(reason=f"the page cannot be served on port {port}: {error}; choose another") from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name="floodmark-board-page")
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where a browser on this machine finds it."""
+        return f"http://{_HOST}:{self._server.server_port}/"
+
+    def show(self, board: Board) -> None:
+        """Show this board from now on."""
+        view = page_view(board)
+        with self._lock:
+            self._view = view
+            self._timeline.add(board)
+
+    def _answer(self, after: int) -> bytes:
+        with self._lock:
+            return dumps({**self._view, "lines": self._timeline.after(after)}).encode()
+
+    @override
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answer GET and HEAD of four paths, and nothing else."""
+
+    server_version = "floodmark"
+    sys_version = ""
+    answer: Callable[[int], bytes]
+
+    def do_GET(self) -> None:
+        """Send a file of the page, or the board."""
+        # A page from elsewhere may not read it under a name of its own that points to this machine.
+        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in {_HOST, "localhost"}:
+            self.send_error(HTTPStatus.FORBIDDEN)
+            return
+        asked = urlsplit(self.path)
+        if asked.path == "/board.json":
+            after = parse_qs(asked.query).get("after", ["0"])[0]
+            self._send(self.answer(int(after) if after.isascii() and after.isdigit() else 0), "application/json")
+        elif asked.path in _FILES:
+            name, kind = _FILES[asked.path]
+            self._send(files("floodmark.producers.cli").joinpath(name).read_bytes(), kind)
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    do_HEAD = do_GET  # noqa: N815  # the same
+
+    def _send(self, body: bytes, kind: str) -> None:
+        self.send_response(HTTPStatus.OK)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Write no line for each request."""

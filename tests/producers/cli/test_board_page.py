@@ -1,0 +1,194 @@
+"""The board in a real browser: it names a source that is paused, lets it go, and asks nobody else for anything."""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.timeline import KEPT, Timeline
+from floodmark.producers.cli.board_page import BoardPage, page_view
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import Mark
+from floodmark.schemas.errors import UsageError
+from support.harness import until
+from support.marked_chain import MarkedChain
+
+COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main"]
+REQUIRED = os.environ.get("FLOODMARK_REQUIRE_BROWSER") == "1"
+DRIVER = shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(not (DRIVER or REQUIRED), reason="needs chromedriver and chromium")
+PHONE, DESK = (390, 844), (1280, 1000)
+
+
+def fold(topic="clicks", sources=1, until_=3):
+    found = Fold([topic])
+    for source in range(sources):
+        for number in range(until_):
+            found.take(Mark(topic, 0, number, number * 1_000, mark(f"s{source}", number, sequence=number)))
+    return found
+
+
+def test_a_timeline_forgets_and_stays_small():
+    timeline, board = Timeline(), fold()
+    minutes = KEPT // timedelta(minutes=1)
+    for tenth in range(2 * minutes * 600):
+        timeline.add(board.board(now=tenth * 100)) if tenth % 5 == 0 else None
+    points = timeline.after(0)["clicks"]
+    assert len(points) <= 901
+    assert points[0][0] >= points[-1][0] - KEPT // timedelta(milliseconds=1)
+    assert timeline.after(points[-2][0])["clicks"] == points[-1:]
+
+
+def test_a_page_of_a_thousand_sources_names_the_worst_and_stays_small():
+    shown = page_view(fold(sources=1_000).board(now=3_600_000))
+    assert len(shown["sources"]) + shown["more"] == 1_000
+    assert len(json.dumps(shown)) < 20_000
+
+
+@pytest.fixture
+def page():
+    with BoardPage(0) as served:
+        served.show(fold().board(now=3_000))
+        yield served
+
+
+def ask(page, path, method="GET", **headers):
+    port = int(page.url.rstrip("/").rpartition(":")[2])
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+@pytest.mark.parametrize("path", ["/", "/board.css", "/board.js"])
+def test_the_page_asks_nothing_of_anybody_else(page, path):
+    answer, body = ask(page, path)
+    assert answer.status == 200
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    addresses = set(re.findall(rb"https?://[^\"' ]+", body)) - {b"http://www.w3.org/2000/svg"}
+    assert not addresses
+
+
+def test_the_board_is_json_with_what_is_new(page):
+    view = json.loads(ask(page, "/board.json")[1])
+    assert [topic["topic"] for topic in view["topics"]] == ["clicks"]
+    assert view["lines"] == {"clicks": [[3_000, 2]]}
+    for after in ("3000", "x", "-1", "\u0663"):
+        answer, body = ask(page, f"/board.json?after={after.encode().hex() if not after.isascii() else after}")
+        assert answer.status == 200
+        assert json.loads(body)["now"] == 3_000
+
+
+@pytest.mark.parametrize("host", ["elsewhere.example", "elsewhere.example:8417", "127.0.0.1.example", ""])
+def test_a_page_from_elsewhere_cannot_read_it(page, host):
+    assert ask(page, "/board.json", Host=host)[0].status == 403
+
+
+@pytest.mark.parametrize("path", ["/../board.py", "/board.py", "/x", "/board.json/"])
+def test_it_serves_its_own_files_and_no_other(page, path):
+    assert ask(page, path)[0].status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_nothing_can_be_written(page, method):
+    assert ask(page, "/board.json", method)[0].status == 501
+
+
+def test_a_port_that_is_taken_is_an_error(page):
+    with pytest.raises(UsageError, match="choose another"):
+        BoardPage(int(page.url.rstrip("/").rpartition(":")[2]))
+
+
+def test_it_is_either_printed_or_served():
+    line = [*COMMAND, "board", "x", "--serve", "--once", "--bootstrap-servers", "127.0.0.1:1"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "choose one" in done.stderr
+
+
+@contextmanager
+def browser(size):
+    from selenium import webdriver  # noqa: PLC0415  # of the tests that need a browser
+    from selenium.webdriver.chrome.service import Service  # noqa: PLC0415  # the same
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument("--window-size={},{}".format(*size))
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@contextmanager
+def served(kafka, topic):
+    line = [*COMMAND, "board", topic, "--serve", "--port", "0", "--interval", "0.2"]
+    line += ["--bootstrap-servers", kafka.bootstrap_servers]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            said = ""
+            while "http" not in said:
+                said = running.stderr.readline()
+                assert said or running.poll() is None, "it has ended"
+            yield re.search(r"http://\S+/", said)[0]
+        finally:
+            running.terminate()
+            errors = running.stderr.read()
+    assert (running.returncode, errors) == (0, "")
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+@needs_browser
+def test_the_page_names_a_paused_source_and_forgets_it_when_it_goes_on(kafka, topic, tmp_path):
+    first, second, third = topic(2), topic(1), topic(1)
+    with (
+        MarkedChain(kafka.config, first, second, third) as chain,
+        served(kafka, third) as url,
+        browser(DESK) as driver,
+    ):
+        driver.get(url)
+
+        def text(name):
+            return driver.execute_script("return document.getElementById(arguments[0]).textContent", name)
+
+        def is_well():
+            return text("status") == "all is well"
+
+        until(is_well, "a page on which all is well", 60)
+        assert text("chosen") == third
+        assert text("cause") == ""
+        lines = driver.execute_script("return document.querySelectorAll('#watermarks path:not(.clock)').length")
+        assert lines == 3
+        chain.paused.add("web-2")
+        until(lambda: "web-2" in text("cause"), "the stall", 60)
+        assert text("status") == "stuck or failing"
+        assert first in text("cause")
+        assert text("advice")
+        driver.save_screenshot(str(tmp_path / "stuck.png"))
+        button = driver.execute_script("return document.querySelectorAll('th button')[3]")
+        for order in ("ascending", "descending"):
+            driver.execute_script("arguments[0].click()", button)
+            script = "return document.querySelectorAll('th')[3].getAttribute('aria-sort')"
+            assert driver.execute_script(script) == order
+            button = driver.execute_script("return document.querySelectorAll('th button')[3]")
+        chain.paused.clear()
+        until(is_well, "that it is forgotten", 60)
+        driver.set_window_size(*PHONE)
+        width = driver.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+        assert width[0] <= width[1], "nothing is cut off on a phone"
+        driver.save_screenshot(str(tmp_path / "phone.png"))
+        errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+        assert errors == []
