@@ -13,6 +13,7 @@ from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
+from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -129,6 +130,13 @@ class Job:
             fenced=counts.get("fenced", 0) + counts.get("retired", 0),
             watermark_delay_seconds=delay(time.time_ns() // 1_000_000, self.watermark),
         )
+
+    def backlog(self) -> Backlog | None:
+        """Return how much is still to be read, and how long that takes at the pace of the last batches.
+
+        As text it is a bar: ``print(job.backlog())``.  ``None``: no batch has told.
+        """
+        return backlog_of(self.query.recentProgress)
 
     def holders(self) -> list[Hold]:
         """Return who holds the watermark where it is, and since when."""

@@ -4,6 +4,7 @@ import re
 import threading
 
 import pytest
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.errors import JobFailedError
 from floodmark.spark_jobs import write
 from support.counting import counted, fails, read_events, windowed
@@ -50,6 +51,27 @@ def test_a_job_is_asked_as_a_streaming_query_is(kafka, topic, read, checkpoint):
     assert again.runId != job.runId
     assert again.recentProgress == [], "progress is that of one start"
     again.stop()
+
+
+def test_a_job_says_how_much_it_has_still_to_read(kafka, topic, read, checkpoint):
+    given, out, seen = topic(2), topic(1), []
+    Stream.seeded(5, sources=1).produce(kafka.config, given)
+    job = counted(windowed(read(given, max_offsets_per_trigger=60)), out, checkpoint)
+
+    def at_the_end():
+        found = job.backlog()
+        if found is not None and found not in seen:
+            seen.append(found)
+        return fails(job) or not job.isActive or (found is not None and not found.unread)
+
+    until(at_the_end, "the end of the topic", _LIMIT)
+    job.awaitTermination(_LIMIT)
+    assert len(seen) > 1, "it was seen on its way"
+    unread = [backlog.unread for backlog in seen]
+    assert unread == sorted(unread, reverse=True)
+    assert unread[-1] == 0
+    records = sum(end_offsets(kafka.config, given).values())
+    assert {backlog.read + backlog.unread for backlog in seen} == {records}
 
 
 def test_recent_progress_is_bounded_as_spark_bounds_its_own(spark, kafka, topic, read, checkpoint):

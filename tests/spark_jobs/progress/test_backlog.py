@@ -1,0 +1,50 @@
+from datetime import UTC, datetime, timedelta
+
+from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def batch(number, end, latest, rows=1_000, seconds=2):
+    """A batch as Spark tells of it, two seconds after the one before."""
+    return {
+        "timestamp": (BEGAN + timedelta(seconds=2 * number)).isoformat().replace("+00:00", "Z"),
+        "numInputRows": rows,
+        "durationMs": {"triggerExecution": seconds * 1000},
+        "sources": [
+            {"endOffset": f'{{"in": {{"0": {end}, "1": 10}}}}', "latestOffset": f'{{"in": {{"0": {latest}, "1": 10}}}}'}
+        ],
+    }
+
+
+def test_it_is_the_way_to_the_ends_at_the_pace_of_the_last_batches():
+    found = backlog_of([batch(n, end=1_000 * (n + 1), latest=10_000 + 200 * n) for n in range(3)])
+    assert found == Backlog(unread=7_400, read=3_000, read_rate=500, arrival_rate=100)
+    assert found.seconds == 18.5
+
+
+def test_a_job_that_is_slower_than_its_input_has_no_end():
+    found = backlog_of([batch(n, end=1_000 * (n + 1), latest=10_000 + 2_000 * n) for n in range(3)])
+    assert found.seconds is None
+    assert "further behind" in str(found)
+
+
+def test_all_is_read():
+    found = backlog_of([batch(0, end=1_000, latest=1_000)])
+    assert (found.unread, found.seconds) == (0, 0)
+    assert "] 100 %" in str(found)
+
+
+def test_batches_without_rows_do_not_slow_it_down():
+    batches = [batch(0, 1_000, 5_000), batch(1, 1_000, 5_000, rows=0, seconds=60), batch(2, 2_000, 5_000)]
+    assert backlog_of(batches).read_rate == 500
+
+
+def test_a_topic_that_is_made_anew_does_not_turn_time_back():
+    found = backlog_of([batch(0, end=1_000, latest=5_000), batch(1, end=0, latest=10)])
+    assert (found.unread, found.arrival_rate) == (10, 0)
+
+
+def test_without_a_batch_it_is_unknown():
+    assert backlog_of([]) is None
+    assert backlog_of([{**batch(0, 1, 1), "sources": [{"endOffset": None, "latestOffset": None}]}]) is None
