@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Final
 
-_TUNED: Final = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "8388608"}
+_TUNED: Final = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": "8388608",
+    # At the end of a transaction the client asks for what is behind it before Spark asks for its last offset; the broker
+    # keeps the first question for so long, by default half a second, and a client has one at a time.
+    "kafka.fetch.max.wait.ms": "10",
+}
 _MOST_AHEAD: Final = 20_000
 _SHARE: Final = 10
 _LEAST_LIMIT: Final = 10_000
@@ -16,8 +22,8 @@ def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Map
     >>> options = source_options("k:9092", ("a", "b"), {"startingoffsets": "latest", "kafka.max.poll.records": "7"})
     >>> options["subscribe"], options["startingoffsets"], "startingOffsets" in options
     ('a,b', 'latest', False)
-    >>> options["kafka.max.poll.records"]
-    '7'
+    >>> options["kafka.max.poll.records"], options["kafka.fetch.max.wait.ms"]
+    ('7', '10')
     """
     defaults = {
         **_TUNED,
