@@ -37,6 +37,7 @@ class _Starts:
     kafka: EmbeddedKafka
     directory: Path
     source: WatermarkedProducer
+    full_cache: Path
     plain_cache: Path
     times: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     _number: int = 0
@@ -50,9 +51,7 @@ class _Starts:
         self.source.advance(times[-1])
         self.source.flush()
         options = {"source": "in", "topic": "windows", "checkpoint": checkpoint, "stage": "first", "lookahead": "yes"}
-        ours = os.environ.get("FLOODMARK_CACHE")
-        if kind == "plain":
-            os.environ["FLOODMARK_CACHE"] = str(self.plain_cache)
+        os.environ["FLOODMARK_CACHE"] = str(self.plain_cache if kind == "plain" else self.full_cache)
         began = time.monotonic()
         job = Child(
             f"{kind}-{self._number}",
@@ -60,7 +59,6 @@ class _Starts:
             {"bootstrap-servers": self.kafka.bootstrap_servers, **options},
             self.directory,
         )
-        os.environ.pop("FLOODMARK_CACHE") if ours is None else os.environ.update(FLOODMARK_CACHE=ours)
         until(lambda: any("started" in line for line in job.lines()), "the query", 180)
         ready = time.monotonic()
         until(lambda: any("batch" in json.loads(line) for line in job.lines()), "a batch", 180)
@@ -90,7 +88,7 @@ def main(
         directory = Path(place)
         create_topics(kafka.config, {"in": 3, "windows": 2})
         with WatermarkedProducer(kafka.config, topic="in", source="a", strategy=explicit()) as source:
-            starts = _Starts(kafka, directory, source, _without_archive(directory / "cache"))
+            starts = _Starts(kafka, directory, source, cache(), _without_archive(directory / "cache"))
             starts.start("new", directory / "state-warm")
             starts.times["new"].clear()
             for number in range(rounds):
