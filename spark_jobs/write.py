@@ -111,7 +111,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     stream = stream.queryName(f"{name}-{next(_starts)}").foreachBatch(handler)
     if trigger:
         stream = stream.trigger(**trigger)
-    settle(snapshots, options.windows_close)
+    settle(specs, snapshots, settings)
     snapshots.checkpoint.plan_empty_batch()
     query = plain.start(stream)
     try:

@@ -13,7 +13,7 @@ from floodmark.spark_jobs.batch.rebuild import rebuild
 from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.unread import refuse_unread
-from floodmark.spark_jobs.internals.checkpoint import Committed
+from floodmark.spark_jobs.internals.checkpoint import Checkpoint, Committed
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
 from floodmark.spark_jobs.reading.source import SourceSpec
@@ -58,15 +58,16 @@ def resume(
     return progress
 
 
-def settle(snapshots: Snapshots, windows_close: WindowsClose) -> None:
+def settle(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings) -> None:
     """Take a watermark out of Spark's log that was set ahead of what has been read, before the query starts.
 
     It stays only where the next batch is planned and reads all that it rests on: that batch may have been written.
     Otherwise the job goes on with what it had read, whatever became of the topics and its settings since.
 
     Args:
-        snapshots: of the job's checkpoint.
-        windows_close: as the job has it.
+        specs: what the job reads.
+        snapshots: of its checkpoint.
+        settings: of the job.
     """
     checkpoint = snapshots.checkpoint
     last = checkpoint.last_committed
@@ -75,9 +76,26 @@ def settle(snapshots: Snapshots, windows_close: WindowsClose) -> None:
     try:
         progress = snapshots.load(last)
     except SnapshotError:
-        return  # `resume` says it, or works it out again
+        if settings.rebuild:
+            _settle_unknown(specs, checkpoint, settings, last)
+        return  # else `resume` says it
     if progress.ahead is not None and progress.settle(checkpoint.planned_end(last + 1)):
-        _withdraw(snapshots, last, progress, windows_close)
+        _withdraw(snapshots, last, progress, settings.windows_close)
+
+
+def _settle_unknown(specs: Sequence[SourceSpec], checkpoint: Checkpoint, settings: Settings, last: int) -> None:
+    """Do so where the snapshot is lost, and what the watermark rests on with it.
+
+    It may be as high as the marks say that have been read, or that the next batch is planned to read.  Where these say
+    less than the last batch ran with, Kafka has deleted some of them, and they cannot tell.
+    """
+    offsets = checkpoint.planned_end(last + 1) or checkpoint.planned_end(last)
+    if offsets is None or any(spec.percentile is not None for spec in specs):
+        return
+    read = rebuild(_configs(specs), offsets, _shifts(specs)).watermark
+    allowed = 0 if read is None else spark_watermark(read, settings.windows_close)
+    if allowed >= checkpoint.planned_watermark(last):
+        checkpoint.lower_watermark(last, allowed)
 
 
 def retract(snapshots: Snapshots, last: int, windows_close: WindowsClose) -> None:
@@ -100,8 +118,7 @@ def _withdraw(snapshots: Snapshots, last: int, progress: Progress, windows_close
 
 
 def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed) -> Progress:
-    shifts = {topic: spec.shift for spec in specs for topic in spec.topics}
-    progress = rebuild(_configs(specs), last.offsets, shifts)
+    progress = rebuild(_configs(specs), last.offsets, _shifts(specs))
     progress.rebuilt(
         from_spark_watermark(last.watermark, settings.windows_close),
         stateful=snapshots.checkpoint.is_stateful,
@@ -113,6 +130,11 @@ def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settin
 def _configs(specs: Sequence[SourceSpec]) -> dict[str, dict[str, object]]:
     """Return each topic that is read, and the confluent-kafka settings to read it with."""
     return {topic: config for spec in specs for config in [spec.connection.config()] for topic in spec.topics}
+
+
+def _shifts(specs: Sequence[SourceSpec]) -> dict[str, int]:
+    """Return how far the event times of each topic may lie before those that its marks speak of, milliseconds."""
+    return {topic: spec.shift for spec in specs for topic in spec.topics}
 
 
 def _partial(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:

@@ -113,6 +113,16 @@ class Checkpoint:
         with reaching("the log of planned batches"):
             return None if plan is None else _ends(plan)
 
+    def planned_watermark(self, batch_id: int) -> int:
+        """Return the watermark that a planned batch runs with, as Spark counts it, epoch milliseconds; 0: none is set.
+
+        Raises:
+            UnsupportedSparkError: where Spark has written the plan in a way that is not known.
+        """
+        plan = self.files.read(f"{_PLANNED}/{batch_id}")
+        with reaching("the log of planned batches"):
+            return 0 if plan is None else int(_metadata(plan)["batchWatermarkMs"])
+
     def lower_watermark(self, batch_id: int, watermark: int) -> None:
         """Let the batch behind a committed one run with no more than some watermark.
 

@@ -188,9 +188,13 @@ def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypa
     assert run.job.counts["late"] == 0
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("planned", [pytest.param(False, marks=pytest.mark.every_spark), True])
-def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(live, monkeypatch, checkpoint, planned):
-    """It stands in Spark's commit; the batch that would use it is not planned, or is planned and reads it all."""
+def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(live, monkeypatch, checkpoint, planned, lost):
+    """It stands in Spark's commit; the batch that would use it is not planned, or is planned and reads it all.
+
+    Where the snapshot is lost, and with it what that rests on, the topics tell.
+    """
     foreseen, look = Event(), Lookahead.look
 
     def then_stop(self, *arguments):
@@ -218,8 +222,10 @@ def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(live, monkeyp
     if not planned:  # as if it was killed before that
         plan.unlink()
         plan.with_name(f".{plan.name}.crc").unlink()
+    for snapshot in (place / "floodmark").glob("[0-9]*.json") if lost else ():
+        snapshot.unlink()
     before = len(run.batches)
-    job = run.start(limit=3)
+    job = run.start(limit=3, rebuild=lost)
     run.write_rest()
     job.awaitTermination(_LIMIT)
     assert run.batches[before].batch_watermark == (111_000 if planned else 100_000)
