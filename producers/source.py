@@ -9,7 +9,7 @@ from typing import Self
 from confluent_kafka import Producer
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.metrics import Metrics, delay
+from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.outbox import Outbox
 from floodmark.producers.partition_watch import PartitionWatch
 from floodmark.producers.predecessors import Predecessors, last_marks
@@ -18,7 +18,7 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import BrokerUnavailableError, EndedError, UnknownTopicError
-from floodmark.schemas.records import Membership, check_membership
+from floodmark.schemas.records import Membership, Status, check_membership
 from floodmark.schemas.timestamps import are_seconds, event_time_of, to_datetime
 
 _log = logging.getLogger(__name__)
@@ -251,13 +251,18 @@ class Source:
 
     def metrics(self) -> Metrics:
         """Return what is measured of this source."""
-        oldest = self._emitter.oldest_arrival()
+        emitter = self._emitter
+        oldest, watermark = emitter.oldest_arrival(), emitter.watermark
         return Metrics(
             "source",
-            self._emitter.identity.source,
-            records=self._emitter.records,
-            late_events=self._emitter.late,
-            failed=self._emitter.failed,
-            watermark_delay_seconds=delay(self._clock.wall(), self._emitter.watermark),
+            emitter.identity.source,
+            records=emitter.records,
+            late_events=emitter.late,
+            failed=emitter.failed,
+            watermark_delay_seconds=delay(self._clock.wall(), watermark),
             processing_time_delay_seconds=0.0 if oldest is None else (self._clock.steady() - oldest) / 1000,
+            topic=self.topic,
+            watermark=watermark,
+            state=state_of(watermark, idle=emitter.status is Status.IDLE, ended=emitter.ended),
+            epoch=emitter.identity.epoch,
         )

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from floodmark.schemas.combined import ENDED, least
+from floodmark.schemas.combined import ENDED, IDLE, least
 from floodmark.schemas.holds import Hold, name_holders
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.snapshots import require_format, restoring
@@ -73,6 +73,7 @@ class Tracker:
     def __init__(self, topics: Collection[str]) -> None:
         self._topics = {topic: TopicState() for topic in sorted(topics)}
         self._watermark: int | None = None
+        self._idle = False
         self.counts: Counter[str] = Counter()
         """How many records met which `Verdict` (by its value), and ``sequence_gaps``, ``membership_conflicts``."""
 
@@ -90,6 +91,11 @@ class Tracker:
     def ended(self) -> bool:
         """Whether all input has ended."""
         return self._watermark == END_OF_TIME
+
+    @property
+    def idle(self) -> bool:
+        """Whether, as of the last `advance`, some sources were idle and none active: then the watermark holds."""
+        return self._idle
 
     def apply(self, record: WatermarkRecord, *, topic: str, partition: int, log_time: int) -> Verdict:
         """Apply one mark.
@@ -135,6 +141,7 @@ class Tracker:
         if not self._topics:
             return None
         combined = least(topic.combine() for topic in self._topics.values())
+        self._idle = combined == IDLE
         watermark = END_OF_TIME if combined == ENDED else combined.watermark
         if watermark is None or (self._watermark is not None and watermark <= self._watermark):
             return None
@@ -177,6 +184,9 @@ class Tracker:
             tracker._watermark = snapshot["watermark"]
             tracker.counts.update(snapshot["counts"])
             tracker._topics = {name: TopicState.of(stored) for name, stored in sorted(snapshot["topics"].items())}
+            tracker._idle = (
+                bool(tracker._topics) and least(topic.combine() for topic in tracker._topics.values()) == IDLE
+            )
         return tracker
 
 

@@ -3,11 +3,11 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from floodmark.producers.clients.metrics import Metrics, delay
+from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
 from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.tracker import Hold
@@ -39,6 +39,13 @@ def cause(text: str) -> str:
             return last[0][:_SHOWN]
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\t")]
     return (" ".join(line for line in lines if "Exception" in line) or text)[:_SHOWN]
+
+
+def _measured(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counters of `Metrics`."""
+    same = ("records", "unreadable", "missing_event_time", "out_of_range", "unreadable_marks", "lost", "surplus")
+    fenced = counts.get("fenced", 0) + counts.get("retired", 0)
+    return {name: counts.get(name, 0) for name in same} | {"late_events": counts.get("late", 0), "fenced": fenced}
 
 
 class Job:
@@ -118,17 +125,17 @@ class Job:
 
     def metrics(self) -> Metrics:
         """Return what is measured of this job since its checkpoint began."""
-        counts = self.counts
+        now, watermark = time.time_ns() // 1_000_000, self.watermark
         return Metrics(
             "job",
             self.name,
-            records=counts["records"],
-            late_events=counts["late"],
-            unreadable=counts["unreadable"] + counts["missing_event_time"] + counts["unreadable_marks"],
-            lost=counts["lost"],
-            surplus=counts["surplus"],
-            fenced=counts.get("fenced", 0) + counts.get("retired", 0),
-            watermark_delay_seconds=delay(time.time_ns() // 1_000_000, self.watermark),
+            **_measured(self.counts),
+            watermark_delay_seconds=delay(now, watermark),
+            topic=self._handler.identity.output,
+            watermark=watermark,
+            state=state_of(watermark, idle=self._progress.idle, ended=self.ended),
+            epoch=self._progress.epoch,
+            before=_measured(self._handler.counted_before),
         )
 
     def backlog(self) -> Backlog | None:

@@ -203,12 +203,14 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
 
             def progress(injector: Injector) -> None:
                 if exporter is not None:
-                    exporter.update(injector.metrics())
+                    exporter.update(injector.metrics(), injector.holders())
                 if json:
                     watermarks = {"watermarks": injector.watermarks, "watermark_utc": reached(injector)}
                     typer.echo(dumps({**injector.counts, **injector.outcomes, **watermarks}))
                 status.update(escape(injection_line(injector)))
 
+            if exporter is not None:
+                exporter.update(injector.metrics(), injector.holders())  # counters are seen to begin at 0
             injector.run(until_end=until_end, progress=progress, stop=stop)
             if end and not stop():
                 injector.end()

@@ -1,14 +1,67 @@
 """Metrics for Prometheus: needs the extra ``floodmark[metrics]``, and opens a port where it serves them itself."""
 
 import math
-from typing import Any
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
 
-from floodmark.producers.clients.metrics import MEANINGS, Metrics
+from floodmark.producers.clients.exported import ALL, HELD, HOLDERS, METRICS, STATE, UPDATED, Exported, labels_of
+from floodmark.producers.clients.metrics import STATES, Metrics
 from floodmark.schemas.errors import UsageError
+from floodmark.schemas.holds import Hold
+
+_MOST: Final = 20
+"""So many holders are shown: each is a time series."""
+
+Sample = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What one instance has last reported."""
+
+    metrics: Metrics
+    counted: dict[str, int]
+    holders: Sequence[Hold] | None
+    at: float
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        return self.metrics.kind, self.metrics.name, self.metrics.topic or ""
+
+    def samples(self, metric: Exported) -> Iterator[Sample]:
+        """Yield the values of one metric, each with those of its labels; none where it is unknown."""
+        if metric is STATE:
+            yield from (((*self.labels, state), float(self.metrics.state == state)) for state in STATES)
+        elif metric is UPDATED:
+            yield self.labels, self.at
+        elif metric is HOLDERS:
+            if self.holders is not None:
+                yield self.labels, len(self.holders)
+        elif metric is HELD:
+            yield from self._held()
+        else:
+            for field, label in metric.fields.items():
+                value = self.counted.get(field) if metric.type == "counter" else getattr(self.metrics, field)
+                if value is not None:
+                    yield (*self.labels, label) if metric.label else self.labels, value * metric.scale
+
+    def _held(self) -> Iterator[Sample]:
+        found: dict[tuple[str, ...], float] = {}  # a place may hold for two reasons
+        for hold in islice(self.holders or (), _MOST):
+            place = hold.holder
+            state = "unknown" if hold.watermark is None else "idle" if place.partition is None else "active"
+            partition = "" if place.partition is None else str(place.partition)
+            since = math.nan if hold.since is None else hold.since / 1_000
+            found.setdefault((*self.labels, place.topic, partition, place.source or "", state), since)
+        yield from found.items()
 
 
 class PrometheusExporter:
-    """Gauges named ``floodmark_<metric>`` with the labels ``kind`` and ``name``.
+    """A collector of prometheus-client: the metrics of `exported`, of every instance that has reported.
 
     Args:
         registry: of prometheus-client; default: its global one.
@@ -18,22 +71,73 @@ class PrometheusExporter:
     """
 
     def __init__(self, registry: Any = None) -> None:  # noqa: ANN401  # of an extra
-        try:
-            from prometheus_client import REGISTRY, Gauge  # noqa: PLC0415  # an extra
-        except ImportError as error:
-            raise UsageError(reason="metrics need prometheus-client: pip install 'floodmark[metrics]'") from error
-        self.registry = registry or REGISTRY
-        self._gauges = {
-            name: Gauge(f"floodmark_{name}", meaning, ["kind", "name"], registry=self.registry)
-            for name, meaning in MEANINGS.items()
-        }
+        self._types = _types()
+        from prometheus_client import REGISTRY  # noqa: PLC0415  # an extra
 
-    def update(self, metrics: Metrics) -> None:
-        """Show new values; NaN where one is unknown."""
-        values = metrics.as_dict()
-        for name, gauge in self._gauges.items():
-            value = math.nan if values[name] is None else values[name]
-            gauge.labels(kind=metrics.kind, name=metrics.name).set(value)
+        self._shown: dict[tuple[str, str, str], _Shown] = {}
+        self._lock = threading.Lock()
+        self.registry = registry or REGISTRY
+        self.registry.register(self)
+
+    def update(self, metrics: Metrics, holders: Iterable[Hold] | None = None) -> None:
+        """Show new values.
+
+        A counter begins at 0 with each epoch of an instance, and never goes back in it.  An older epoch is ignored.
+
+        Args:
+            metrics: of a source, an injector or a job.
+            holders: what holds its watermark, as `Job.holders` says; ``None``: not known.
+        """
+        counted = {
+            field: max(0, value - metrics.before.get(field, 0))
+            for metric in METRICS
+            if metric.type == "counter"
+            for field in metric.fields
+            if (value := getattr(metrics, field)) is not None
+        }
+        new = _Shown(metrics, counted, None if holders is None else tuple(holders), time.time())
+        with self._lock:
+            old = self._shown.get(new.labels)
+            if old is not None and old.metrics.epoch == metrics.epoch:
+                counted.update({field: max(value, counted.get(field, 0)) for field, value in old.counted.items()})
+            if old is None or old.metrics.epoch <= metrics.epoch:
+                self._shown[new.labels] = new
+
+    def forget(self, metrics: Metrics) -> None:
+        """Show an instance no longer: it was stopped on purpose, and nobody should be called."""
+        with self._lock:
+            self._shown.pop((metrics.kind, metrics.name, metrics.topic or ""), None)
+
+    def _family(self, metric: Exported) -> Any:  # noqa: ANN401  # of an extra
+        return self._types[metric.type](metric.name, metric.meaning, labels=labels_of(metric))
+
+    def describe(self) -> Iterable[Any]:
+        """Return the metrics without values, by which a registry refuses two of one name."""
+        return [self._family(metric) for metric in ALL]
+
+    def collect(self) -> Iterable[Any]:
+        """Return the metrics, as a registry asks for them at each scrape."""
+        with self._lock:
+            shown = list(self._shown.values())
+        for metric in ALL:
+            family = self._family(metric)
+            for instance in shown:
+                for labels, value in instance.samples(metric):
+                    family.add_metric(labels, value)
+            yield family
+
+
+def _types() -> dict[str, Any]:
+    """Return the class of each type of metric.
+
+    Raises:
+        UsageError: where prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise UsageError(reason="metrics need prometheus-client: pip install 'floodmark[metrics]'") from error
+    return {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
 def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra
@@ -52,5 +156,6 @@ def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noq
     try:
         start_http_server(port, addr="127.0.0.1", registry=exporter.registry)
     except OSError as error:
+        exporter.registry.unregister(exporter)
         raise UsageError(reason=f"metrics cannot be served on port {port}: {error}; choose another") from error
     return exporter

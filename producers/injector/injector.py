@@ -31,6 +31,7 @@ from floodmark.producers.injector.input_topic import InputTopic, sizes_of
 from floodmark.producers.injector.preview import Preview, look_ahead
 from floodmark.producers.injector.tracks import Track, Tracks
 from floodmark.schemas.errors import InjectorError
+from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
@@ -282,7 +283,11 @@ class Injector(Closing):
 
     def metrics(self) -> Metrics:
         """Return what is measured, since the injection began."""
-        return self._tracks.metrics(self.counts["records"], self._now())
+        return self._tracks.metrics(self.counts["records"], self._now(), self._epoch)
+
+    def holders(self) -> list[Hold]:
+        """Return which partitions of the input hold the watermark."""
+        return self._tracks.holders()
 
     def close(self) -> None:
         """Let go of the clients; what is not committed is given up, and done again by the next instance."""

@@ -8,13 +8,15 @@ from datetime import timedelta
 from typing import Final
 
 from floodmark.producers.clients.admin import Config, begin_offsets
-from floodmark.producers.clients.metrics import Metrics, delay
+from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.producers.injector.injected import states_of
 from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import InjectorError
+from floodmark.schemas.holds import Hold
+from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
 
 OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
@@ -74,6 +76,7 @@ class Tracks(dict[int, Track]):
             track = self.add(number, begin, used=number < used)
             if number in states:
                 self._take_up(number, track, states[number], begin)
+        self._before = self.outcomes
 
     def _take_up(self, number: int, track: Track, state: InjectorState, begin: int) -> None:
         """Go on where the last committed transaction ended."""
@@ -135,6 +138,14 @@ class Tracks(dict[int, Track]):
         """What each partition promises."""
         return {number: track.input.watermark for number, track in self.items()}
 
+    def holders(self) -> list[Hold]:
+        """Name the partitions of the input that hold the watermark: all that promise nothing, else the lowest."""
+        watermarks = {number: track.input.watermark for number, track in self.used.items()}
+        low = lowest(watermarks.values())
+        reason = "has told no event time yet" if low is None else "lowest watermark"
+        topic = self._injection.source_topic
+        return [Hold(Holder(topic, number), low, reason) for number, at in watermarks.items() if at == low]
+
     @property
     def outcomes(self) -> Counter[str]:
         """What became of the records, over all partitions and since the injection began."""
@@ -143,24 +154,38 @@ class Tracks(dict[int, Track]):
             total.update(track.input.outcomes)
         return total
 
-    def metrics(self, records: int, now: int) -> Metrics:
-        """Return what is measured, since the injection began.
+    def metrics(self, records: int, now: int, epoch: int) -> Metrics:
+        """Return what is measured, since the injection began; ``records`` since this instance did.
 
         Args:
             records: how many this instance has read.
             now: wall clock, epoch milliseconds.
+            epoch: of this instance.
         """
-        outcomes = self.outcomes
+        watermark = lowest(self.watermarks.values())
         return Metrics(
             "injector",
             self._injection.source,
             records=records,
-            late_events=outcomes[Outcome.LATE_ADJUSTED] + outcomes[Outcome.LATE_DROPPED] + outcomes["late"],
-            early_events=outcomes[Outcome.EARLY_DROPPED],
-            out_of_order_events=outcomes[Outcome.OUT_OF_ORDER_ADJUSTED] + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
-            unreadable=outcomes["unreadable"] + outcomes["reserved"],
-            dropped=outcomes[Outcome.EARLY_DROPPED]
-            + outcomes[Outcome.LATE_DROPPED]
-            + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
-            watermark_delay_seconds=delay(now, lowest(self.watermarks.values())),
+            **_measured(self.outcomes),
+            watermark_delay_seconds=delay(now, watermark),
+            topic=self._injection.target_topic,
+            watermark=watermark,
+            state=state_of(watermark),
+            epoch=epoch,
+            before=_measured(self._before),
         )
+
+
+def _measured(outcomes: Counter[str]) -> dict[str, int]:
+    """Return the counters of `Metrics` that tell what became of the records."""
+    return {
+        "late_events": outcomes[Outcome.LATE_ADJUSTED] + outcomes[Outcome.LATE_DROPPED] + outcomes["late"],
+        "early_events": outcomes[Outcome.EARLY_DROPPED],
+        "out_of_order_events": outcomes[Outcome.OUT_OF_ORDER_ADJUSTED] + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
+        "unreadable": outcomes["unreadable"] + outcomes["reserved"],
+        "missing_event_time": outcomes["timeless"],
+        "dropped": outcomes[Outcome.EARLY_DROPPED]
+        + outcomes[Outcome.LATE_DROPPED]
+        + outcomes[Outcome.OUT_OF_ORDER_DROPPED],
+    }

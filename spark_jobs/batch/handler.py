@@ -80,6 +80,8 @@ class BatchHandler:
         self.stopping: Final = Stopping()
         self.progress: Progress
         """What the job knows; there once `attach` has returned."""
+        self.counted_before: dict[str, int] = {}
+        """What was counted before this start."""
         self.lookahead: Final = Lookahead(identity.job, specs, settings, self.stopping)
         self.recent: Final = deque[Batch](maxlen=recent)
         """The reports of the last batches."""
@@ -118,6 +120,7 @@ class BatchHandler:
             }
             self._sink.open()
             self._marks = OutputMarks(job, progress.epoch, self._settings.membership, self._sink)
+            self.counted_before = progress.counts
             self.progress = progress
         except BaseException as error:
             self.failure = error

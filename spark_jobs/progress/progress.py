@@ -20,7 +20,7 @@ from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.lateness import AS_IT_IS, NOTHING, Brief, Promises, Way, apply_mark
 from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, Offsets, reconcile
-from floodmark.spark_jobs.progress.unusable import Skipped, is_tally, nothing_usable, tally
+from floodmark.spark_jobs.progress.unusable import Skipped, is_tally, nothing_usable, renamed, tally
 
 FORMAT: Final = 2
 
@@ -121,6 +121,11 @@ class Progress:
     def ended(self) -> bool:
         """Whether all input has ended and every result of it is out."""
         return self._output == END_OF_TIME
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is to be waited for, and more may come: see `Tracker.idle`."""
+        return self._tracker.idle
 
     @property
     def counts(self) -> dict[str, int]:
@@ -261,7 +266,7 @@ class Progress:
             "applied": self._next_watermark,
             "output": self._output,
             "epoch": self._epoch,
-            "counts": _renamed(self._counts, _STORED),
+            "counts": renamed(self._counts, _STORED),
             "ledger": self._record_counts.snapshot(),
             "promised": None if self._promised is None else self._promised.snapshot(),
             **({} if self._promises is None else {"promises": self._promises.snapshot()}),
@@ -283,7 +288,7 @@ class Progress:
                 next_watermark=snapshot["applied"],
                 output=snapshot["output"],
                 epoch=snapshot["epoch"],
-                counts=_renamed(snapshot["counts"], {stored: name for name, stored in _STORED.items()}),
+                counts=renamed(snapshot["counts"], {stored: name for name, stored in _STORED.items()}),
                 record_counts=RecordCounts.restore(snapshot["ledger"]),
                 promised=None if snapshot["promised"] is None else Tracker.restore(snapshot["promised"]),
                 promises=Promises.restore(snapshot["promises"]) if "promises" in snapshot else None,
@@ -292,9 +297,3 @@ class Progress:
             if "ahead" in snapshot:
                 found.look_ahead(Ahead(**snapshot["ahead"]))
         return found
-
-
-def _renamed(counts: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:
-    """Rename counts, also those of a topic (``clicks/timeless``)."""
-    parts = ((*name.rpartition("/"), count) for name, count in counts.items())
-    return {f"{topic}{slash}{names.get(kind, kind)}": count for topic, slash, kind, count in parts}

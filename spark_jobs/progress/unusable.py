@@ -102,3 +102,9 @@ def nothing_usable(counts: Mapping[str, int], topics: Sequence[str]) -> Unreadab
     cause = "; ".join(f"{found[kind]} {kind} ({causes[kind]})" for kind in UNUSABLE if found[kind])
     place = {name: counts.get(f"{topics[0]}/{name}", 0) for name in (_PARTITION, _OFFSET)}
     return UnreadableTopicError(topic=", ".join(topics), count=count, cause=cause, **place)
+
+
+def renamed(counts: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:
+    """Rename counts, also those of a topic (``clicks/timeless``)."""
+    parts = ((*name.rpartition("/"), count) for name, count in counts.items())
+    return {f"{topic}{slash}{names.get(kind, kind)}": count for topic, slash, kind, count in parts}

@@ -423,6 +423,25 @@ def test_every_stuck_state_has_a_named_holder(steps, said):
     assert said in map(str, play(*steps)[0].holders())
 
 
+@pytest.mark.parametrize(
+    ("steps", "idle"),
+    [
+        ([], False),
+        ([(mark("a", 9), 0)], False),
+        ([(mark("a", 9, status=IDLE), 0)], True),
+        ([(mark("a", 9, status=IDLE), 0), (mark("a", 9, 1), 0)], False),
+        ([(mark("a", 9, size=2, status=IDLE), 0)], False),
+        ([(mark("a", 9, size=2, status=IDLE), 0), (mark("b", 9, size=2, status=ENDED), 0)], True),
+        ([(mark("a", 9, status=ENDED), 0)], False),
+    ],
+    ids=["nothing", "active", "idle", "back", "unknown", "idle and ended", "ended"],
+)
+def test_whether_all_are_idle_is_known_also_after_a_restart(steps, idle):
+    tracker, _ = play(*steps)
+    assert tracker.idle is idle
+    assert Tracker.restore(tracker.snapshot()).idle is idle
+
+
 def test_who_holds_the_minimum_and_since_when():
     tracker, _ = play((mark("a", 9), 0, "t", 1_000), (mark("a", 9, 1), 0, "t", 2_000))
     (hold,) = tracker.holders()

@@ -6,10 +6,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import WatermarkedProducer, ascending, create_topics
+from floodmark.producers.clients.exporter import PrometheusExporter
 from floodmark.producers.testing import mark
 from floodmark.schemas import encode_watermark, mark_key
 from floodmark.schemas.counts import Mismatch
 from floodmark.spark_jobs import WriteOptions, write
+from prometheus_client import CollectorRegistry, generate_latest
 from support.counting import read_events
 from support.harness import Stream, events
 
@@ -98,6 +100,14 @@ def test_lost_and_doubled_rows_and_missing_marks_are_told_with_their_place_acros
     metrics = job.metrics()
     assert (metrics.kind, metrics.name, metrics.lost, metrics.surplus) == ("job", "counting", 2, 1)
     assert metrics.watermark_delay_seconds > 1_000_000, "its watermark is of 1970"
+    assert (metrics.state, metrics.watermark, metrics.topic) == ("active", job.watermark, None)
+    assert (metrics.before["lost"], metrics.before["surplus"]) == (1, 1), "what the start before has counted"
+    assert metrics.before["records"] < metrics.records
+    exporter = PrometheusExporter(CollectorRegistry())
+    exporter.update(metrics, job.holders())
+    shown = generate_latest(exporter.registry).decode()
+    assert 'floodmark_lost_rows_total{kind="job",name="counting",topic=""} 1.0' in shown
+    assert f'input_topic="{target}",kind="job",name="counting",partition="0",source="a",state="active"' in shown
 
 
 def test_holes_of_transactions_are_no_loss_and_hide_none(kafka, topic, counting):

@@ -1,25 +1,24 @@
-"""Metrics: a plain snapshot, and the same for Prometheus, over HTTP on the loopback address."""
+"""Metrics: a plain snapshot of where a source, an injector or a job stands."""
 
 import json
 import socket
 import urllib.request
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.producers.clients.exporter import PrometheusExporter, serve_metrics
-from floodmark.producers.clients.metrics import MEANINGS, Metrics, delay
+from floodmark.producers.clients.metrics import Metrics, delay
 from floodmark.schemas.errors import UsageError
 from prometheus_client import CollectorRegistry, generate_latest
 
 
 def test_every_metric_has_a_meaning_and_a_cause_in_the_reference():
-    values = set(Metrics("job", "a").as_dict()) - {"kind", "name"}
-    assert values == set(MEANINGS)
     page = Path(__file__).parents[3].joinpath("producers", "README.md").read_text(encoding="utf-8")
     table = page.split("\n## Metrics")[1].split("\n## ")[0]
-    for name in values:
-        assert f"`{name}`" in table, name
+    for field in fields(Metrics):
+        assert f"`{field.name}`" in table, field.name
 
 
 def test_delays():
@@ -28,12 +27,12 @@ def test_delays():
 
 def test_prometheus_shows_the_same_numbers():
     exporter = PrometheusExporter(CollectorRegistry())
-    exporter.update(Metrics("job", "clicks", records=7, late_events=2, watermark_delay_seconds=1.5))
+    exporter.update(Metrics("job", "clicks", records=7, late_events=2, watermark=1_500))
     exporter.update(Metrics("job", "views", records=1))
     text = generate_latest(exporter.registry).decode()
-    assert 'floodmark_late_events{kind="job",name="clicks"} 2.0' in text
-    assert 'floodmark_watermark_delay_seconds{kind="job",name="clicks"} 1.5' in text
-    assert 'floodmark_records{kind="job",name="views"} 1.0' in text
+    assert 'floodmark_late_events_total{kind="job",name="clicks",topic=""} 2.0' in text
+    assert 'floodmark_watermark_timestamp_seconds{kind="job",name="clicks",topic=""} 1.5' in text
+    assert 'floodmark_records_total{kind="job",name="views",topic=""} 1.0' in text
 
 
 def test_an_unknown_watermark_has_no_delay_in_any_form():
@@ -41,9 +40,7 @@ def test_an_unknown_watermark_has_no_delay_in_any_form():
     assert json.loads(json.dumps(unknown.as_dict()))["watermark_delay_seconds"] is None
     exporter = PrometheusExporter(CollectorRegistry())
     exporter.update(unknown)
-    assert (
-        'floodmark_watermark_delay_seconds{kind="job",name="views"} NaN' in generate_latest(exporter.registry).decode()
-    )
+    assert "floodmark_watermark_timestamp_seconds{" not in generate_latest(exporter.registry).decode()
 
 
 def test_they_are_served_on_loopback():
@@ -52,7 +49,7 @@ def test_they_are_served_on_loopback():
         port = free.getsockname()[1]
     serve_metrics(port).update(Metrics("source", "web", records=3))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        assert b'floodmark_records{kind="source",name="web"} 3.0' in answer.read()
+        assert b'floodmark_records_total{kind="source",name="web",topic=""} 3.0' in answer.read()
     with pytest.raises(UsageError, match="another"):
         serve_metrics(port, CollectorRegistry())
 
@@ -61,6 +58,7 @@ def test_they_are_served_on_loopback():
 def test_a_source_tells_its_own(kafka, topic):
     with WatermarkedProducer(kafka.config, topic=topic(1), source="web", strategy=ascending()) as producer:
         assert producer.metrics().watermark_delay_seconds is None
+        assert producer.metrics().state == "unknown"
         for time in (5, 9):
             producer.produce(b"", event_time=time)
         producer.flush()
@@ -68,6 +66,12 @@ def test_a_source_tells_its_own(kafka, topic):
         assert producer.metrics().processing_time_delay_seconds >= 0
         producer.flush()
         metrics = producer.metrics()
+        assert (metrics.state, metrics.watermark, metrics.topic) == ("active", producer.watermark, producer.topic)
+        assert metrics.surplus is None, "a source does not count that"
+        producer.mark_idle()
+        assert producer.metrics().state == "idle"
+        producer.end()
+        assert producer.metrics().state == "ended"
     assert (metrics.kind, metrics.name, metrics.records, metrics.late_events) == ("source", "web", 3, 1)
     assert metrics.processing_time_delay_seconds == 0
     assert metrics.watermark_delay_seconds is not None
