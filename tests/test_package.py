@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SHIPPED = ("LICENSE", "README.md", "pyproject.toml", "producers", "schemas", "spark_jobs")
 FOLDERS = ("producers", "schemas", "spark_jobs")
-KEPT = {".avsc", ".css", ".html", ".js", ".json", ".py", ".typed"}
+SUFFIXES = {".avsc", ".css", ".html", ".js", ".json", ".md", ".py", ".typed"}
 WIRE_FORMAT = """
 import json
 from importlib.resources import files
@@ -76,8 +76,8 @@ def test_wheel_and_sdist_hold_every_file_of_the_library(built):
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.is_file() and path.suffix in KEPT and "__pycache__" not in path.parts
-    } | {"schemas/SPEC.md"}
+        if path.is_file() and path.suffix in SUFFIXES and "__pycache__" not in path.parts
+    }
     (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
     in_wheel = {name.removeprefix("floodmark/") for name in zipfile.ZipFile(wheel).namelist()}
     with tarfile.open(sdist) as archive:

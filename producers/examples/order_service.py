@@ -1,0 +1,60 @@
+"""A service that writes orders to Kafka, and between them how complete they are.
+
+Each line of its input is an order, as ``{"shop": "north", "amount": 5, "at": "2026-01-05T12:00:03Z"}``:
+
+    python -m floodmark.producers.examples.order_service --bootstrap-servers localhost:9092 --source till-1 < orders
+"""
+
+import argparse
+import json
+import queue
+import signal
+import sys
+import threading
+from datetime import datetime, timedelta
+
+from floodmark.producers import WatermarkedProducer, bounded_out_of_orderness, create_topics, with_idleness
+from floodmark.schemas import Membership
+
+
+def main() -> None:
+    """Write orders until there are no more."""
+    parser = argparse.ArgumentParser(description="Write orders, and watermarks between them.")
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--topic", default="orders")
+    parser.add_argument("--source", required=True, help="the name of this process, the same after a restart")
+    parser.add_argument("--sources", type=int, default=1, help="how many such processes write to the topic")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the `with`, which waits for what is in flight
+    config = {"bootstrap.servers": options.bootstrap_servers}  # and your security settings
+    create_topics(config, {options.topic: 2})  # where it is not there yet
+    # What this source knows: an order is at most 5 s older than one before it; in silence, nobody is to wait for it.
+    strategy = with_idleness(bounded_out_of_orderness(timedelta(seconds=5)), timeout=timedelta(seconds=30))
+    membership = Membership(version=1, size=options.sources)
+    orders: queue.Queue[str] = queue.Queue(maxsize=10_000)  # your request handlers would fill it
+    threading.Thread(target=take, args=(orders,), daemon=True).start()
+    with WatermarkedProducer(
+        config, topic=options.topic, source=options.source, strategy=strategy, membership=membership
+    ) as producer:
+        while True:
+            try:
+                line = orders.get(timeout=0.2)
+            except queue.Empty:
+                producer.poll()  # sends the marks that are due in silence, too
+                continue
+            if not line:
+                producer.end()  # nothing will follow, ever; a service that comes back leaves this out
+                return
+            order = json.loads(line)
+            producer.produce(line.encode(), key=order["shop"], event_time=datetime.fromisoformat(order["at"]))
+
+
+def take(orders: "queue.Queue[str]") -> None:
+    """Put each order of the input into the queue, and an empty text behind the last."""
+    for line in filter(str.strip, sys.stdin):
+        orders.put(line.strip())
+    orders.put("")
+
+
+if __name__ == "__main__":
+    main()
