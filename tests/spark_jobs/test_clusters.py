@@ -3,48 +3,22 @@
 from pathlib import Path
 
 import pytest
-from floodmark.producers import EmbeddedKafka, create_topics
+from floodmark.producers import create_topics
 from floodmark.schemas.errors import BrokerUnavailableError, UsageError
 from floodmark.spark_jobs import avro, read
 from support.counting import WIDTH, counted, read_events, windowed
+from support.guarded import GuardedKafka, jaas, login
 from support.harness import COUNT, Stream, drain, window_counts
 
 pytestmark = pytest.mark.spark
 
 _LIMIT = 120
-_JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us" password="open"'
-PASSWORD = {
-    "security.protocol": "SASL_PLAINTEXT",
-    "sasl.mechanisms": "PLAIN",
-    "sasl.username": "us",
-    "sasl.password": "open",
-}
+PASSWORD = login("us")
 SPARK_PASSWORD = {
     "kafka.security.protocol": "SASL_PLAINTEXT",
     "kafka.sasl.mechanism": "PLAIN",
-    "kafka.sasl.jaas.config": f"{_JAAS};",
+    "kafka.sasl.jaas.config": f"{jaas('us')};",
 }
-
-
-class GuardedKafka(EmbeddedKafka):
-    """A broker that lets nobody in without a password."""
-
-    @property
-    def config(self):
-        return {**super().config, **PASSWORD}
-
-    def _properties(self):
-        name = "SASL_PLAINTEXT"
-        settings = {
-            "listeners": f"{name}://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": f"{name}://{self.bootstrap_servers}",
-            "listener.security.protocol.map": f"{name}:{name},CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": name,
-            "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{_JAAS} user_us="open";',
-        }
-        return super()._properties() + "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 @pytest.fixture(scope="module")

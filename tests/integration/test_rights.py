@@ -1,0 +1,189 @@
+"""The rights that programs need: each runs with those of its row in the page, where all else is refused."""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, ascending, create_topics
+from floodmark.spark_jobs import ReadOptions, WriteOptions, read, write
+from floodmark.spark_jobs import json as json_values
+from support.guarded import GuardedKafka, login
+from support.harness import until
+from support.trial import quick
+
+_PAGE = Path(__file__).parents[2] / "producers" / "OPERATING.md"
+_LIMIT = 180
+_numbers = itertools.count()
+_TIMES = [1_600_000_000_000 + second * 1_000 for second in range(100)]
+_VALUES = [json.dumps({"at": time}).encode() for time in _TIMES]
+
+
+def rights():
+    """Return the rows of the table: program -> rights on what it reads, on what it writes, on its transactional id."""
+    table = _PAGE.read_text(encoding="utf-8").split("| program |")[1].split("\n\n")[0]
+    rows = [line[1:-1].split("|") for line in table.splitlines()[2:]]
+    return {row[0].strip(): [re.findall(r"`(\w+)`", cell) for cell in row[1:]] for row in rows}
+
+
+PROGRAMS = list(rights())
+USERS = {program: f"user{number}" for number, program in enumerate(PROGRAMS)}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    with GuardedKafka(tmp_path_factory.mktemp("guarded"), USERS.values(), authorized=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def grant(guarded):
+    """Make two topics, and give the user of a program the rights of its row on them; return the user's settings."""
+    admin = AdminClient(guarded.config)
+
+    def give(program, incoming, outgoing, identity):
+        places = [(ResourceType.TOPIC, incoming), (ResourceType.TOPIC, outgoing)]
+        places.append((ResourceType.TRANSACTIONAL_ID, identity))
+        bindings = [
+            AclBinding(
+                *(*place, ResourcePatternType.LITERAL, f"User:{USERS[program]}", "*"),
+                *(AclOperation[right.upper()], AclPermissionType.ALLOW),
+            )
+            for place, names in zip(places, rights()[program], strict=True)
+            for right in names
+        ]
+        for future in admin.create_acls(bindings).values():
+            future.result(30)
+        whose = AclBindingFilter(
+            *(ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{USERS[program]}", None),
+            *(AclOperation.ANY, AclPermissionType.ANY),
+        )
+        until(lambda: set(bindings) <= set(admin.describe_acls(whose).result(30)), "the rights")
+        return {"bootstrap.servers": guarded.bootstrap_servers, **login(USERS[program])}
+
+    return give
+
+
+def topics(guarded):
+    """Make two topics."""
+    number = next(_numbers)
+    names = [f"{side}-{number}" for side in ("in", "out")]
+    create_topics(guarded.config, dict.fromkeys(names, 2))
+    return names
+
+
+def fill(config, topic):
+    """Write the records, with marks, and end."""
+    with WatermarkedProducer(config, topic=topic, source="web", strategy=ascending()) as web:
+        for time, value in zip(_TIMES, _VALUES, strict=True):
+            web.produce(value, event_time=time)
+        web.end()
+
+
+def read_all(config, topic):
+    """Read a topic to its end, as a consumer of complete rows."""
+    values = []
+    with WatermarkedConsumer(config, [topic], lambda record: json.loads(record.value)["at"]) as consumer:
+        until(lambda: values.extend(row.value for _, row in consumer.rows()) or consumer.ended, "the end")
+    return values
+
+
+def floodmark(config, folder, *arguments):
+    """Run a command with the settings of a user."""
+    settings = folder / "kafka.properties"
+    settings.write_text("".join(f"{name}={value}\n" for name, value in config.items()), encoding="utf-8")
+    command = [sys.executable, "-m", "floodmark.producers.cli.main", *arguments, "--config", str(settings)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
+
+
+@pytest.mark.kafka
+def test_the_broker_refuses_who_was_given_nothing(guarded):
+    incoming, _ = topics(guarded)
+    stranger = {"bootstrap.servers": guarded.bootstrap_servers, **login(USERS[PROGRAMS[1]])}
+    refused = []
+    producer = Producer(stranger)
+    producer.produce(incoming, b"x", on_delivery=lambda error, _: refused.append(error))
+    producer.flush(30)
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(refused[0].name())
+
+
+@pytest.mark.kafka
+def test_a_producer_and_a_consumer(guarded, grant, caplog):
+    written, back = "`WatermarkedProducer`", "`WatermarkedConsumer`"
+    topic, _ = topics(guarded)
+    fill(grant(written, "-", topic, "-"), topic)
+    assert "cannot be read" not in caplog.text
+    assert read_all(grant(back, topic, "-", "-"), topic) == _VALUES
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("`floodmark tail`", ["tail", "--from-beginning", "--until-end"]),
+        ("`floodmark check`", ["check", "--json-field", "at"]),
+        ("`floodmark board`, `floodmark why`", ["board", "--once"]),
+        ("`floodmark board`, `floodmark why`", ["why"]),
+    ],
+    ids=["tail", "check", "board", "why"],
+)
+def test_a_command_that_reads(guarded, grant, tmp_path, program, arguments):
+    topic, _ = topics(guarded)
+    fill(guarded.config, topic)
+    name, *options = arguments
+    done = floodmark(grant(program, topic, "-", "-"), tmp_path, name, topic, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not read" not in done.stdout
+
+
+@pytest.mark.kafka
+def test_the_injector(guarded, grant, tmp_path):
+    program = "`floodmark inject`"
+    raw, marked = topics(guarded)
+    producer = Producer(guarded.config)
+    for time, value in zip(_TIMES, _VALUES, strict=True):
+        producer.produce(raw, value, timestamp=time)
+    producer.flush(30)
+    config = grant(program, raw, marked, f"floodmark-inject-{raw}-{marked}")
+    options = ("--from", raw, "--to", marked, "--json-field", "at", "--until-end")
+    done = floodmark(config, tmp_path, "inject", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "100 records read" in done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_job(spark, guarded, grant, tmp_path, delivery):
+    program = f'a job, `delivery="{delivery}"`'
+    incoming, outgoing = topics(guarded)
+    fill(guarded.config, incoming)
+    config = grant(program, incoming, outgoing, f"floodmark-{outgoing}-{outgoing}")
+    servers = config.pop("bootstrap.servers")
+    value = json_values("at TIMESTAMP", unit="ms")
+    options = ReadOptions(client=config)
+    rows = read(quick(spark), topics=incoming, value=value, event_time="at", bootstrap_servers=servers, options=options)
+    job = write(
+        rows,
+        topic=outgoing,
+        value=value,
+        event_time="at",
+        checkpoint_location=str(tmp_path),
+        options=WriteOptions(delivery=delivery, lookahead=timedelta(seconds=1)),
+    )
+    job.awaitTermination(_LIMIT)
+    found = [json.loads(value)["at"] for value in read_all(guarded.config, outgoing)]
+    assert sorted(found) == _TIMES
