@@ -6,8 +6,8 @@ from typing import Final
 _TUNED: Final = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": "8388608",
-    # At the end of a transaction the client asks for what is behind it before Spark asks for its last offset; the broker
-    # keeps the first question for so long, by default half a second, and a client has one at a time.
+    # At the end of a transaction the client asks for what is behind it before Spark asks for its last offset.  The
+    # broker keeps the first question for so long, by default half a second, and a client has one at a time.
     "kafka.fetch.max.wait.ms": "10",
 }
 _MOST_AHEAD: Final = 20_000

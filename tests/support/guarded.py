@@ -1,17 +1,17 @@
-"""A broker that asks for a password, and may refuse what nobody was given the right to."""
+"""A broker that asks for a password, may refuse what nobody was given the right to, and may speak TLS."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from floodmark.producers import EmbeddedKafka
+from support.certificates import Certificates
 
-_LISTENER = "SASL_PLAINTEXT"
 
-
-def login(user: str) -> dict[str, str]:
+def login(user: str, certificates: Certificates | None = None) -> dict[str, str]:
     """Return the confluent-kafka settings by which a user of `GuardedKafka` logs in."""
     return {
-        "security.protocol": _LISTENER,
+        "security.protocol": _protocol(certificates),
+        **({} if certificates is None else certificates.of_client),
         "sasl.mechanisms": "PLAIN",
         "sasl.username": user,
         "sasl.password": "open",
@@ -23,6 +23,10 @@ def jaas(user: str) -> str:
     return f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{user}" password="open"'
 
 
+def _protocol(certificates: Certificates | None) -> str:
+    return "SASL_PLAINTEXT" if certificates is None else "SASL_SSL"
+
+
 class GuardedKafka(EmbeddedKafka):
     """A broker that lets nobody in without a password.
 
@@ -30,29 +34,41 @@ class GuardedKafka(EmbeddedKafka):
         directory: as of `EmbeddedKafka`.
         users: who may log in beside "us", the administrator.
         authorized: whether others than the administrator need a right for what they do.
+        certificates: where it speaks TLS, and asks each client for its own; ``None``: it does not.
     """
 
-    def __init__(self, directory: Path, users: Iterable[str] = (), *, authorized: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        users: Iterable[str] = (),
+        *,
+        authorized: bool = False,
+        certificates: Certificates | None = None,
+    ) -> None:
         super().__init__(directory)
+        self._certificates = certificates
         self._users = ("us", *users)
         self._authorized = authorized
 
     @property
     def config(self) -> dict[str, str]:
         """The settings of the administrator."""
-        return {**super().config, **login("us")}
+        return {**super().config, **login("us", self._certificates)}
 
     def _properties(self) -> str:
+        listener = _protocol(self._certificates)
         known = " ".join(f'user_{user}="open"' for user in self._users)
         settings = {
-            "listeners": f"{_LISTENER}://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": f"{_LISTENER}://{self.bootstrap_servers}",
-            "listener.security.protocol.map": f"{_LISTENER}:{_LISTENER},CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": _LISTENER,
+            "listeners": f"{listener}://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"{listener}://{self.bootstrap_servers}",
+            "listener.security.protocol.map": f"{listener}:{listener},CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": listener,
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
             "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{jaas('us')} {known};",
+            f"listener.name.{listener.lower()}.plain.sasl.jaas.config": f"{jaas('us')} {known};",
         }
+        if self._certificates is not None:
+            settings |= self._certificates.of_broker
         if self._authorized:
             settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
             settings["super.users"] = "User:us;User:ANONYMOUS"  # the latter is the broker as its own controller

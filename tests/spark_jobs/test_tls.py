@@ -1,0 +1,53 @@
+"""A Kafka that speaks TLS, asks each client for a certificate, and for a password as well."""
+
+import pytest
+from floodmark.producers import create_topics
+from floodmark.schemas.errors import BrokerUnavailableError
+from support.certificates import Certificates
+from support.counting import WIDTH, counted, read_events, windowed
+from support.guarded import GuardedKafka
+from support.harness import Stream, drain, window_counts
+
+pytestmark = pytest.mark.spark
+
+_LIMIT = 120
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, certificates):
+    with GuardedKafka(tmp_path_factory.mktemp("guarded"), certificates=certificates) as broker:
+        yield broker
+
+
+def client(broker):
+    return {name: value for name, value in broker.config.items() if name != "bootstrap.servers"}
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_job_reads_and_writes_over_tls_with_the_settings_of_its_producers(spark, guarded, checkpoint, delivery):
+    name, out = f"in-{delivery}", f"out-{delivery}"
+    create_topics(guarded.config, {name: 2, out: 1})
+    stream = Stream.seeded(24)
+    stream.produce(guarded.config, name)
+    rows = read_events(spark, guarded.bootstrap_servers, name, client=client(guarded))
+    counted(windowed(rows), out, checkpoint, delivery=delivery).awaitTermination(_LIMIT)
+    assert window_counts(drain(guarded.config, out)[0]) == stream.windows(WIDTH)
+
+
+@pytest.mark.parametrize("lacking", ["ssl.ca.location", "ssl.certificate.location", "sasl.password"])
+def test_who_lacks_a_part_is_told_before_a_job_begins(spark, guarded, certificates, tmp_path, monkeypatch, lacking):
+    settings = client(guarded)
+    if lacking == "ssl.ca.location":
+        settings[lacking] = str(Certificates(tmp_path).authority)
+    elif lacking == "sasl.password":
+        settings[lacking] = "wrong"
+    else:
+        del settings["ssl.certificate.location"], settings["ssl.key.location"]
+    monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 3.0)
+    with pytest.raises(BrokerUnavailableError):
+        read_events(spark, guarded.bootstrap_servers, "in-exactly-once", client=settings)
