@@ -35,11 +35,17 @@ function drawn(name, attributes, text) {
 function span(milliseconds) {
   if (milliseconds === null) return "-";
   if (milliseconds < 0) return "-" + span(-milliseconds);
-  if (milliseconds < 60000) return (milliseconds / 1000).toFixed(1) + " s";
+  if (milliseconds < 10000) return (milliseconds / 1000).toFixed(1) + " s";
   const seconds = Math.floor(milliseconds / 1000);
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor(seconds % 3600 / 60)} min`;
-  return `${Math.floor(seconds / 86400)} d ${Math.floor(seconds % 86400 / 3600)} h`;
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return twoUnits(seconds, 60, "min", 1, "s");
+  if (seconds < 86400) return twoUnits(seconds, 3600, "h", 60, "min");
+  return twoUnits(seconds, 86400, "d", 3600, "h");
+}
+
+function twoUnits(seconds, large, largeName, small, smallName) {
+  const rest = Math.floor(seconds % large / small);
+  return `${Math.floor(seconds / large)} ${largeName}` + (rest ? ` ${rest} ${smallName}` : "");
 }
 
 function moment(time) {
@@ -149,7 +155,7 @@ function chart(svg, value, label, clock) {
     svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(of), y2: y(of) }));
     svg.append(drawn("text", { x: left - 6, y: y(of) + 4, "text-anchor": "end" }, label(of)));
   }
-  for (const part of [0, 0.5, 1]) {
+  for (const part of width > 480 ? [0, 0.5, 1] : [0, 1]) {
     const at = first + (view.now - first) * part;
     const anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
     const text = part === 1 ? "now" : "-" + span(view.now - at);
