@@ -121,7 +121,8 @@ class Job:
     @property
     def counts(self) -> dict[str, int]:
         """Totals since the checkpoint began: records, marks, late, unreadable, replayed, fenced, ..."""
-        return dict.fromkeys(COUNTED, 0) | self._progress.counts
+        with self._handler.changing:
+            return dict.fromkeys(COUNTED, 0) | self._progress.counts
 
     def metrics(self) -> Metrics:
         """Return what is measured of this job since its checkpoint began."""
@@ -147,7 +148,8 @@ class Job:
 
     def holders(self) -> list[Hold]:
         """Return who holds the watermark where it is, and since when."""
-        return self._progress.holders()
+        with self._handler.changing:
+            return self._progress.holders()
 
     def exception(self) -> FloodmarkError | None:
         """Return what failed the job: an error of Floodmark, or else a `JobFailedError`; ``None``: nothing did."""

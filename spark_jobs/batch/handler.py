@@ -80,6 +80,8 @@ class BatchHandler:
         self.stopping: Final = Stopping()
         self.progress: Progress
         """What the job knows; there once `attach` has returned."""
+        self.changing: Final = threading.Lock()
+        """Held while a batch changes that: other threads ask in between."""
         self.counted_before: dict[str, int] = {}
         """What was counted before this start."""
         self.lookahead: Final = Lookahead(identity.job, specs, settings, self.stopping)
@@ -175,7 +177,8 @@ class BatchHandler:
 
         # 2. What it read is applied; nothing of it is durable yet.
         observed = Observed.of(spark, engine, self._specs)
-        counts, discrepancies = take_in(job, progress, observed, self._uncounted)
+        with self.changing:
+            counts, discrepancies = take_in(job, progress, observed, self._uncounted)
         if ahead is not None and not progress.is_at_least(ahead.watermark):
             raise self._retracted(batch_id, ahead, f"its marks give {progress.watermark}")
         results = engine.results(batch_watermark, progress.next_watermark)
@@ -185,7 +188,8 @@ class BatchHandler:
         counts["late"] = late.count_and_route(job, spark, observed, late_watermark, self._sink)
         self._check(batch_id, observed, passes_late=results.passes_late, before=before)
         hold = milliseconds(self._settings.hold)
-        output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
+        with self.changing:
+            output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
         require_usable(job, progress, self._specs)
 
         # 3. Its snapshot is stored.
