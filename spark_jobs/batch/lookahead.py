@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, cast
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from floodmark.producers.clients.records import Record, classified, consume, is_end
+from floodmark.producers.clients.records import Record, classified, consume, is_end, is_of_group
 from floodmark.schemas.classify import Data
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.settings import Settings
@@ -142,7 +142,7 @@ class Lookahead:
     def _take(self, record: Record) -> None:
         error = record.error()
         if error is not None:
-            if not (is_end(error) or error.retriable()):
+            if not (is_end(error) or is_of_group(error) or error.retriable()):
                 raise KafkaException(error)
             return
         found = classified(record)
