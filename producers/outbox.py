@@ -164,9 +164,14 @@ class Outbox:
         self._marks_in_flight += 1
 
     @property
+    def unacknowledged(self) -> int:
+        """How many records and marks of this source are in flight; others may use the same client."""
+        return self._emitter.in_flight.pending + self._marks_in_flight
+
+    @property
     def settled(self) -> bool:
         """Whether nothing is in flight, and no mark has failed."""
-        return not self._failed_marks and not len(self._client)
+        return not self._failed_marks and not self.unacknowledged
 
     def wait(self, timeout: float, *, marks: bool = False) -> None:
         """Wait for all acknowledgements.
@@ -178,7 +183,8 @@ class Outbox:
         Raises:
             DeliveryError: where one is missing after that, or a record has failed.
         """
-        left = self._client.flush(timeout)
+        self._client.flush(timeout)
+        left = self.unacknowledged
         reasons = [record.reason for record in self.failed]
         if marks and not reasons:
             reasons = [reason for _, reason in self._failed_marks.values()]

@@ -8,10 +8,10 @@ from typing import Final, Literal
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.partitioners import partitioner
+from floodmark.producers.closing_source import ClosingSource
 from floodmark.producers.outbox import FailedRecord, Headers, OnDelivery, Record
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.producers.settings import check_settings
-from floodmark.producers.source import Source
 from floodmark.producers.strategies.generator import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import EndedError, InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
@@ -25,12 +25,14 @@ _ALIGNMENT_INTERVAL: Final = 100
 _WAIT_REPORT: Final = 60_000
 
 
-class WatermarkedProducer(Source):
+class WatermarkedProducer(ClosingSource):
     """One source of one topic: produces records and, on an interval, its watermark to every partition.
 
     Marks (watermark records) travel through the same client and partitions as the data, so they keep its order.  They
     are never ahead of a record that is not yet acknowledged (see `emitter`).  Marks are due inside ``produce``,
-    ``poll``, ``flush`` and ``emit``: like any confluent-kafka producer, a quiet one must be polled.  Not thread-safe.
+    ``poll``, ``flush`` and ``emit``: like any confluent-kafka producer, a quiet one must be polled, unless
+    ``background`` does it.  Threads may share it; one call at a time is served, and ``flush`` waits in its own.  A
+    process forked from this one may not use it (`ForkedError`).
 
     A broker that is away delays nothing until confluent-kafka's own queue is full (``queue.buffering.max.messages``);
     then ``produce`` waits for room up to a minute.  New partitions are looked for every 10 seconds, beside the caller.
@@ -50,6 +52,9 @@ class WatermarkedProducer(Source):
             and make all others late; default: any is accepted.
         alignment: how far this source may run ahead of the slowest other one of the topic; ``produce`` waits then.  A
             source that has died is waited for as long as its lease says, a minute without one.
+        background: send marks from a thread too, while nobody calls; ``close``, or the end of the process, flushes.
+            ``on_delivery`` may be called in it.  What fails there is raised by the next ``produce``, ``poll``,
+            ``flush``, ``end`` or ``close``.
         clock: where the time comes from; tests pass a `ManualClock`.
 
     Raises:
@@ -71,6 +76,7 @@ class WatermarkedProducer(Source):
         on_late: Literal["send", "raise"] = "send",
         early: timedelta | None = None,
         alignment: timedelta | None = None,
+        background: bool = False,
         clock: Clock = Clock(),  # noqa: B008  # frozen
     ) -> None:
         check_settings(config, source, membership, on_late)
@@ -89,6 +95,8 @@ class WatermarkedProducer(Source):
         if bound_ms is not None:
             self._alignment = Alignment(config, topic=topic, source=source, bound=bound_ms)
         self._next_alignment = clock.steady()
+        if background:
+            self._start_background()
 
     def produce(
         self,
@@ -121,31 +129,34 @@ class WatermarkedProducer(Source):
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError, UsageError: nothing was sent.
             BufferError: the queue stayed full for a minute; nothing was sent.
         """
-        emitter = self._emitter
-        if timestamp is not None:
-            timestamp = self._checked_timestamp(timestamp)
-        time = None if self._stamps and event_time is None else self._time_of(event_time)
-        raw_key = key.encode() if isinstance(key, str) else key
-        if is_mark_key(raw_key):
-            raise ReservedKeyError(key=raw_key, prefix=KEY_PREFIX)
-        if headers is not None:
-            headers = self._checked_headers(headers)
-        if partition is None or partition == -1:
-            partition = self._partitioner(raw_key, emitter.partitions)
-        elif not 0 <= partition < emitter.partitions:
-            self._require(partition)
-        if self._alignment is not None or not emitter.registered:
-            self._prepare(time)
-        if time is None:  # after the marks of `_prepare`, which promise the time until now
-            time = self._generator.stamp(self._clock.wall())
-            timestamp = max(1, time)  # 0 is "now" to confluent-kafka
-        elif self._raise_late:
-            self._refuse_late(time, emitter.promised)
-        now = self._clock.steady()
-        record = Record(value, raw_key, partition, headers, timestamp, on_delivery or self._on_delivery)
-        self._outbox.send(record, event_time=time, now=now)
-        self._producer.poll(0)
-        self._schedule.serve(now)
+        with self._lock:
+            if self._background is not None:
+                self._check_background()
+            emitter = self._emitter
+            if timestamp is not None:
+                timestamp = self._checked_timestamp(timestamp)
+            time = None if self._stamps and event_time is None else self._time_of(event_time)
+            raw_key = key.encode() if isinstance(key, str) else key
+            if is_mark_key(raw_key):
+                raise ReservedKeyError(key=raw_key, prefix=KEY_PREFIX)
+            if headers is not None:
+                headers = self._checked_headers(headers)
+            if partition is None or partition == -1:
+                partition = self._partitioner(raw_key, emitter.partitions)
+            elif not 0 <= partition < emitter.partitions:
+                self._require(partition)
+            if self._alignment is not None or not emitter.registered:
+                self._prepare(time)
+            if time is None:  # after the marks of `_prepare`, which promise the time until now
+                time = self._generator.stamp(self._clock.wall())
+                timestamp = max(1, time)  # 0 is "now" to confluent-kafka
+            elif self._raise_late:
+                self._refuse_late(time, emitter.promised)
+            now = self._clock.steady()
+            record = Record(value, raw_key, partition, headers, timestamp, on_delivery or self._on_delivery)
+            self._outbox.send(record, event_time=time, now=now)
+            self._producer.poll(0)
+            self._schedule.serve(now)
 
     def _time_of(self, event_time: int | datetime | None) -> int:
         if self._stamps:
@@ -190,7 +201,8 @@ class WatermarkedProducer(Source):
     @property
     def ahead(self) -> bool:
         """Whether ``produce`` would wait, by the other sources' marks up to the last call that served any."""
-        return self._slower_peer() is not None
+        with self._lock:
+            return self._slower_peer() is not None
 
     def _slower_peer(self) -> tuple[int, str] | None:
         """Return the watermark and the name of the source that this one waits for."""
@@ -236,7 +248,8 @@ class WatermarkedProducer(Source):
     @property
     def failed(self) -> list[FailedRecord]:
         """The records that Kafka did not accept and that were not sent again; the watermark is held below each."""
-        return list(self._outbox.failed)
+        with self._lock:
+            return list(self._outbox.failed)
 
     def resend(self) -> int:
         """Send all records again that Kafka did not accept; returns how many.
@@ -247,10 +260,11 @@ class WatermarkedProducer(Source):
         Raises:
             BufferError: the queue stayed full for a minute; what was not sent again still holds.
         """
-        self._producer.poll(0)
-        if self._outbox.failed:
-            self._register()
-        return self._outbox.resend()
+        with self._lock:
+            self._producer.poll(0)
+            if self._outbox.failed:
+                self._register()
+            return self._outbox.resend()
 
     @override
     def _serve(self) -> None:
@@ -259,6 +273,7 @@ class WatermarkedProducer(Source):
 
     @override
     def _release(self) -> None:
+        super()._release()
         alignment, self._alignment = self._alignment, None
         if alignment is not None:
             alignment.close()

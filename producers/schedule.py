@@ -49,13 +49,16 @@ class Schedule:
     def _mark_soon(self) -> None:
         self._next_mark = 0
 
-    def emit(self) -> None:
+    def emit(self, *, wait: bool = True) -> None:
         """Send a mark to every partition now; nothing after the end.
 
+        Args:
+            wait: for room in a full queue; else what it has no room for is sent later.
+
         Raises:
-            BufferError: the queue stayed full for a minute.
+            BufferError: the queue stayed full for a minute, with ``wait``.
         """
-        self._send(wait=True)
+        self._send(wait=wait)
 
     def _send(self, *, wait: bool) -> None:
         now = self._clock.steady()

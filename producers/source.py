@@ -1,15 +1,18 @@
 """A source of a topic: the client, what it may promise, and when its marks are sent."""
 
 import logging
-from contextlib import suppress
+import threading
+import time
 from dataclasses import replace
 from datetime import datetime
-from typing import Self
+from typing import Final, NamedTuple
 
 from confluent_kafka import Producer
+from floodmark.producers.background import Background
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
+from floodmark.producers.forks import Guarded, Lock
 from floodmark.producers.outbox import Outbox
 from floodmark.producers.partition_watch import PartitionWatch
 from floodmark.producers.predecessors import Predecessors, last_marks
@@ -17,14 +20,24 @@ from floodmark.producers.schedule import Schedule
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas.errors import BrokerUnavailableError, EndedError, UnknownTopicError
+from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, Status, check_membership
 from floodmark.schemas.timestamps import are_seconds, event_time_of, to_datetime
 
 _log = logging.getLogger(__name__)
+_SLICE: Final = 0.005
+"""Seconds that `Source.poll` leaves to other threads between two looks at the client."""
 
 
-class Source:
+class Link(NamedTuple):
+    """A source's way to Kafka; the sources of a pool share one."""
+
+    client: Producer
+    watch: PartitionWatch
+    lock: Lock
+
+
+class Source(Guarded):
     """One source of one topic, which marks every partition; `WatermarkedProducer` adds the records.
 
     Args:
@@ -54,15 +67,23 @@ class Source:
         self._generator, self._interval, self._clock = generator, interval, clock
         self.topic = topic
         self._timed = False
-        self._producer = Producer({**config, "enable.idempotence": True}, logger=_log)
-        self._watch = PartitionWatch(self._producer, topic, config.get("bootstrap.servers"))
+        self._background: Background | None = None
+        self._producer, self._watch, lock = self._link(config)
+        super().__init__(lock)
         wall = clock.wall()
-        before = Predecessors(identity.source, last_marks(config, topic, wall) if follow else {})
+        before = self._predecessors(config, identity.source, wall) if follow else Predecessors(identity.source, {})
         identity = replace(identity, epoch=before.next_epoch(wall)) if follow else identity
         self._emitter = Emitter(identity, generator, self._watch.partitions)
         self._outbox = Outbox(self._producer, topic, self._emitter, clock)
         self._schedule = Schedule(self._emitter, self._outbox, self._watch, clock, interval)
         self._follow(before, wall)
+
+    def _link(self, config: Config) -> Link:
+        client = Producer({**config, "enable.idempotence": True}, logger=_log)
+        return Link(client, PartitionWatch(client, self.topic, config.get("bootstrap.servers")), threading.RLock())
+
+    def _predecessors(self, config: Config, source: str, wall: int) -> Predecessors:
+        return Predecessors(source, last_marks(config, self.topic, wall))
 
     def _follow(self, before: Predecessors, wall: int) -> None:
         """Go on where the last run of this source ended; warn of others that no membership counts."""
@@ -92,7 +113,8 @@ class Source:
             UsageError: where the strategy is another one.
             WatermarkRegressionError: where it is below the last promise.
         """
-        self._generator.advance(self._checked_time(watermark))
+        with self._lock:
+            self._generator.advance(self._checked_time(watermark))
 
     def _checked_time(self, value: object) -> int:
         """Return a time that the caller passed; warn where the first one looks like seconds.
@@ -117,15 +139,43 @@ class Source:
         """Serve delivery reports, and send the marks that are due; after the end there are none.
 
         Args:
-            timeout: how long to wait for a report, seconds.
+            timeout: how long to wait for a report, seconds; below 0: as long as it takes.
 
         Returns:
             How many reports were served, those of marks among them.
         """
-        served = self._producer.poll(timeout)
-        self._serve()
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._lock:
+                served = self._producer.poll(0)
+                self._serve()
+                self._raise_kept()
+            left = deadline - time.monotonic()
+            if served or (timeout >= 0 and left <= 0):
+                return served
+            time.sleep(_SLICE if timeout < 0 else min(_SLICE, left))  # others may produce meanwhile
+
+    def _start_background(self) -> None:
+        self._background = Background(self, self._attend, self._interval)
+
+    def _attend(self) -> None:
+        """Serve in the background."""
+        with self._lock:
+            if self._background is not None and not self._background.stopped:
+                self._producer.poll(0)
+                self._serve()
+
+    def _raise_kept(self) -> None:
+        """Raise what a delivery report has raised, or what the background has."""
         self._outbox.raise_callback_error()
-        return served
+        if self._background is not None:
+            self._background.raise_failure()
+
+    def _check_background(self) -> None:
+        """Raise what came up beside the caller, before anything is sent; refuse to go on without it, unheard."""
+        self._raise_kept()
+        if self._background is not None and self._background.stopped and not self._emitter.ended:
+            raise UsageError(reason=f"{self!r} is closed, and its marks would wait for poll(): make a new one")
 
     def _serve(self) -> None:
         """Do what is due, whenever the caller is here."""
@@ -137,7 +187,8 @@ class Source:
         Raises:
             BufferError: the queue stayed full for a minute.
         """
-        self._schedule.emit()
+        with self._lock:
+            self._schedule.emit()
 
     def mark_idle(self, timeout: float = 60) -> None:
         """Wait until all is acknowledged, then ask readers not to wait for this source until its next record.
@@ -148,9 +199,10 @@ class Source:
         Raises:
             DeliveryError: where Kafka did not accept a record; then the source stays active, for it may be sent again.
         """
-        self._outbox.wait(timeout)
-        self._emitter.mark_idle()
-        self.emit()
+        with self._lock:
+            self._outbox.wait(timeout)
+            self._emitter.mark_idle()
+            self.emit()
 
     def change_membership(self, membership: Membership) -> None:
         """Use a newer membership from now on (the number of sources of the topic has changed).
@@ -159,90 +211,15 @@ class Source:
             UsageError: where its version is not above the last one.
         """
         check_membership(membership, f"source {self._emitter.identity.source!r}")
-        self._emitter.change_membership(membership)
-        self.emit()
-
-    def flush(self, timeout: float = 60) -> int:
-        """Wait until all is acknowledged, then send marks that promise it, and wait for those.
-
-        Looks for new partitions first.  After ``end`` it only waits.
-
-        Args:
-            timeout: of each wait, seconds.
-
-        Returns:
-            How many records are left, as confluent-kafka does: 0, since any that is left is an error here.
-
-        Raises:
-            DeliveryError: where Kafka did not accept a record or a mark; the watermark stays held below it.
-        """
-        self._outbox.wait(timeout)
-        if not self._emitter.ended:
-            with suppress(BrokerUnavailableError, UnknownTopicError):
-                self._watch.ask(timeout)
-        self.emit()
-        self._outbox.wait(timeout, marks=True)
-        self._outbox.raise_callback_error()
-        return 0
-
-    def end(self, timeout: float = 60) -> None:
-        """Flush, then mark in every partition that this source has ended.
-
-        Args:
-            timeout: of each wait, seconds.
-
-        Raises:
-            DeliveryError: where Kafka did not accept a record; then no partition is marked.  Where it did not accept
-                such a mark: call it again.
-            BrokerUnavailableError: where the topic's partitions cannot be learnt; no partition is marked.
-            EndedError: where all of them were marked before.
-        """
-        if not self._emitter.ended:
-            self._outbox.wait(timeout)
-            self._emitter.grow(self._watch.ask(timeout))
-            self._emitter.end()
-        elif self._outbox.settled:
-            raise EndedError(source=self._emitter.identity.source, action="end again")
-        self.emit()
-        self._outbox.wait(timeout, marks=True)
-        self._release()
-
-    def close(self, timeout: float = 10) -> bool:
-        """Wait for what is in flight, and close what only this source reads; no mark is sent.
-
-        Call `flush` or `end` before to promise what was acknowledged, or use ``with``, which flushes.
-
-        Args:
-            timeout: seconds.
-
-        Returns:
-            Whether all was acknowledged or has failed, see `failed`.
-        """
-        try:
-            return self._producer.flush(timeout) == 0
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        """Close what only this source reads."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Flush; after an error only what is in flight is waited for, and no promise is made."""
-        try:
-            if kind is None:
-                self.flush()
-            else:
-                self.close()
-        finally:
-            self._release()
+        with self._lock:
+            self._emitter.change_membership(membership)
+            self.emit()
 
     @property
     def watermark(self) -> int | None:
         """What the source can promise now, epoch milliseconds; ``None``: nothing yet."""
-        return self._emitter.watermark
+        with self._lock:
+            return self._emitter.watermark
 
     @property
     def late(self) -> int:
@@ -251,18 +228,19 @@ class Source:
 
     def metrics(self) -> Metrics:
         """Return what is measured of this source."""
-        emitter = self._emitter
-        oldest, watermark = emitter.oldest_arrival(), emitter.watermark
-        return Metrics(
-            "source",
-            emitter.identity.source,
-            records=emitter.records,
-            late_events=emitter.late,
-            failed=emitter.failed,
-            watermark_delay_seconds=delay(self._clock.wall(), watermark),
-            processing_time_delay_seconds=0.0 if oldest is None else (self._clock.steady() - oldest) / 1000,
-            topic=self.topic,
-            watermark=watermark,
-            state=state_of(watermark, idle=emitter.status is Status.IDLE, ended=emitter.ended),
-            epoch=emitter.identity.epoch,
-        )
+        with self._lock:
+            emitter = self._emitter
+            oldest, watermark = emitter.oldest_arrival(), emitter.watermark
+            return Metrics(
+                "source",
+                emitter.identity.source,
+                records=emitter.records,
+                late_events=emitter.late,
+                failed=emitter.failed,
+                watermark_delay_seconds=delay(self._clock.wall(), watermark),
+                processing_time_delay_seconds=0.0 if oldest is None else (self._clock.steady() - oldest) / 1000,
+                topic=self.topic,
+                watermark=watermark,
+                state=state_of(watermark, idle=emitter.status is Status.IDLE, ended=emitter.ended),
+                epoch=emitter.identity.epoch,
+            )

@@ -57,7 +57,7 @@ class Emitter:
         self._resuming = False
         self._rounds = 0
         self._numbering = Numbering()
-        self._in_flight = InFlights()
+        self.in_flight = InFlights()
 
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
         """Note that a record is about to be sent.
@@ -76,7 +76,7 @@ class Emitter:
         """
         if self.status is not Status.ACTIVE:
             self._refuse()
-        generator, all_in_flight = self.generator, self._in_flight
+        generator, all_in_flight = self.generator, self.in_flight
         generator.on_event(event_time, now, value)
         if is_late(event_time, self.promised):
             self.late += 1
@@ -115,7 +115,7 @@ class Emitter:
         """
         if self.status is not Status.ACTIVE:
             self._refuse()
-        again = self._in_flight.open
+        again = self.in_flight.open
         # Which of the event times the record has is not known; the earliest is never too high.
         again.send(EARLIEST if in_flight.earliest is None else in_flight.earliest, now)
         in_flight.failed -= 1
@@ -130,7 +130,7 @@ class Emitter:
     def unsend(self, partition: int, in_flight: InFlight | None = None) -> None:
         """Take back the last `send`, whose record was never handed to Kafka (a full queue, an invalid argument)."""
         self._numbering.count(partition, -1)
-        (in_flight or self._in_flight.open).ack()
+        (in_flight or self.in_flight.open).ack()
 
     def unmark(self, partition: int) -> None:
         """Take back the last mark of a partition, which was never handed to Kafka."""
@@ -149,7 +149,7 @@ class Emitter:
     @property
     def watermark_hold(self) -> int | None:
         """The earliest event time in flight or failed, which holds the watermark; ``None``: there is none."""
-        return self._in_flight.earliest()
+        return self.in_flight.earliest()
 
     def oldest_arrival(self) -> int | None:
         """Return when the oldest record in flight was sent, by the clock of `send`; ``None``: there is none.
@@ -157,7 +157,7 @@ class Emitter:
         The processing-time watermark of the source ("Streaming Systems", ch. 3): it tells a stuck system, whose oldest
         record ages, from data that is merely late.
         """
-        return min((one.since for one in self._in_flight if one.pending and one.since is not None), default=None)
+        return min((one.since for one in self.in_flight if one.pending and one.since is not None), default=None)
 
     @property
     def watermark(self) -> int | None:
@@ -202,7 +202,7 @@ class Emitter:
         self.promised = watermark
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
-        self._in_flight.close(self._rounds)
+        self.in_flight.close(self._rounds)
         mark = replace(
             self.identity.mark(partitions=self.partitions, now=now),
             watermark=watermark,

@@ -92,6 +92,11 @@ class InFlights:
         open_ = self.open.earliest if self.open.holds else None
         return closed if open_ is None or (closed is not None and closed < open_) else open_
 
+    @property
+    def pending(self) -> int:
+        """How many records are neither acknowledged nor failed."""
+        return sum(one.pending for one in self)
+
     def __iter__(self) -> Iterator[InFlight]:
         yield self.open
         yield from (in_flight for _, _, in_flight in self._closed)

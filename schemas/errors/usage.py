@@ -79,6 +79,18 @@ class IdleError(UsageError):
     source: str
 
 
+class ForkedError(UsageError):
+    """A source or a pool used in a process forked from its own, where its Kafka client does not run."""
+
+    template = (
+        "{owner} belongs to process {parent}; in process {child}, forked from it, it has no Kafka client and must not "
+        "speak for the same source: make a new one there, with a source id of its own"
+    )
+    owner: str
+    parent: int
+    child: int
+
+
 class UnsupportedPartitionerError(UsageError):
     """A partitioner whose choice cannot be foretold, which the record counts need."""
 
