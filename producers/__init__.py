@@ -8,6 +8,8 @@ from floodmark.producers.clients.admin import create_topics
 from floodmark.producers.embedded.broker import EmbeddedKafka
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.producers.log_folder import LogFolder
+from floodmark.producers.pool import SourcePool
+from floodmark.producers.pooled_source import PooledSource
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.readers.consumer import WatermarkedConsumer
 from floodmark.producers.readers.observer import Observer
@@ -27,7 +29,9 @@ __all__ = [
     "LogFolder",
     "Mark",
     "Observer",
+    "PooledSource",
     "Position",
+    "SourcePool",
     "Strategy",
     "TimePolicy",
     "Unreadable",

@@ -184,6 +184,18 @@ class Outbox:
             DeliveryError: where one is missing after that, or a record has failed.
         """
         self._client.flush(timeout)
+        self.check(timeout, marks=marks)
+
+    def check(self, waited: float, *, marks: bool = False) -> None:
+        """Raise what is missing after a wait.
+
+        Args:
+            waited: for how long, seconds.
+            marks: whether a mark that was not delivered is an error, too.
+
+        Raises:
+            DeliveryError: an acknowledgement is missing, or a record has failed.
+        """
         left = self.unacknowledged
         reasons = [record.reason for record in self.failed]
         if marks and not reasons:
@@ -193,7 +205,7 @@ class Outbox:
                 source=self._emitter.identity.source,
                 topic=self._topic,
                 failed=len(reasons) or left,
-                reason=reasons[0] if reasons else f"no acknowledgement within {timeout} s",
+                reason=reasons[0] if reasons else f"no acknowledgement within {waited} s",
                 held_at=self._emitter.watermark_hold,
             )
 

@@ -3,12 +3,16 @@
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 from floodmark.producers.clients.admin import partition_count
+from floodmark.producers.clients.clock import Clock
 from floodmark.schemas.errors import FloodmarkError
+from typing_extensions import override
 
 _log = logging.getLogger(__name__)
+_SHARED_INTERVAL: Final = 10_000
 
 
 class PartitionWatch:
@@ -57,3 +61,26 @@ class PartitionWatch:
                 on_growth()
         except (FloodmarkError, KafkaException) as error:
             _log.info("the partitions of topic %r are not known to have grown: %s", self._topic, error)
+
+
+class SharedWatch(PartitionWatch):
+    """Asks for all sources of a pool at once, every 10 seconds; each takes the answer up with its next marks.
+
+    Args:
+        client: the producer that asks.
+        topic: the topic.
+        bootstrap_servers: for errors.
+        clock: where the time comes from.
+    """
+
+    def __init__(self, client: Producer, topic: str, bootstrap_servers: object, clock: Clock) -> None:
+        super().__init__(client, topic, bootstrap_servers)
+        self._clock = clock
+        self._next = clock.steady() + _SHARED_INTERVAL
+
+    @override
+    def ask_beside(self, on_growth: Callable[[], None]) -> None:
+        now = self._clock.steady()
+        if now >= self._next:
+            self._next = now + _SHARED_INTERVAL
+            super().ask_beside(on_growth)

@@ -6,7 +6,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared
-from floodmark.producers.readers.replay import read_until_end
+from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Mark
 from floodmark.schemas.errors import BrokerUnavailableError
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
@@ -22,6 +22,7 @@ class Predecessors:
     Args:
         source: the new one.
         marks: by source, as `last_marks` returns them.
+        floor: the lowest epoch that the new one may have.
 
     >>> mark_of_web = WatermarkRecord(source="web", epoch=7, sequence=0, watermark=5, partitions=1, emitted_at=0)
     >>> mark_of_app = WatermarkRecord(source="app", epoch=1, sequence=0, watermark=5, partitions=1, emitted_at=0)
@@ -32,7 +33,8 @@ class Predecessors:
     ['app']
     """
 
-    def __init__(self, source: str, marks: Mapping[str, WatermarkRecord]) -> None:
+    def __init__(self, source: str, marks: Mapping[str, WatermarkRecord], floor: int = 0) -> None:
+        self._floor = floor
         self._own = marks.get(source)
         self._others = [mark for name, mark in sorted(marks.items()) if name != source]
 
@@ -43,7 +45,7 @@ class Predecessors:
 
     def next_epoch(self, wall: int) -> int:
         """Return an epoch above that of the last run: the wall clock, where it was not set back."""
-        return wall if self._own is None else max(wall, self._own.epoch + 1)
+        return max(wall, self._floor, 0 if self._own is None else self._own.epoch + 1)
 
     def uncounted(self, membership: Membership, wall: int) -> list[str]:
         """Return the other sources of the last minute, where a membership says that there are none."""
@@ -86,6 +88,24 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
         return {}
     finally:
         consumer.close()
+
+
+def last_membership_version(config: Config, topic: str) -> int:
+    """Return the highest membership version among the last marks of partition 0; 0: no source has marked it.
+
+    Raises:
+        BrokerUnavailableError, UnknownTopicError, KafkaException: where it cannot be read.
+    """
+    versions = [0]
+
+    def note(record: Classified) -> bool | None:
+        if not isinstance(record, Mark):
+            return None
+        versions.append(record.record.membership.version)
+        return True
+
+    last_matching(shared(config), topic, {0}, note)
+    return max(versions)
 
 
 def _newest(records: Iterable[Classified]) -> dict[str, WatermarkRecord]:

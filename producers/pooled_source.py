@@ -1,0 +1,145 @@
+"""A source that shares its Kafka client, its lock and its thread with the others of a pool."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from floodmark.producers.background import Background
+from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.predecessors import Predecessors
+from floodmark.producers.producer import WatermarkedProducer
+from floodmark.producers.source import Link
+from floodmark.producers.strategies.generator import Strategy
+from floodmark.schemas.records import Membership, WatermarkRecord
+from typing_extensions import override
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the sources of a pool have in common."""
+
+    config: Config
+    topic: str
+    interval: timedelta
+    clock: Clock
+    link: Link
+    background: Background
+    marks: Mapping[str, WatermarkRecord]
+    """The last marks before the pool, by source."""
+    floor: int
+    """The lowest epoch that the next source may have."""
+    leave: Callable[[str], None]
+    """Is told of a source that has ended."""
+
+
+class PooledSource(WatermarkedProducer):
+    """A source of a `SourcePool`, which makes it by `SourcePool.join`.
+
+    It is used as any `WatermarkedProducer`.  `end` lets it leave the pool.  `close`, and the end of a ``with``, wait
+    and promise, and leave it in the pool: its marks go on.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        source: str,
+        strategy: Strategy,
+        membership: Membership,
+        *,
+        lease: timedelta | None,
+        on_late: Literal["send", "raise"],
+        early: timedelta | None,
+    ) -> None:
+        self._shared = shared
+        super().__init__(
+            shared.config,
+            topic=shared.topic,
+            source=source,
+            strategy=strategy,
+            membership=membership,
+            interval=shared.interval,
+            lease=lease,
+            on_late=on_late,
+            early=early,
+            clock=shared.clock,
+        )
+        self._background = shared.background
+
+    @override
+    def _link(self, config: Config) -> Link:
+        return self._shared.link
+
+    @override
+    def _predecessors(self, config: Config, source: str, wall: int) -> Predecessors:
+        return Predecessors(source, self._shared.marks, self._shared.floor)
+
+    @override
+    def _release(self) -> None:
+        """Leave the client and the thread to the others."""
+
+    @override
+    def end(self, timeout: float = 60) -> None:
+        with self._lock:
+            super().end(timeout)
+            self._shared.leave(self.source)
+
+    @property
+    def source(self) -> str:
+        """Its id."""
+        return self._emitter.identity.source
+
+    @property
+    def epoch(self) -> int:
+        """The generation of this writer."""
+        return self._emitter.identity.epoch
+
+    @property
+    def ended(self) -> bool:
+        """Whether it sends no records any more."""
+        return self._emitter.ended
+
+    def adopt(self, membership: Membership) -> None:
+        """Speak under another membership from the next marks on.  The pool's business, as all that follows."""
+        if not self._emitter.ended:
+            self._emitter.change_membership(membership)
+
+    def announce(self) -> None:
+        """Send marks now, as far as there is room for them."""
+        self._schedule.emit(wait=False)
+
+    def announce_end(self) -> None:
+        """Send marks that say that the source has ended; waits for room."""
+        if not self._emitter.ended:
+            self._emitter.grow(self._watch.partitions)
+            self._emitter.end()
+        self.emit()
+
+    def attend(self) -> None:
+        """Send the marks that are due."""
+        with self._lock:
+            if not self._shared.background.stopped:
+                self._serve()
+
+    def check(self, waited: float, *, marks: bool = False) -> None:
+        """Raise what is missing after a wait of so many seconds; with ``marks``, those that failed count, too.
+
+        Raises:
+            DeliveryError: an acknowledgement is missing, or a record has failed.
+        """
+        self._outbox.check(waited, marks=marks)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing of it is in flight, and no mark has failed."""
+        return self._outbox.settled
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many of its records and marks are in flight."""
+        return self._outbox.unacknowledged
+
+    def raise_kept(self) -> None:
+        """Raise what a delivery report has raised, or what the background has."""
+        self._raise_kept()

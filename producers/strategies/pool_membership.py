@@ -1,0 +1,59 @@
+"""How many sources write to the topic of a pool, and who counts them.  Pure."""
+
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.records import Membership, check_membership
+
+
+class PoolMembership:
+    """The membership that the sources of a pool speak under.
+
+    A source that has ended stays a member until the next one joins: readers do not wait for it, and no version changes.
+
+    Args:
+        pool: whose it is, for errors.
+        given: what counts the sources here and elsewhere; ``None``: the pool counts its own.
+        last: the highest version in the topic so far.
+
+    >>> counted = PoolMembership("pool", None, last=7)
+    >>> counted.grown(now=0, more=3), counted.current
+    (Membership(version=8, size=3), Membership(version=7, size=0))
+    >>> PoolMembership("pool", Membership(version=1, size=2)).grown(now=2, more=1)
+    Traceback (most recent call last):
+      ...
+    floodmark.schemas.errors.UsageError: pool: 3 sources would be in it, and Membership(version=1, size=2) counts \
+fewer; call change_membership() with a higher version before
+    """
+
+    def __init__(self, pool: str, given: Membership | None, last: int = 0) -> None:
+        self._pool = pool
+        self.counts = given is None
+        """Whether the pool counts its own sources."""
+        self.current = Membership(last, 0) if given is None else given
+
+    def grown(self, now: int, more: int) -> Membership:
+        """Return the membership by which more sources join those that are there now; `current` stays.
+
+        Raises:
+            UsageError: where a given one has no room for them.
+        """
+        size = now + more
+        if self.counts:
+            return Membership(self.current.version + 1, size)
+        if size > self.current.size:
+            reason = f"{size} sources would be in it, and {self.current} counts fewer"
+            raise UsageError(reason=f"{self._pool}: {reason}; call change_membership() with a higher version before")
+        return self.current
+
+    def change(self, membership: Membership) -> None:
+        """Take a newer one that counts the sources here and elsewhere.
+
+        Raises:
+            UsageError: where its version is not higher, or the pool counts its own.
+        """
+        check_membership(membership, self._pool)
+        if self.counts:
+            raise UsageError(reason=f"{self._pool} counts its sources itself; give it membership= to count them for it")
+        if membership.version <= self.current.version:
+            reason = f"membership {membership} after {self.current}, expected a higher version"
+            raise UsageError(reason=f"{self._pool}: {reason}")
+        self.current = membership

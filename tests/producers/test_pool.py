@@ -1,0 +1,271 @@
+"""Many sources over one client: joins and leaves, restarts, failures of one that must not touch the others."""
+
+import json
+import random
+import subprocess
+import sys
+from datetime import timedelta
+from textwrap import dedent
+
+import pytest
+from floodmark.producers import (
+    EmbeddedKafka,
+    Generator,
+    Observer,
+    SourcePool,
+    Strategy,
+    ascending,
+    bounded_out_of_orderness,
+    create_topics,
+    explicit,
+)
+from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.readers.check import checker_of, findings
+from floodmark.schemas import Membership
+from floodmark.schemas.errors import DeliveryError, EndedError, InvalidRecordError, UsageError
+from support.harness import drain, until
+
+pytestmark = pytest.mark.kafka
+SOON = timedelta(milliseconds=1)
+DAY = timedelta(days=1)
+
+
+def record(event_time):
+    return json.dumps({"at": event_time}).encode()
+
+
+def faults(kafka, target):
+    return list(map(str, findings(kafka.config, target, JsonField("at"), checker_of(kafka.config, target))))
+
+
+def until_promised(kafka, target, watermark):
+    """Wait until readers know of a watermark."""
+    with Observer(kafka.config, [target]) as observer:
+        tracker = observer.trackers[target]
+        until(lambda: list(observer.poll()) and tracker.advance() == watermark, f"the watermark {watermark}")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sources_that_join_and_leave_break_no_promise_and_are_all_waited_for(kafka, topic, seed):
+    chance, target = random.Random(seed), topic(3)  # noqa: S311  # a repeatable stream
+    sent, now, names = [], 1_000, iter(range(10_000))
+    with SourcePool(kafka.config, topic=target, interval=timedelta(milliseconds=20)) as pool:
+        promised = {}  # by source, as far as it has promised anything
+
+        def join(count):
+            for source in pool.join(*(f"s{next(names)}" for _ in range(count)), strategy=explicit(), on_late="raise"):
+                promised[source] = now
+                source.advance(now)
+
+        join(20)
+        for _ in range(600):
+            what = chance.random()
+            if what < 0.02:
+                join(chance.choice([1, 1, 5]))
+            elif what < 0.04 and len(promised) > 1:
+                left = chance.choice(list(promised))
+                left.end()
+                del promised[left]
+                with pytest.raises(EndedError):
+                    left.produce(b"x", event_time=now)
+            else:
+                source = chance.choice(list(promised))
+                for _ in range(chance.randrange(20)):
+                    time = promised[source] + chance.randrange(500)
+                    source.produce(record(time), event_time=time, key=b"%d" % chance.randrange(50))
+                    sent.append(time)
+                promised[source] += chance.randrange(100)
+                source.advance(promised[source])
+                now = max(now, promised[source])
+        assert pool.membership.size >= len(pool.sources) == len(promised)
+        pool.flush()
+        until_promised(kafka, target, min(promised.values()))
+        pool.end()
+    values, _ = drain(kafka.config, target)
+    assert sorted(json.loads(value)["at"] for value in values) == sorted(sent)
+    assert faults(kafka, target) == []
+
+
+def test_a_source_that_joins_is_waited_for_at_once(kafka, topic):
+    target = topic(2)
+    pool = SourcePool(kafka.config, topic=target, interval=SOON)
+    [first] = pool.join("first", strategy=explicit())
+    first.advance(100)
+    pool.flush()
+    until_promised(kafka, target, 100)
+    [second] = pool.join("second", strategy=explicit())
+    first.advance(500)
+    pool.flush()
+    second.advance(200)
+    pool.flush()
+    until_promised(kafka, target, 200)
+    second.end()
+    until_promised(kafka, target, 500)
+    [again] = pool.join("second", strategy=explicit())
+    assert again.epoch > second.epoch
+    again.advance(600)
+    first.advance(700)
+    pool.flush()
+    until_promised(kafka, target, 600)
+    pool.end()
+    assert faults(kafka, target) == []
+
+
+@pytest.mark.parametrize("before", ["close", "end", "nothing"])
+def test_a_pool_that_begins_anew_goes_on_above_the_last_membership(kafka, topic, before):
+    target = topic(2)
+    last = SourcePool(kafka.config, topic=target, interval=DAY)
+    for source in last.join("a", "b", strategy=ascending()):
+        source.produce(record(10), event_time=10)
+    last.join("c", strategy=ascending())
+    last.flush()
+    if before != "nothing":
+        getattr(last, before)()
+    pool = SourcePool(kafka.config, topic=target, interval=DAY)
+    assert pool.membership.version == last.membership.version == 2
+    sources = pool.join("b", "a", strategy=ascending())
+    assert [source.source for source in sources] == ["b", "a"]
+    for source in sources:
+        source.produce(record(20), event_time=20)
+    pool.end()
+    last.close()
+    _, observer = drain(kafka.config, target)
+    assert observer.trackers[target].ended
+    if before != "nothing":
+        assert faults(kafka, target) == []
+
+
+def test_what_cannot_be_right_is_refused_and_changes_nothing(kafka, topic):
+    target = topic(1)
+    with SourcePool(kafka.config, topic=target) as pool:
+        with pytest.raises(UsageError, match="one or more different ids"):
+            pool.join(strategy=ascending())
+        with pytest.raises(UsageError, match="one or more different ids"):
+            pool.join("a", "a", strategy=ascending())
+        with pytest.raises(UsageError, match=r"expected what it returns: ascending\(\)"):
+            pool.join("a", strategy=ascending)
+        with pytest.raises(InvalidRecordError):
+            pool.join("a", "b" * 201, strategy=ascending())
+        with pytest.raises(UsageError, match="counts its sources itself"):
+            pool.change_membership(Membership(1, 5))
+        assert pool.membership == Membership(0, 0)
+        pool.join("a", strategy=ascending())
+        with pytest.raises(UsageError, match=r"\['a'\] have joined already"):
+            pool.join("b", "a", strategy=ascending())
+        assert pool.membership == Membership(1, 1)
+        assert list(pool.sources) == ["a"]
+    with pytest.raises(UsageError, match="is closed"):
+        pool.join("b", strategy=ascending())
+    with pytest.raises(UsageError, match="is closed"):
+        pool.sources["a"].produce(b"x", event_time=1)
+    with pytest.raises(UsageError, match="idempotence"):
+        SourcePool({**kafka.config, "enable.idempotence": False}, topic=target)
+
+
+def test_two_pools_share_a_topic_under_a_membership_that_counts_both(kafka, topic):
+    target, both = topic(2), Membership(1, 3)
+    one, two = (SourcePool(kafka.config, topic=target, membership=both, interval=SOON) for _ in range(2))
+    with pytest.raises(UsageError, match="counts fewer"):
+        one.join(*"abcd", strategy=explicit())
+    for source in [*one.join("a", "b", strategy=explicit()), *two.join("c", strategy=explicit())]:
+        source.advance(10)
+    until_promised(kafka, target, 10)
+    for pool in (one, two):
+        pool.change_membership(Membership(2, 4))
+    two.join("d", strategy=explicit())[0].advance(20)
+    for source in [*one.sources.values(), two.sources["c"]]:
+        source.advance(30)
+    until_promised(kafka, target, 20)
+    one.end()
+    two.end()
+    assert faults(kafka, target) == []
+
+
+class Broken(Generator):
+    """A strategy of a user, with a fault."""
+
+    def on_tick(self, now, wall=None):  # noqa: ARG002  # as all are called
+        raise ZeroDivisionError
+
+    def watermark(self):
+        return None
+
+
+class BrokenStrategy(Strategy):
+    def build(self):
+        return Broken()
+
+
+def test_an_error_of_one_source_silences_no_other_and_is_raised(kafka, topic):
+    target = topic(1)
+    pool = SourcePool(kafka.config, topic=target, interval=SOON)
+    [good] = pool.join("good", strategy=bounded_out_of_orderness(timedelta(0)))
+    pool.join("bad", strategy=BrokenStrategy())
+    [late] = pool.join("late", strategy=ascending())
+    good.produce(record(12), event_time=12)
+    with Observer(kafka.config, [target]) as observer:
+        until(
+            lambda: any(getattr(one, "record", None) and one.record.watermark == 12 for one in observer.poll()),
+            "the good one's promise",
+        )
+    with pytest.raises(ZeroDivisionError):
+        until(lambda: good.produce(record(13), event_time=13), "the error")
+    with pytest.raises(ZeroDivisionError):
+        pool.flush()
+    with pytest.raises(ZeroDivisionError):
+        pool.close()
+    assert late._emitter.registered, "behind the bad one, and marked all the same"  # noqa: SLF001
+
+
+def test_a_broker_that_is_gone_holds_those_that_wrote_and_resend_lets_go(tmp_path):
+    with EmbeddedKafka(tmp_path / "dying") as broker:
+        create_topics(broker.config, {"t": 1})
+        config = {**broker.config, "message.timeout.ms": 1500}
+        pool = SourcePool(config, topic="t", interval=timedelta(milliseconds=100))
+        one, two = pool.join("one", "two", strategy=ascending())
+        for source in (one, two):
+            source.produce(record(12), event_time=12)
+        pool.flush()
+        broker.kill()
+        one.produce(record(30), event_time=30)
+        with pytest.raises(DeliveryError) as caught:
+            pool.end(timeout=10)
+        assert (caught.value.source, caught.value.held_at) == ("one", 30)
+        broker.start()
+        until(
+            lambda: not (one.failed and one.resend()) and one.metrics().processing_time_delay_seconds == 0, "delivery"
+        )
+        until_promised(broker, "t", 12)
+        pool.end(timeout=60)
+        values, _ = drain(broker.config, "t")
+        assert set(values) == {record(12), record(30)}
+
+
+def test_the_end_of_the_process_flushes_and_a_fork_is_refused(kafka, topic):
+    target = topic(2)
+    script = f"""
+        import os, sys
+        from datetime import timedelta
+        from floodmark.producers import SourcePool, ascending
+        from floodmark.schemas.errors import ForkedError
+        pool = SourcePool({kafka.config!r}, topic={target!r}, interval=timedelta(days=1))
+        one, two = pool.join("one", "two", strategy=ascending())
+        one.produce(b'{{"at": 3}}', event_time=3)
+        two.produce(b'{{"at": 4}}', event_time=4)
+        child = os.fork()
+        if child == 0:
+            for use in (pool.flush, pool.end, pool.close, lambda: pool.join("c", strategy=ascending()),
+                        lambda: pool.sources, one.poll, lambda: one.produce(b"x", event_time=5)):
+                try:
+                    use()
+                except ForkedError:
+                    print("refused", flush=True)
+            sys.exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    command = [sys.executable, "-c", dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["refused"] * 7 + ["0"]
+    until_promised(kafka, target, 3)
+    assert faults(kafka, target) == []
