@@ -2,6 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
+from types import TracebackType
 from typing import Final, NoReturn, Protocol
 from weakref import WeakSet
 
@@ -21,7 +22,9 @@ class Lock(Protocol):
 
     def __enter__(self) -> object: ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 
 class _Refusal:

@@ -2,9 +2,11 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -26,6 +28,7 @@ from floodmark.schemas.errors import DeliveryError, EndedError, InvalidRecordErr
 from support.harness import drain, until
 
 pytestmark = pytest.mark.kafka
+PAGE = Path(__file__).parents[2] / "producers" / "README.md"
 SOON = timedelta(milliseconds=1)
 DAY = timedelta(days=1)
 
@@ -269,3 +272,13 @@ def test_the_end_of_the_process_flushes_and_a_fork_is_refused(kafka, topic):
     assert done.stdout.split() == ["refused"] * 7 + ["0"]
     until_promised(kafka, target, 3)
     assert faults(kafka, target) == []
+
+
+def test_the_example_of_the_page_runs(kafka, topic):
+    target = topic(2)
+    section = PAGE.read_text(encoding="utf-8").split("\n## Many sources in one process")[1]
+    names = {"config": kafka.config, "topic": target, "timedelta": timedelta}
+    exec(re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1), names)  # noqa: S102  # our own page
+    assert sorted(names["pool"].sources) == ["JFK", "LGA"]
+    found = findings(kafka.config, target, None, checker_of(kafka.config, target))
+    assert list(map(str, found)) == []
