@@ -73,7 +73,7 @@ class ClosingSource(Source):
         Returns:
             Whether all was acknowledged or has failed, see `failed`.
         """
-        return self._close(timeout, promise=self._background is not None)
+        return self._close(timeout, promise=self._background is not None and not self._background.stopped)
 
     def _close(self, timeout: float, *, promise: bool) -> bool:
         with self._lock:

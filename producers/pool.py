@@ -263,7 +263,7 @@ class SourcePool(Guarded):
         Returns:
             Whether all was acknowledged or has failed.
         """
-        return self._close(timeout, promise=True)
+        return self._close(timeout, promise=not self._background.stopped)
 
     def _close(self, timeout: float, *, promise: bool) -> bool:
         with self._lock:
