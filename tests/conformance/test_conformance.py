@@ -1,48 +1,19 @@
 """The table of marks, three times: the pure tracker, an observer on a real Kafka, a Spark job on a real Kafka."""
 
 import time
-import tomllib
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Observer
-from floodmark.producers.testing import mark
-from floodmark.schemas import END_OF_TIME, Status, Tracker, decode_watermark, encode_watermark, mark_key
+from floodmark.schemas import Tracker, decode_watermark, encode_watermark, mark_key
 from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.spark_jobs import WriteOptions, avro, read, write
+from support.cases import CASES, records
 from support.counting import fails
 from support.harness import EVENT, until
 
-CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))["case"]
 NOW = time.time_ns() // 1_000_000
 cases = pytest.mark.parametrize("case", CASES, ids=[f"{case['origin']}: {case['name']}" for case in CASES])
-
-
-def records(case):
-    """Give each step's partition, record (of a corrupt one: its source), log time and expected output."""
-    sequences = {}
-    for step in case["steps"]:
-        partition, source, epoch = step.get("partition", 0), step.get("source", "a"), step.get("epoch", 1)
-        log_time, expected = step.get("log_time", 0), {"none": None, "end": END_OF_TIME}.get(step["out"], step["out"])
-        if step.get("corrupt"):
-            yield partition, source, log_time, expected
-            continue
-        place = (partition, source, epoch)
-        sequence = step.get("sequence", sequences.get(place, 0))
-        sequences[place] = sequence + 1
-        record = mark(
-            source,
-            {"end": END_OF_TIME}.get(step.get("watermark"), step.get("watermark")),
-            sequence,
-            epoch=epoch,
-            status=Status(step.get("status", "ACTIVE")),
-            version=step.get("version", 1),
-            size=step.get("size", case.get("size", 1)),
-            partitions=step.get("partitions", case.get("partitions", 1)),
-            lease=step.get("lease"),
-        )
-        yield partition, record, log_time, expected
 
 
 def send(kafka, topic, partition, record, log_time):
