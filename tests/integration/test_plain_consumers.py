@@ -4,11 +4,8 @@ Kafka's console consumer, Kafka Connect with its ``HasHeaderKey`` predicate, Con
 """
 
 import json
-import os
 import socket
-import subprocess
 import time
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -17,13 +14,12 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, create_topics
-from floodmark.producers.embedded.jars import fetch, java
 from floodmark.spark_jobs import read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro
 from support.harness import EVENT, until
+from support.kafka_programs import running
 
-VERSION = "4.1.0"
 LINES = [f"line {number}" for number in range(50)]
 
 
@@ -34,20 +30,6 @@ def write_lines(kafka, topic):
             if number % 10 == 0:
                 producer.flush()
         producer.end()
-
-
-@contextmanager
-def running(main, *arguments, log, modules):
-    """Run one of Kafka's own programs from its Maven jars."""
-    jars = [jar for module in modules for jar in fetch("org.apache.kafka", module, VERSION)]
-    command = [java(), "-Xmx256m", "-cp", os.pathsep.join(map(str, jars)), main, *map(str, arguments)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 @pytest.mark.kafka
