@@ -100,10 +100,12 @@ class TopicState:
         if part is None or record.source not in part.unreadable:
             return
         source = part.sources.get(record.source)
-        if source is not None and source.refuse(record) is not None:
+        refused = record.epoch < self.fences.get(record.source, 0) if source is None else source.refuse(record)
+        if refused:
             return  # a zombie, or a replay: not its next statement
         del part.unreadable[record.source]
         part.stale = True
+        self.retiring = True  # that mark may have been all that kept it from being forgotten
 
     def _accept(self, part: PartitionState, source: SourceState, record: WatermarkRecord, log_time: int) -> Verdict:
         name, member, status, version = record.source, source.member, record.status, self.roster.version

@@ -298,6 +298,34 @@ def test_an_unreadable_mark_holds_where_the_source_is_not_known_and_the_others_s
     assert [str(hold) for hold in tracker.holders()] == ["t/1/a: unreadable mark of a at t/1@3"]
 
 
+def test_a_zombie_of_a_forgotten_epoch_does_not_end_the_wait_that_an_unreadable_mark_began():
+    """Its version is old, too, but not that alone: it is not the next statement of its source."""
+    forgotten = [(mark("a", 5, epoch=5), 0), (mark("b", 5, version=2), 0)]
+    back = [(mark("a", 6, epoch=6, status=IDLE, version=3, size=2), 0), (mark("b", 6, 1, version=3, size=2), 0)]
+    grown = [(mark("b", 20 + number, 2, version=3, size=2, partitions=2), number) for number in (0, 1)]
+    tracker, said = play(*forgotten, *back, *grown)
+    assert said[-1] == 20, "the one that is idle does not know the second partition"
+    assert tracker.apply_unreadable("a", topic="t", partition=1, offset=9, log_time=0)
+    tracker.apply(mark("a", 99, 7, epoch=4), topic="t", partition=1, log_time=0)
+    for number in (0, 1):
+        tracker.apply(mark("b", 50, 3, version=3, size=2, partitions=2), topic="t", partition=number, log_time=0)
+    assert tracker.advance() is None
+    tracker.apply(mark("a", 99, 7, epoch=5), topic="t", partition=1, log_time=0)
+    assert tracker.advance() == 50, "this one may be its next statement, but for its version"
+
+
+def test_a_source_that_an_unreadable_mark_kept_is_forgotten_once_nobody_waits_for_it():
+    tracker, _ = play((mark("a", 5, size=2), 0), (mark("b", 5, size=2), 0))
+    assert tracker.apply_unreadable("a", topic="t", partition=0, offset=2, log_time=0)
+    tracker.apply(mark("b", 10, 1, version=2), topic="t", partition=0, log_time=0)
+    assert tracker.advance() is None, "the unreadable mark may be of the new version"
+    tracker.apply(mark("a", 6, 1, size=2), topic="t", partition=0, log_time=0)
+    assert tracker.advance() == 10, "it was not"
+    tracker.apply(mark("b", 20, 2, version=2), topic="t", partition=0, log_time=0)
+    assert not tracker.apply_unreadable("a", topic="t", partition=0, offset=6, log_time=0)
+    assert tracker.advance() == 20
+
+
 def test_a_lease_that_runs_out_behind_an_unreadable_mark_changes_nothing():
     tracker, _ = play((mark("a", 10, size=2, lease=100), 0), (mark("b", 20, size=2), 0))
     tracker.apply_unreadable("a", topic="t", partition=0, offset=3, log_time=0)

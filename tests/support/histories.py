@@ -38,7 +38,7 @@ class Model:
         last, version = self.last(partition, record.source), record.membership.version
         if version < self.version:
             same = last is not None and record.epoch == last.epoch
-            zombie = last is not None and record.epoch < last.epoch
+            zombie = record.epoch < (self.epochs.get(record.source, 0) if last is None else last.epoch)
             if not zombie and not (same and (record.sequence <= last.sequence or last.status is Status.ENDED)):
                 self.unread.pop((partition, record.source), None)
             return
