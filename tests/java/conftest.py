@@ -1,0 +1,66 @@
+"""Fixtures: the plain reader and writer and the recipes, compiled."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from floodmark.producers.embedded.broker import VERSION
+from floodmark.producers.embedded.jars import fetch, java
+
+_COMPILER = "3.38.0"
+_HERE = Path(__file__).parent
+_SHARED = [_HERE / f"{name}.java" for name in ("Mark", "Topic", "Headers")]
+
+
+def compiled(classes, sources, jars):
+    """Compile with Eclipse's compiler, which is a jar: the Java that this project asks for has no ``javac``.
+
+    Returns:
+        The class path.
+    """
+    classpath = os.pathsep.join(map(str, [classes, *jars]))
+    compiler = os.pathsep.join(map(str, fetch("org.eclipse.jdt", "ecj", _COMPILER)))
+    options = ["-17", "-encoding", "UTF-8", "-nowarn", "-d", str(classes), "-cp", classpath]
+    main = "org.eclipse.jdt.internal.compiler.batch.Main"
+    command = [java(), "-cp", compiler, main, *options, *map(str, sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return classpath
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory):
+    """Give a function that runs the reader or the writer: lines of JSON in, lines of JSON out."""
+    jars = fetch("org.apache.kafka", "kafka_2.13", VERSION)
+    classpath = compiled(tmp_path_factory.mktemp("plain"), sorted(_HERE.glob("*.java")), jars)
+
+    def run(program, *arguments, lines=()):
+        command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, program, *map(str, arguments)]
+        given = "".join(json.dumps(line) + "\n" for line in lines)
+        done = subprocess.run(command, input=given, capture_output=True, encoding="utf-8", timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+def _engine(name, classes, *modules):
+    jars = [jar for module in modules for jar in fetch(*module)]
+    return compiled(classes, [*_SHARED, _HERE / "engines" / "TopicWatermark.java", _HERE / "engines" / name], jars)
+
+
+@pytest.fixture(scope="session")
+def flink(tmp_path_factory):
+    """Give the class path of the recipe for Flink."""
+    flink, connector = "org.apache.flink", ("flink-connector-kafka", "4.0.1-2.0")
+    modules = [(flink, "flink-clients", "2.0.1"), (flink, "flink-connector-base", "2.0.1"), (flink, *connector)]
+    return _engine("FlinkMarks.java", tmp_path_factory.mktemp("flink"), *modules)
+
+
+@pytest.fixture(scope="session")
+def streams(tmp_path_factory):
+    """Give the class path of the recipe for Kafka Streams."""
+    module = ("org.apache.kafka", "kafka-streams", VERSION)
+    return _engine("StreamsMarks.java", tmp_path_factory.mktemp("streams"), module)
