@@ -249,5 +249,5 @@ class _Flow:
     def _moment(self, doing: str) -> Moment:
         watch = self.watch
         counts = {topic: watch.count(topic) for topic in _STAGES}
-        newest = watch.newest(daily_waves.TOPIC)
+        newest = watch.newest(daily_waves.TOPIC, "window_start")
         return Moment(doing, self.total, counts, watch.now, watch.board(), newest)

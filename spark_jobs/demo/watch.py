@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
@@ -64,9 +65,9 @@ class Watch:
         """Return the data of a topic, in the order it was read."""
         return pd.DataFrame(self._rows[topic])
 
-    def newest(self, topic: str) -> dict[str, Any] | None:
-        """Return the row that was read last of a topic, if any was."""
-        return self._rows[topic][-1] if self._rows[topic] else None
+    def newest(self, topic: str, field: str) -> dict[str, Any] | None:
+        """Return the row of a topic with the highest value of a field, if any was read; partitions are read in turn."""
+        return max(self._rows[topic], key=itemgetter(field), default=None)
 
     def board(self) -> Board:
         """Return the board of all topics."""
