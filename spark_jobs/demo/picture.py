@@ -2,16 +2,22 @@
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import matplotlib as mpl
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs.demo.outcome import Outcome
 from floodmark.spark_jobs.demo.watch import Line
-from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
+_Axes = Any  # matplotlib draws dates, and its types do not know them
+_STYLE: Final[Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titleweight": "bold",
+}
 _BLUE: Final = "#1f6f8b"
 _RED: Final = "#b5443c"
 _PALE: Final = "#c9d6df"
@@ -26,8 +32,7 @@ def draw(outcome: Outcome, lines: dict[str, Line], present: Line) -> None:
         lines: the watermark of each topic, upstream first.
         present: the newest landing, the simulated present.
     """
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "bold"}
-    with mpl.rc_context(style):
+    with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 8), layout="constrained")
         axes = figure.subplot_mosaic([["days", "days"], ["stages", "wrong"]], width_ratios=[3, 2])
         _draw_days(axes["days"], outcome)
@@ -36,7 +41,7 @@ def draw(outcome: Outcome, lines: dict[str, Line], present: Line) -> None:
         figure.savefig(Path(outcome.picture), dpi=130)
 
 
-def _draw_days(axes: Axes, outcome: Outcome) -> None:
+def _draw_days(axes: _Axes, outcome: Outcome) -> None:
     results = outcome.results
     days = [to_datetime(start) for start in results["window_start"]]
     axes.bar(days, results["waves"], width=timedelta(days=1), lw=0, color=_PALE)
@@ -45,38 +50,21 @@ def _draw_days(axes: Axes, outcome: Outcome) -> None:
     _date_ticks(axes, "x")
 
 
-def _draw_stages(axes: Axes, lines: dict[str, Line], present: Line) -> None:
+def _draw_stages(axes: _Axes, lines: dict[str, Line], present: Line) -> None:
     began = present[0][0]
     times, moments = _moments(present, began)
-    axes.plot(times, moments, color="black", lw=1, ls=":")
-    labels = [("the present", times[-1], moments[-1], "black")]
+    axes.plot(times, moments, color="black", lw=1, ls=":", label="the present: the newest landing")
     for (topic, line), color in zip(lines.items(), _STAGES, strict=False):
         times, moments = _moments(line, began)
-        axes.step(times, moments, where="post", color=color, lw=1.6)
-        labels.append((topic, times[-1], moments[-1], color))
-    # The lines run apart to the right, so each is named at a height of its own, where it still climbs.
-    _name_lines(axes, labels)
+        axes.step(times, moments, where="post", color=color, lw=1.6, label=f"watermark of {topic}")
+    axes.legend(loc="upper left", frameon=False, labelcolor="linecolor")  # above the lines, which rise, there is room
     axes.set_xlabel("seconds since the first landing")
     axes.set_ylabel("event time")
     axes.set_title("Each stage knows up to when it is complete", loc="left")
     _date_ticks(axes, "y")
 
 
-def _name_lines(axes: Axes, labels: list[tuple[str, float, datetime, str]]) -> None:
-    """Write the name of each line at its end, the later ones lower, so that no two names meet."""
-    for number, (name, seconds, moment, color) in enumerate(labels):
-        axes.annotate(
-            name,
-            (seconds, moment),
-            xytext=(1.0, 0.46 - 0.1 * number),
-            textcoords="axes fraction",
-            ha="right",
-            color=color,
-            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.6},
-        )
-
-
-def _draw_wrong(axes: Axes, outcome: Outcome) -> None:
+def _draw_wrong(axes: _Axes, outcome: Outcome) -> None:
     names = ["in band", *(f"withWatermark\n'{guess.guess}'" for guess in outcome.guesses)]
     waits = [f"{outcome.lag_hours:g} hours", *(guess.guess for guess in outcome.guesses)]
     wrong = [outcome.differing_waves, *(guess.wrong_waves for guess in outcome.guesses)]
@@ -88,14 +76,15 @@ def _draw_wrong(axes: Axes, outcome: Outcome) -> None:
         axes.annotate(f"{count:,}", (place, count), xytext=(0, 3), textcoords="offset points", ha="center")
     axes.set_ylim(0, max(1, *wrong) * 1.12)
     axes.set_ylabel("wrong waves")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_title("What a guess gets wrong", loc="left")
 
 
-def _date_ticks(axes: Axes, which: str) -> None:
+def _date_ticks(axes: _Axes, which: str) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
-    locator = AutoDateLocator(maxticks=8)
+    locator = AutoDateLocator(maxticks=8)  # type: ignore[no-untyped-call]  # matplotlib.dates has no types
     axis.set_major_locator(locator)
-    axis.set_major_formatter(ConciseDateFormatter(locator))
+    axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
 
 
 def _moments(line: Line, began: float) -> tuple[list[float], list[datetime]]:

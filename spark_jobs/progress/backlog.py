@@ -84,7 +84,7 @@ def _time(batch: Mapping[str, Any]) -> datetime:
 def _sum(batch: Mapping[str, Any], name: str) -> int | None:
     """Return the sum of the offsets of all partitions that a batch names; ``None``: it names none."""
     found = [source[name] for source in batch["sources"] if source.get(name)]
-    offsets = [json.loads(one) if isinstance(one, str) else one for one in found]
+    offsets: list[dict[str, dict[str, int]]] = [json.loads(one) if isinstance(one, str) else one for one in found]
     if not offsets:
         return None
     return sum(offset for topics in offsets for parts in topics.values() for offset in parts.values())
