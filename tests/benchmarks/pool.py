@@ -40,14 +40,15 @@ def run(config: dict[str, object], topic: str, count: int) -> dict[str, float]:
     else:
         sources = [WatermarkedProducer(config, topic=topic, source="a", strategy=ascending(), interval=SECOND)]
         joined = 0
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     for number in range(RECORDS):
         sources[number % count].produce(VALUE, key=KEYS[number % 100], event_time=number)
     (pool or sources[0]).flush()
     rate = RECORDS / (time.perf_counter() - began)
+    processor = (time.process_time() - worked) * 1e6 / RECORDS
     (pool or sources[0]).end()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"rate": rate, "joined_mib": joined / 1024, "most_mib": most / 1024}
+    return {"rate": rate, "processor": processor, "joined_mib": joined / 1024, "most_mib": most / 1024}
 
 
 def measure(config: dict[str, object], topic: str, count: int) -> dict[str, float]:
@@ -55,6 +56,13 @@ def measure(config: dict[str, object], topic: str, count: int) -> dict[str, floa
     command = [sys.executable, __file__, json.dumps([config, topic, count])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
+
+
+def _shown(found: dict[str, float]) -> str:
+    return (
+        f"{found['rate']:9,.0f}/s, {found['processor']:5.1f} us of processor time a record, "
+        f"{found['most_mib']:4,.0f} MiB at most"
+    )
 
 
 def main() -> None:
@@ -66,11 +74,11 @@ def main() -> None:
             create_topics(kafka.config, {f"one-{pair}": 4, f"pool-{pair}": 4})
             one, many = measure(config, f"one-{pair}", 1), measure(config, f"pool-{pair}", SOURCES)
             ratios.append(many["rate"] / one["rate"])
+            sys.stdout.write(f"one source    {_shown(one)}\n{SOURCES:,} sources {_shown(many)}\n")
             sys.stdout.write(
-                f"one source {one['rate']:9,.0f}/s {one['most_mib']:4,.0f} MiB   "
-                f"{SOURCES:,} sources {many['rate']:9,.0f}/s {many['most_mib']:4,.0f} MiB, "
-                f"{many['joined_mib']:,.0f} of them for the sources   ratio {ratios[-1]:.2f}\n"
+                f"ratio {ratios[-1]:.2f}; memory of the sources as they join {many['joined_mib']:.1f} MiB\n"
             )
+            sys.stdout.flush()
     sys.stdout.write(f"median ratio {statistics.median(ratios):.2f}\n")
 
 
