@@ -153,7 +153,7 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
         {
             **{field: getattr(record, field) for field in _WATERMARK.fields},
             "status": record.status.value,
-            "membership": asdict(record.membership),
+            "membership": {"version": record.membership.version, "size": record.membership.size},  # asdict is dear
             "percentiles": None if percentiles is None else {str(part): time for part, time in percentiles.items()},
             "holder": None if holder is None else asdict(holder),
         }
