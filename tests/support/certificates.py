@@ -42,7 +42,7 @@ class Certificates:
             "ssl.keystore.location": str(self.broker),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.authority),
-            "ssl.client.auth": "required",
+            "listener.name.sasl_ssl.ssl.client.auth": "required",  # without the listener's name Kafka ignores it there
         }
 
 
