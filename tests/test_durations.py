@@ -1,13 +1,18 @@
 """Every public parameter that is a duration refuses a bare number, which has no unit, and says what to write."""
 
 import inspect
+from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from floodmark import producers, spark_jobs
 from floodmark.producers import (
     LogFolder,
+    PooledSource,
+    SourcePool,
     WatermarkedConsumer,
     WatermarkedProducer,
     adaptive,
@@ -17,10 +22,12 @@ from floodmark.producers import (
     testing,
     with_idleness,
 )
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import UsageError
+from floodmark.schemas.records import Membership
 from floodmark.spark_jobs import (
     WriteOptions,
     drop_duplicates_within,
@@ -33,7 +40,22 @@ from floodmark.spark_jobs import (
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 producing = partial(WatermarkedProducer, NOWHERE, topic="t", source="a", strategy=ascending())
 injecting = partial(Injection, "a", "b", JsonField("at"))
+SHARED = SimpleNamespace(config=NOWHERE, topic="t", interval=timedelta(seconds=1), clock=Clock())
+POOL = SimpleNamespace(
+    _lock=nullcontext(),
+    _check=lambda _sources: None,
+    _sources={},
+    _membership=SimpleNamespace(grown=lambda _now, _more: Membership()),
+    _shared=SHARED,
+)
+joining = partial(SourcePool.join, POOL, "a", strategy=ascending())
+pooled = partial(PooledSource, SHARED, "a", ascending(), Membership(), on_late="send")
 SLIPS = {
+    ("PooledSource", "lease"): lambda: pooled(lease=5, early=None),
+    ("PooledSource", "early"): lambda: pooled(lease=None, early=5),
+    ("SourcePool", "interval"): lambda: SourcePool(NOWHERE, topic="t", interval=5),
+    ("SourcePool.join", "lease"): lambda: joining(lease=5),
+    ("SourcePool.join", "early"): lambda: joining(early=5),
     ("WatermarkedProducer", "interval"): lambda: producing(interval=5),
     ("WatermarkedProducer", "lease"): lambda: producing(lease=5),
     ("WatermarkedProducer", "early"): lambda: producing(early=5),
