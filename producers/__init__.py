@@ -5,6 +5,8 @@
 """
 
 from floodmark.producers.clients.admin import create_topics
+from floodmark.producers.clients.framed import FramedValues
+from floodmark.producers.clients.registry import Registry
 from floodmark.producers.embedded.broker import EmbeddedKafka
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.producers.log_folder import LogFolder
@@ -24,6 +26,7 @@ from floodmark.schemas.completeness.position import Position
 __all__ = [
     "Data",
     "EmbeddedKafka",
+    "FramedValues",
     "Generator",
     "Handout",
     "LogFolder",
@@ -31,6 +34,7 @@ __all__ = [
     "Observer",
     "PooledSource",
     "Position",
+    "Registry",
     "SourcePool",
     "Strategy",
     "TimePolicy",

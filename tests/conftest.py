@@ -20,6 +20,7 @@ from floodmark.spark_jobs.session import local_jars
 from hypothesis import settings
 from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
+from support.registry import EmbeddedRegistry, program
 
 # A law is judged by what it finds, not by how long an example takes on a busy machine.
 settings.register_profile("busy", deadline=None)
@@ -47,6 +48,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             fetch("org.apache.kafka", "kafka_2.13", VERSION)
             local_jars()
             make(archive_path())
+            program()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,6 +73,13 @@ def topic(kafka: EmbeddedKafka) -> Callable[..., str]:
         return name
 
     return new
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegistry]:
+    """Give a real schema registry."""
+    with EmbeddedRegistry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -101,6 +101,15 @@ def test_each_of_its_modules_can_be_imported(installed, tmp_path):
     run(str(installed), "-W", "error", "-c", EVERY_MODULE, cwd=tmp_path)
 
 
+def test_zipped_with_its_folders_it_is_what_spark_ships(installed, tmp_path):
+    """As the page on clusters says; a wheel has no entries for folders, which Python 3.11 looks for."""
+    (package,) = installed.parent.parent.glob("lib/python*/site-packages/floodmark")
+    run(sys.executable, "-m", "zipfile", "-c", "floodmark.zip", str(package), cwd=tmp_path)
+    code = f"import sys; sys.path.insert(0, sys.argv[1])\n{EVERY_MODULE}\nprint(schemas.__file__)"
+    place = run(sys.executable, "-c", code, str(tmp_path / "floodmark.zip"), cwd=tmp_path).strip()
+    assert place.startswith(str(tmp_path / "floodmark.zip"))
+
+
 def test_its_command_runs_and_knows_the_demo(installed, tmp_path):
     shown = run(str(installed.parent / "floodmark"), "--help", cwd=tmp_path)
     assert "inject" in shown

@@ -9,38 +9,43 @@ from typing import Annotated, Final, get_args
 
 import typer
 from floodmark.producers.cli.board import board, why
+from floodmark.producers.cli.catch_up import catch_up
+from floodmark.producers.cli.injecting import as_line_of_json, inject_with_others, injection_line
 from floodmark.producers.cli.options import (
+    COULD_NOT,
     BootstrapServers,
-    Changefeed,
     ConfigFile,
-    TimeUnit,
     ended_by_signals,
-    injection_line,
-    input_format,
-    judged_values,
     kafka_settings,
     one_of,
-    reached,
     run_command,
     seconds,
     stop_on_signals,
-    substreams,
-    text_file,
 )
+from floodmark.producers.cli.values import (
+    Changefeed,
+    RegistryUrl,
+    TimeUnit,
+    decoder_of,
+    input_format,
+    judged_values,
+    registry_of,
+    substreams,
+)
+from floodmark.producers.clients.admin import create_topics, require_topics
 from floodmark.producers.clients.exporter import serve_metrics
 from floodmark.producers.event_times.formats import Unit
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.time_policy import Action, TimePolicy
+from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injected import decisions_of
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.readers.tail import tail_lines
-from floodmark.schemas.codec import AvroCodec, without_logical_types
 from rich.console import Console
 from rich.markup import escape
 
-_COULD_NOT: Final = 2  # the exit status
 _TOLD: Final = 10_000  # records between two words of progress
 
 app = typer.Typer(
@@ -74,14 +79,15 @@ def _main(
 
 
 @app.command()
-def check(
+def check(  # noqa: PLR0913  # each is an option of the command line
     topic: Annotated[str, typer.Argument(help="The topic to check.")],
     *,
     bootstrap_servers: BootstrapServers = None,
     schema: Annotated[Path | None, typer.Option(help="Judge lateness: in Avro of this schema ...")] = None,
-    event_time: Annotated[str | None, typer.Option(help="... this field is the event time.")] = None,
+    event_time: Annotated[str | None, typer.Option(help="... or of --registry, this field is the time.")] = None,
     json_field: Annotated[str | None, typer.Option(help="Judge lateness: by this field of JSON objects.")] = None,
     unit: Annotated[str, one_of(get_args(Unit), "Unit of the JSON field since 1970.")] = "ms",
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
 ) -> None:
@@ -93,11 +99,11 @@ def check(
 
     Exit status: 0 nothing is wrong, 1 something is, 2 could not check.
     """
-    values = judged_values(json_field, unit, schema, event_time)
+    values = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
     settings = kafka_settings(bootstrap_servers, config)
     console = Console(stderr=True)
     faults = 0
-    with ended_by_signals(_COULD_NOT), console.status("reading") as status:
+    with ended_by_signals(COULD_NOT), console.status("reading") as status:
 
         def progress(count: int) -> None:
             if count % _TOLD == 0:
@@ -122,7 +128,8 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     json_field: Annotated[str | None, typer.Option(help="Event time: this JSON field; a dot leads within.")] = None,
     unit: TimeUnit = None,
     schema: Annotated[Path | None, typer.Option(help="Event time: in Avro of this schema ...")] = None,
-    event_time: Annotated[str | None, typer.Option(help="... this field.")] = None,
+    event_time: Annotated[str | None, typer.Option(help="... or of --registry: this field.")] = None,
+    registry: RegistryUrl = None,
     log_time: Annotated[bool, typer.Option(help="Event time: Kafka's own timestamp.")] = False,
     changefeed: Changefeed = None,
     early: Annotated[
@@ -152,6 +159,12 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         bool, typer.Option(help="Go on although no record so far tells a readable time.")
     ] = False,
     dry_run: Annotated[bool, typer.Option(help="Show what would become of 1,000 records; write nothing.")] = False,
+    create: Annotated[
+        bool, typer.Option(help="Create the target where it is not there, with as many partitions as the input.")
+    ] = False,
+    group: Annotated[
+        str | None, typer.Option(help="Share the input with the other members of this consumer group; any may die.")
+    ] = None,
     reset: Annotated[bool, typer.Option(help="Begin anew: delete the target's records, all its own.")] = False,
     config: ConfigFile = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this loopback port.")] = None,
@@ -170,7 +183,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     injection = Injection(
         source_topic,
         target_topic,
-        input_format(changefeed, json_field, unit, schema, event_time, log_time=log_time),
+        input_format(
+            changefeed, json_field, unit, schema, event_time, registry_of(registry, config), log_time=log_time
+        ),
         TimePolicy(
             early=None if early is None or early == -1 else seconds(early, "--early"),
             on_late=on_late,  # type: ignore[arg-type]  # the policy says what it knows
@@ -192,6 +207,15 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))
         preview.require_time()
         return
+    if create:
+        create_topics(settings, {target_topic: require_topics(settings, [source_topic])[source_topic]})
+    if group is not None:
+        alone = {"--until-end": until_end, "--end": end, "--reset": reset, "--decisions-from": decisions_from}
+        given = [name for name, value in {**alone, "--metrics-port": metrics_port}.items() if value]
+        if given:
+            raise typer.BadParameter(f"a member of a group has some partitions alone: leave {given[0]} out")
+        inject_with_others(InjectorGroup(injection, settings, group=group), as_json=json)
+        return
     with stop_on_signals() as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
@@ -205,8 +229,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
                 if exporter is not None:
                     exporter.update(injector.metrics(), injector.holders())
                 if json:
-                    watermarks = {"watermarks": injector.watermarks, "watermark_utc": reached(injector)}
-                    typer.echo(dumps({**injector.counts, **injector.outcomes, **watermarks}))
+                    typer.echo(as_line_of_json(injector))
                 status.update(escape(injection_line(injector)))
 
             if exporter is not None:
@@ -218,7 +241,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
 
 
 @app.command()
-def tail(  # each is an option of the command line
+def tail(  # noqa: PLR0913  # each is an option of the command line
     topic: Annotated[str, typer.Argument(help="The topic to follow.")],
     *,
     bootstrap_servers: BootstrapServers = None,
@@ -226,6 +249,7 @@ def tail(  # each is an option of the command line
     until_end: Annotated[bool, typer.Option(help="Stop at what is now the end.")] = False,
     marks: Annotated[bool, typer.Option(help="Show marks only.")] = False,
     schema: Annotated[Path | None, typer.Option(help="Avro schema, to show values by.")] = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
 ) -> None:
@@ -234,15 +258,16 @@ def tail(  # each is an option of the command line
     Exit status: 0 done or interrupted, 2 could not read.
     """
     settings = kafka_settings(bootstrap_servers, config)
-    codec = None if schema is None else AvroCodec(without_logical_types(text_file(schema)))
+    decode = decoder_of(schema, registry_of(registry, config))
     with ended_by_signals(0):
         for shown in tail_lines(
-            settings, topic, codec, from_beginning=from_beginning, until_end=until_end, marks_only=marks, as_json=json
+            settings, topic, decode, from_beginning=from_beginning, until_end=until_end, marks_only=marks, as_json=json
         ):
             typer.echo(shown)
 
 
 app.command()(board)
+app.command()(catch_up)
 app.command()(why)
 
 
@@ -252,7 +277,7 @@ def main() -> None:
     Installed packages add commands by the entry-point group ``floodmark.commands``: ``demo``, which imports Spark where
     that is installed.  They are loaded unless the first argument shows that none of them is asked for.
     """
-    if not {"board", "check", "inject", "tail", "why", "--version"} & set(sys.argv[1:2]):
+    if not {"board", "catch-up", "check", "inject", "tail", "why", "--version"} & set(sys.argv[1:2]):
         for command in entry_points(group="floodmark.commands"):
             app.command(command.name)(command.load())
     run_command(app)

@@ -4,32 +4,23 @@ import logging
 import math
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final
 
 import typer
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, redacted
-from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
-from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime, Unit
-from floodmark.producers.event_times.substreams import SubstreamKey, substream_json, substream_key
-from floodmark.producers.injector.injector import Injector
-from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import FloodmarkError, UsageError
-from floodmark.schemas.timestamps import to_datetime
 
-_CHANGES: Final = ("unreadable_headers", "headers_removed", "timestamps_replaced")
-_CHANGEFEEDS: dict[str, Callable[[], InputFormat]] = {
-    "cockroachdb": CockroachDb,
-    "ticdc-canal": TiCdcCanal,
-    "ticdc-open": TiCdcOpen,
-}
+COULD_NOT: Final = 2
+"""The exit status of a command that could not do what it was asked."""
+REGISTRY: Final = "schema.registry."
+"""How the settings of a schema registry begin in the file of settings, as in those of Kafka's Java clients."""
 
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
@@ -47,10 +38,10 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
         app()
     except FloodmarkError as error:
         typer.echo(f"floodmark: {error}", err=True)
-        raise SystemExit(2) from None
+        raise SystemExit(COULD_NOT) from None
     except KafkaException as error:
         typer.echo(f"floodmark: Kafka: {_reason(error)}", err=True)
-        raise SystemExit(2) from None
+        raise SystemExit(COULD_NOT) from None
 
 
 def _log_plainly() -> None:
@@ -84,13 +75,6 @@ def one_of(names: Iterable[str], text: str) -> Any:  # noqa: ANN401  # as typer 
     return typer.Option(help=text, metavar=f"[{'|'.join(choices)}]", autocompletion=lambda: choices)
 
 
-Changefeed = Annotated[str | None, one_of(_CHANGEFEEDS, "The format brings promises of its own.")]
-"""What kind of changefeed a topic holds."""
-
-TimeUnit = Annotated[str | None, one_of(get_args(Unit), "Of the field since 1970; default: ms, or as Avro says.")]
-"""The unit of a time in a field."""
-
-
 def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
     """Return the confluent-kafka settings that the options of a command name, checked before anything is done.
 
@@ -101,7 +85,8 @@ def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[s
     Raises:
         UsageError: where no address is given, or a setting is none that confluent-kafka knows.
     """
-    settings = settings_file(config)
+    found = settings_file(config)
+    settings = {name: value for name, value in found.items() if not name.startswith(REGISTRY)}
     if bootstrap_servers is not None:
         settings["bootstrap.servers"] = bootstrap_servers
     if not settings.get("bootstrap.servers"):
@@ -178,71 +163,15 @@ def seconds(value: float, option: str) -> timedelta:
     return timedelta(seconds=value)
 
 
-def input_format(  # options of a command
-    changefeed: str | None,
-    json_field: str | None,
-    unit: str | None,
-    schema: Path | None,
-    event_time: str | None,
-    *,
-    log_time: bool,
-) -> InputFormat:
-    """Return what the options of ``inject`` say of time.
-
-    Raises:
-        UsageError: where they say nothing, or two things.
-    """
-    given = [changefeed is not None, json_field is not None, schema is not None, log_time]
-    if sum(given) != 1 or (schema is None) != (event_time is None):
-        reason = "inject needs one of --json-field, --schema with --event-time, --log-time and --changefeed"
-        raise UsageError(reason=reason)
-    if unit is not None and json_field is None and schema is None:
-        raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --schema with --event-time")
-    if changefeed is not None:
-        if changefeed not in _CHANGEFEEDS:
-            raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(_CHANGEFEEDS)}")
-        return _CHANGEFEEDS[changefeed]()
-    if json_field is not None:
-        return JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit
-    if schema is not None and event_time is not None:
-        return AvroField(text_file(schema), event_time, unit)  # type: ignore[arg-type]  # the same
-    return LogTime()
-
-
-def judged_values(json_field: str | None, unit: str, schema: Path | None, event_time: str | None) -> InputFormat | None:
-    """Return what the options of ``check`` say of time; ``None``: nothing.
-
-    Raises:
-        UsageError: where they say two things, or half of one.
-    """
-    if json_field is None and schema is None and event_time is None:
-        return None
-    if (schema is None) != (event_time is None) or (schema is None) == (json_field is None):
-        raise UsageError(reason="check needs --schema with --event-time, or --json-field, or none of them")
-    return input_format(None, json_field, unit, schema, event_time, log_time=False)
-
-
-def substreams(substream_by: str | None) -> SubstreamKey | None:
-    """Return what ``--substream-by`` names: ``key``, or a JSON field."""
-    if substream_by is None:
-        return None
-    return substream_key if substream_by == "key" else substream_json(substream_by)
-
-
-def reached(injector: Injector) -> str | None:
-    """Return the lowest watermark of an injection in ISO 8601, UTC; ``None``: unknown."""
-    watermark = lowest(injector.watermarks.values())
-    return None if watermark is None else to_datetime(watermark).isoformat()
-
-
-def injection_line(injector: Injector) -> str:
-    """Say in a line how far an injection is."""
-    watermark = reached(injector)
-    place = "unknown" if watermark is None else f"watermark {watermark}"
-    found = injector.outcomes + Counter({name: injector.counts[name] for name in _CHANGES})
-    outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in sorted(found.items()) if count)
-    trouble = f"; first trouble: {injector.first_trouble}" if injector.first_trouble else ""
-    return f"{injector.counts['records']:,} records read, {outcomes or 'nothing yet'}; {place}{trouble}"
+@contextmanager
+def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Within the block, Ctrl-C and SIGTERM call a function."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
 @contextmanager
@@ -259,12 +188,8 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handled(ask):
         yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -281,13 +206,10 @@ def ended_by_signals(status: int) -> Iterator[None]:
         struck = True
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except BaseException:
-        if struck:
-            raise typer.Exit(status) from None
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with _handled(interrupt):
+        try:
+            yield
+        except BaseException:
+            if struck:
+                raise typer.Exit(status) from None
+            raise

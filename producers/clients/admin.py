@@ -54,7 +54,7 @@ def shared(config: Config) -> dict[str, Any]:
 
 
 @contextmanager
-def _answering(bootstrap_servers: object, seconds: float = TIMEOUT, but: int | None = None) -> Iterator[None]:
+def answering(bootstrap_servers: object, seconds: float = TIMEOUT, but: int | None = None) -> Iterator[None]:
     """Turn what Kafka refuses within the block into one error; a refusal with the code ``but`` is none."""
     try:
         yield
@@ -83,7 +83,7 @@ def partition_count(
     timeout = TIMEOUT if timeout is None else timeout
     deadline = time.monotonic() + timeout
     while True:
-        with _answering(bootstrap_servers, timeout):
+        with answering(bootstrap_servers, timeout):
             found = client.list_topics(topic, timeout=timeout).topics[topic]
         if found.error is None and found.partitions:
             return len(found.partitions)
@@ -100,7 +100,7 @@ def existing_topics(config: Config) -> set[str]:
     Raises:
         BrokerUnavailableError: where nobody answers.
     """
-    with _answering(config.get("bootstrap.servers")):
+    with answering(config.get("bootstrap.servers")):
         return set(AdminClient(dict(config), logger=QUIET).list_topics(timeout=TIMEOUT).topics)
 
 
@@ -123,7 +123,7 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
         for name, count in topics.items()
     ]
     for future in client.create_topics(new, request_timeout=TIMEOUT).values():
-        with _answering(servers, but=KafkaError.TOPIC_ALREADY_EXISTS):
+        with answering(servers, but=KafkaError.TOPIC_ALREADY_EXISTS):
             future.result(timeout=TIMEOUT + 5)
     deadline = time.monotonic() + TIMEOUT
     while True:

@@ -33,10 +33,10 @@ class Record(Protocol):
 def consume(consumer: Consumer, seconds: float, most: int = BATCH) -> list[Record]:
     """Return the next records and errors, at most so many; waits up to so many seconds for the first."""
     found = cast("list[Record]", consumer.consume(most, seconds))
-    return [record for record in found if not is_of_group(record.error())]
+    return [record for record in found if not _is_of_group(record.error())]
 
 
-def is_of_group(error: KafkaError | None) -> bool:
+def _is_of_group(error: KafkaError | None) -> bool:
     """Tell whether an error only says that a consumer group may not be used.
 
     librdkafka looks for the coordinator of every group; our consumers are told their partitions, and need none.

@@ -85,16 +85,32 @@ def fetch(organisation: str, module: str, version: str, *, alone: bool = False) 
 
 
 def _retrieve(coordinates: list[str], target: Path, log: Path) -> None:
+    retrieve(["-dependency", *coordinates, "-confs", "default"], target, log, ":".join(coordinates[:3]))
+
+
+def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:
+    """Download files with Ivy.
+
+    Args:
+        what: options of Ivy that say what to fetch.
+        target: the folder that gets the files.
+        log: gets what Ivy says.
+        name: what is fetched, for the error.
+
+    Raises:
+        JavaError: where there is no Java.
+        EmbeddedKafkaError: where nothing comes.
+    """
     spark = find_spec("pyspark")
     ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")) if spark and spark.origin else []
     if not ivy:
         raise EmbeddedKafkaError(reason="pyspark, whose Ivy fetches the jars, is not installed", log="pip list")
     command = [
         *(java(), "-jar", str(ivy[-1])),
-        *("-dependency", *coordinates, "-confs", "default"),
+        *what,
         *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)  # noqa: S603
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
-    if done.returncode or not list(target.glob("*.jar")):
-        raise EmbeddedKafkaError(reason=f"{':'.join(coordinates[:3])} could not be fetched", log=log)
+    if done.returncode or not any(target.iterdir()):
+        raise EmbeddedKafkaError(reason=f"{name} could not be fetched", log=log)

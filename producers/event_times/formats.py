@@ -4,15 +4,24 @@ A format turns a record into its event time, or into a `Resolved` promise: see `
 """
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from math import isfinite
 from reprlib import repr as short
 from typing import Any, Final, Literal
 
 from floodmark.schemas.codec import AvroCodec, without_logical_types
-from floodmark.schemas.errors import InvalidEventTimeError, SchemaError, UnreadableValueError, UsageError
+from floodmark.schemas.errors import (
+    InfrastructureError,
+    InvalidEventTimeError,
+    SchemaError,
+    UnreadableValueError,
+    UsageError,
+)
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of
 from typing_extensions import override
 
@@ -20,6 +29,7 @@ Unit = Literal["s", "ms", "us", "ns"]
 _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _LOGICAL: Final[Mapping[object, Unit]] = {"timestamp-micros": "us", "timestamp-nanos": "ns"}
 _SHOWN_FIELDS: Final = 10
+_ISO: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +61,11 @@ class InputFormat(ABC):
 
         Raises:
             UnreadableValueError, InvalidEventTimeError: where it tells a time that cannot be read.
+            InfrastructureError: where what the format asks does not answer, so that nothing can be said of the record.
         """
         try:
             found = self.tell(key, value, log_time)
-        except (UnreadableValueError, InvalidEventTimeError):
+        except (UnreadableValueError, InvalidEventTimeError, InfrastructureError):
             raise
         except Exception as error:  # hostile bytes can fail anywhere in a decoder; they must only ever be an error
             raise _unreadable(value, self.about, error) from error
@@ -99,14 +110,16 @@ def find_field(found: dict[str, Any], field: str, path: list[str]) -> Any:  # no
 def _in_milliseconds(number: float, unit: Unit) -> int:
     """Return a number of a unit since 1970 in milliseconds, rounded down.
 
-    >>> _in_milliseconds(1.5, "s"), _in_milliseconds(-1, "us")
-    (1500, -1)
+    >>> _in_milliseconds(1.5, "s"), _in_milliseconds(-1, "us"), _in_milliseconds(1700000000.001, "s")
+    (1500, -1, 1700000000001)
     """
     multiply, divide = _PER_MS[unit]
-    scaled = number * multiply // divide
-    if isinstance(scaled, float) and not isfinite(scaled):
+    if isinstance(number, int):
+        return number * multiply // divide
+    if not isfinite(number):
         raise InvalidEventTimeError(value=number, reason="it is no finite number")
-    return int(scaled)
+    numerator, denominator = Decimal(repr(number)).as_integer_ratio()  # the digits as they were written
+    return numerator * multiply // (denominator * divide)
 
 
 def _check_unit(field: str, unit: str) -> None:
@@ -115,7 +128,7 @@ def _check_unit(field: str, unit: str) -> None:
 
 
 class JsonField(InputFormat):
-    """JSON objects with a numeric time in one of their fields.
+    """JSON objects with a time in one of their fields: a number, or ISO text (in UTC where it names no zone).
 
     >>> JsonField("at", "s").read(None, b'{"at": 12}', 0)
     12000
@@ -141,11 +154,31 @@ class JsonField(InputFormat):
         time = found.get(self._field)
         if type(time) is int and self._unit == "ms":  # most are: asked first, for speed
             return time
-        time = find_field(found, self._field, self._path)
-        if isinstance(time, bool) or not isinstance(time, (int, float)):
-            reason = f"field {self._field!r} holds no number; there are {_names(found)}"
-            raise InvalidEventTimeError(value=time if time is None else short(time), reason=reason)
-        return _in_milliseconds(time, self._unit)
+        return _time_in(found, self._field, self._path, self._unit)
+
+
+def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> int:
+    """Return the time in a field: a number of a unit, ISO text, or an aware datetime.
+
+    Raises:
+        InvalidEventTimeError: where it holds none of these.
+
+    >>> _time_in({"at": "1970-01-01T01:00:01+01:00"}, "at", ["at"], "ms")
+    1000
+    """
+    time = find_field(found, field, path)
+    if isinstance(time, str) and _ISO.match(time):
+        try:
+            time = datetime.fromisoformat(time)
+        except ValueError as error:
+            raise InvalidEventTimeError(value=short(time), reason=f"field {field!r}: {error}") from error
+        time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    if isinstance(time, datetime):
+        return event_time_of(time)
+    if isinstance(time, bool) or not isinstance(time, (int, float)):
+        reason = f"field {field!r} holds no number; there are {_names(found)}"
+        raise InvalidEventTimeError(value=time if time is None else short(time), reason=reason)
+    return _in_milliseconds(time, unit)
 
 
 def _names(found: Mapping[str, object]) -> str:
@@ -162,18 +195,40 @@ def _names(found: Mapping[str, object]) -> str:
     return ", ".join(names[:_SHOWN_FIELDS]) + (" ..." if len(names) > _SHOWN_FIELDS else "") or "no fields"
 
 
+class FramedField(InputFormat):
+    """Values that name their schema in a registry, with a time in one of their fields."""
+
+    def __init__(self, decode: Callable[[bytes], dict[str, Any]], field: str, unit: Unit = "ms") -> None:
+        """Take what decodes a value; the unit is that of numbers that the schema does not call times."""
+        _check_unit(field, unit)
+        self._decode, self._field, self._path, self._unit = decode, field, field.split("."), unit
+
+    @property
+    @override
+    def about(self) -> str:
+        return f"framed values with a time in {self._field!r} ({self._unit})"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        return None if value is None else _time_in(self._decode(value), self._field, self._path, self._unit)
+
+
 class AvroField(InputFormat):
     """Single-object Avro values with a time in one of their fields."""
 
     def __init__(self, schema: str, field: str, unit: Unit | None = None) -> None:
-        """Take the schema as JSON text; the unit's default is what the field's logical type says, else milliseconds."""
+        """Take the schema as JSON text, and a field of it (a dot leads into a record within).
+
+        The unit's default is what the field's logical type says, else milliseconds.
+        """
         self._codec = AvroCodec(without_logical_types(schema))
-        if field not in self._codec.fields:
+        self._field, self._path = field, field.split(".")
+        kind = _type_at(json.loads(schema), self._path)
+        if kind is None:
             fields = ", ".join(self._codec.fields)
             raise SchemaError(schema=self._codec.name, reason=f"it has no field {field!r}, only {fields}")
-        self._unit: Unit = unit or _logical_unit(json.loads(schema), field)
+        self._unit: Unit = unit or _logical_unit(kind)
         _check_unit(field, self._unit)
-        self._field = field
 
     @property
     @override
@@ -184,16 +239,31 @@ class AvroField(InputFormat):
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         if value is None:
             return None
-        time = self._codec.decode(value)[self._field]
+        time = find_field(self._codec.decode(value), self._field, self._path)
         if isinstance(time, bool) or not isinstance(time, int):
             raise InvalidEventTimeError(value=short(time), reason=f"field {self._field!r} holds no whole number")
         return _in_milliseconds(time, self._unit)
 
 
-def _logical_unit(schema: Mapping[str, Any], field: str) -> Unit:
-    """Return the unit that a field's logical type names, also within a union."""
-    kind = next(each["type"] for each in schema["fields"] if each["name"] == field)
-    for option in kind if isinstance(kind, list) else [kind]:
+def _options(kind: Any) -> list[Any]:  # noqa: ANN401  # JSON
+    return kind if isinstance(kind, list) else [kind]
+
+
+def _type_at(schema: Any, path: list[str]) -> Any:  # noqa: ANN401  # JSON
+    """Return the type of a field in a schema, also within unions; ``None``: there is none."""
+    kind = schema
+    for name in path:
+        records = [option for option in _options(kind) if isinstance(option, dict)]
+        fields = [field for record in records for field in record.get("fields", []) if field["name"] == name]
+        if not fields:
+            return None
+        kind = fields[0]["type"]
+    return kind
+
+
+def _logical_unit(kind: Any) -> Unit:  # noqa: ANN401  # JSON
+    """Return the unit that a type's logical type names, also within a union."""
+    for option in _options(kind):
         if isinstance(option, dict) and option.get("logicalType") in _LOGICAL:
             return _LOGICAL[option["logicalType"]]
     return "ms"

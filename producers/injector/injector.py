@@ -24,7 +24,7 @@ from floodmark.producers.clients.metrics import Metrics
 from floodmark.producers.clients.records import BATCH, Record
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
-from floodmark.producers.event_times.input_partition import ByPolicy, Routing
+from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.injector.copies import Copies
 from floodmark.producers.injector.injected import take_back
 from floodmark.producers.injector.input_topic import InputTopic, sizes_of
@@ -36,6 +36,7 @@ from floodmark.schemas.records import Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10.0
+_PATIENCE: Final = 0.1
 _OUTPUT: Final = {
     "linger.ms": 20,
     "queue.buffering.max.messages": 1_000_000,
@@ -54,6 +55,8 @@ class Injector(Closing):
         now: the wall clock, epoch milliseconds.
         decisions: repeat an earlier run instead of looking at the clock, see `injected.decisions_of`.
         reset: begin anew: delete all that the target holds, which must be this injector's alone.
+        partition: pass on this partition of the input alone, which a member of an `InjectorGroup` has; its transactions
+            are its own, so that the next member who has it shuts this one out.  Default: all.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError, FencedError: where it cannot begin.
@@ -71,6 +74,7 @@ class Injector(Closing):
         now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         decisions: Mapping[int, list[tuple[int, int]]] | None = None,
         reset: bool = False,
+        partition: int | None = None,
     ) -> None:
         self.injection = injection
         self.counts: Counter[str] = Counter()
@@ -82,16 +86,16 @@ class Injector(Closing):
         self._replaying = decisions is not None
         given, self._partitions = sizes_of(self._config, self.injection)
         transactional = {**_OUTPUT, **config, **(producer_config or {})}
-        self._out = Transaction(
-            transactional, injection.source, injection.target_topic, kind="injector", refused=self._refusal
-        )
+        writer = injection.source if partition is None else f"{injection.source}-{partition}"
+        self._partition = partition
+        self._out = Transaction(transactional, writer, injection.target_topic, kind="injector", refused=self._refusal)
         self._copies = Copies(injection, timestamp_tolerances(config, injection.target_topic), self.counts)
         deleted = take_back(config, injection) if reset else 0
-        self._tracks = Tracks(injection, given, self._partitions, config)
+        self._tracks = Tracks(injection, given, self._partitions, config, partition)
         self._epoch = max(deleted + 1, self._tracks.epoch + 1, now())
         begins = {number: track.next for number, track in self._tracks.used.items()}
         self._input = InputTopic(injection, {**config, **(consumer_config or {})}, begins)
-        self._amid = False
+        self._amid, self._taken = False, now()
         self._next_commit = time.monotonic()
         self._next_look = time.monotonic() + _LOOK_INTERVAL
 
@@ -105,7 +109,7 @@ class Injector(Closing):
         given, self._partitions = sizes_of(self._config, self.injection)
         # Asked by the producer itself, so that it learns of them, too.
         partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
-        for number in range(self._partitions):
+        for number in range(self._partitions) if self._partition is None else ():
             if number not in self._tracks:
                 self._tracks.add(number, 0, used=False)
                 self._tracks.follow_slowest()
@@ -140,8 +144,11 @@ class Injector(Closing):
         if ended and not self.injection.allow_unreadable:
             self._tracks.require_time(self.first_trouble)
 
-    def step(self, progress: Callable[["Injector"], None] | None = None) -> None:
-        """Take in what has come, and commit when due; the first commit marks all partitions before any record."""
+    def step(self, progress: Callable[["Injector"], None] | None = None, patience: float = _PATIENCE) -> None:
+        """Take in what has come, after so many seconds at most, and commit when due.
+
+        The first commit marks all partitions before any record.
+        """
         ahead: list[Record] = []
         if not self.counts["transactions"]:
             ahead = self._look_ahead()
@@ -149,7 +156,7 @@ class Injector(Closing):
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             self._grow()
-        wait = max(0.0, min(0.1, self._next_commit - time.monotonic()))
+        wait = max(0.0, min(patience, self._next_commit - time.monotonic()))
         self._take(ahead or self._input.take(wait))
         if self.injection.align is not None:
             self._input.hold_ahead(self._tracks, self.injection.align)
@@ -170,15 +177,18 @@ class Injector(Closing):
 
     def _take(self, records: list[Record]) -> None:
         self._amid = True
+        self._taken = self._now()
+        if self._input.drained:
+            self._tracks.drained = self._taken
         self._out.begin()
-        seen, bounds = time.monotonic(), self._copies.taken(self._now())
+        seen, bounds = time.monotonic(), self._copies.taken(self._taken)
         for record in records:
             error, track = record.error(), self._tracks[record.partition()]
             if error is None:
                 track.seen = seen
                 self._pass_on(record, track, bounds)
             elif self._input.is_at_end(error):
-                track.at_end = True
+                track.at_end = track.empty = True
                 if not self._replaying:
                     track.input.open(self._now())
         self._out.poll()
@@ -189,12 +199,12 @@ class Injector(Closing):
         number, offset, copies = record.partition(), record.offset(), self._copies
         key, value, log_time = record.key(), record.value(), record.timestamp()[1]
         if self._replaying:
-            self._replay(number, track, offset)
+            track.replay(self._decisions.get(number, deque()), offset)
         routing, headers = track.input.take(key, value, log_time)
         if track.input.trouble is not None:
             copies.name(record, track.input.trouble)
             track.input.trouble = None
-        track.next, track.at_end, track.dirty = offset + 1, False, True
+        track.read(offset, min(log_time, self._taken))
         self.counts["records"] += 1
         if routing is Routing.SKIP:
             return
@@ -210,14 +220,6 @@ class Injector(Closing):
             if self.injection.dropped_to is not None:
                 self._out.produce(self.injection.dropped_to, -1, key, value, own, log_time)
 
-    def _replay(self, number: int, track: Track, offset: int) -> None:
-        """Decide again what the run before has decided without an event."""
-        steps = self._decisions.get(number, deque())
-        while steps and steps[0][0] <= offset:
-            _, watermark = steps.popleft()
-            if isinstance(track.input, ByPolicy):
-                track.input.policy_state.advance(watermark)
-
     def commit(self) -> None:
         """Mark what has moved, and commit it together with the records.
 
@@ -229,14 +231,15 @@ class Injector(Closing):
             reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
         self._out.begin()
-        for track in self._tracks.used.values():
-            if track.at_end and not self._replaying:
-                track.input.estimate(int((time.monotonic() - track.seen) * 1_000))
+        if not self._replaying:
+            self._tracks.estimate(time.monotonic())
         self._tracks.follow_slowest()
+        worked_off = self._tracks.follow_time()
         for number, track in self._tracks.items():
             if track.dirty or track.input.watermark != track.marked:
                 self._mark(number, track)
         self._out.commit()
+        self._tracks.worked_off = worked_off
         self.counts["transactions"] += 1
         self._next_commit = time.monotonic() + self.injection.interval.total_seconds()
 
@@ -252,6 +255,7 @@ class Injector(Closing):
             status=status,
             membership=self.injection.membership,
             records=track.records,
+            processing_time_watermark=self._tracks.processing_time(track),
         )
         self._out.produce_mark(number, record, [(STATE_HEADER, packed)])
         track.sequence += 1

@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, require_topics
 from floodmark.producers.clients.closing import Closing
-from floodmark.producers.clients.records import Record, consume, is_end
+from floodmark.producers.clients.records import BATCH, Record, consume, is_end
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.tracks import OVERTAKEN, Tracks
 from floodmark.schemas.errors import InjectorError
@@ -44,6 +44,8 @@ class InputTopic(Closing):
     def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
         self._injection = injection
         reading = {"group.id": f"floodmark-{injection.source}", "isolation.level": "read_committed"}
+        self.drained = False
+        """Whether the last `take` has left nothing behind in the client."""
         self.consumer: Final = Consumer({**reading, **config, **_FIXED}, logger=_log)
         self.consumer.assign([self._place(number, offset) for number, offset in begins.items()])
 
@@ -57,7 +59,9 @@ class InputTopic(Closing):
 
     def take(self, seconds: float) -> list[Record]:
         """Return the next records, after so many seconds at most; ends of partitions are among them, as errors."""
-        return consume(self.consumer, seconds)
+        found = consume(self.consumer, seconds)
+        self.drained = len(found) < BATCH
+        return found
 
     def is_at_end(self, error: KafkaError) -> bool:
         """Tell whether an error only says that a partition has been read to its end.
@@ -81,6 +85,7 @@ class InputTopic(Closing):
             track = tracks[number]
             if ahead and not track.paused:
                 self.consumer.pause([self._place(number)])
+                track.empty = False  # it is not looked at any more
             elif track.paused and not ahead:
                 self.consumer.resume([self._place(number)])
             track.paused = ahead

@@ -1,7 +1,7 @@
 """The partitions under injection: how far each is, what they promise together, and which are too far ahead."""
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,14 +10,14 @@ from typing import Final
 from floodmark.producers.clients.admin import Config, begin_offsets
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection, InjectorState
-from floodmark.producers.event_times.input_partition import InputPartition
+from floodmark.producers.event_times.input_partition import ByPolicy, InputPartition
 from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.producers.injector.injected import states_of
 from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder
-from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
 
 OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
 """What to do where Kafka has deleted records before they were read."""
@@ -36,12 +36,33 @@ class Track:
     seen: float = field(default_factory=time.monotonic)
     """When the last record was seen, monotonic clock."""
     at_end: bool = False
+    empty: bool = False
+    """Whether the client has seen the end of the partition, and goes on looking."""
+    processing_time: int | None = None
+    """Up to when all that came is taken in, epoch milliseconds, as far as log times say it; ``None``: not known."""
     paused: bool = False
     marked: int | None = None
     used: bool = True
     """Whether the input has this partition; else nothing comes, and it follows the slowest of the others."""
     dirty: bool = True
     """Whether there is something to say: a new epoch, new records, a new watermark."""
+
+    def read(self, offset: int, log_time: int) -> None:
+        """Note a record that is taken in: what comes next came later."""
+        self.next, self.at_end, self.empty, self.dirty = offset + 1, False, False, True
+        if EARLIEST < log_time <= END_OF_TIME:
+            self.advance(log_time)
+
+    def replay(self, steps: deque[tuple[int, int]], offset: int) -> None:
+        """Decide again what an earlier run has decided without an event, before an offset."""
+        while steps and steps[0][0] <= offset:
+            _, watermark = steps.popleft()
+            if isinstance(self.input, ByPolicy):
+                self.input.policy_state.advance(watermark)
+
+    def advance(self, time: int) -> None:
+        """Note that all that came before a time is taken in."""
+        self.processing_time = time if self.processing_time is None else max(time, self.processing_time)
 
     def state(self, injection: Injection, epoch: int) -> InjectorState:
         """Return what the next mark must remember of this partition."""
@@ -57,21 +78,29 @@ class Tracks(dict[int, Track]):
         used: how many partitions the input has.
         partitions: how many the target has.
         config: confluent-kafka settings, to read what an instance before has left.
+        partition: the only one that is passed on; ``None``: all are.
 
     Raises:
         InjectorError: where retention has overtaken the last committed transaction.
         CorruptSnapshotError: where a state cannot be read.
     """
 
-    def __init__(self, injection: Injection, used: int, partitions: int, config: Config) -> None:
+    def __init__(
+        self, injection: Injection, used: int, partitions: int, config: Config, partition: int | None = None
+    ) -> None:
         self.epoch = 0
         """The highest epoch of the instances before."""
+        self.drained: int | None = None
+        """When the client had nothing more, epoch milliseconds; ``None``: it always had."""
+        self.worked_off: int | None = None
+        """Up to when all that came to the input is committed, see `follow_time`; ``None``: not known."""
         self.unproven = True
         """Whether no instance before has begun with this format."""
         self._injection = injection
         begins = begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
-        for number in range(partitions):
+        self.epoch = max((state.epoch for state in states.values()), default=0)
+        for number in range(partitions) if partition is None else [partition]:
             begin = begins.get((injection.source_topic, number), 0)
             track = self.add(number, begin, used=number < used)
             if number in states:
@@ -85,7 +114,6 @@ class Tracks(dict[int, Track]):
         track.input.restore(state.lane)
         track.input.counts.update(state.counts)
         self.unproven = self.unproven and state.lane.get(_FORMAT, about) != about
-        self.epoch = max(self.epoch, state.epoch)
         if track.next < begin:
             reason = f"partition {number} was read up to {track.next}, and Kafka has it from {begin} on"
             raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)
@@ -107,6 +135,28 @@ class Tracks(dict[int, Track]):
             for track in self.values():
                 if not track.used:
                     track.input.follow(slowest)
+
+    def estimate(self, seen: float) -> None:
+        """Let the partitions that are read to their end guess what has passed since their last record.
+
+        Args:
+            seen: now, by the monotonic clock.
+        """
+        for track in self.used.values():
+            if track.at_end:
+                track.input.estimate(int((seen - track.seen) * 1_000))
+
+    def follow_time(self) -> int | None:
+        """Return up to when all that came to the input is taken in, epoch milliseconds; ``None``: not known."""
+        for track in self.used.values():
+            if track.empty and self.drained is not None:
+                track.advance(self.drained)
+        return lowest([track.processing_time for track in self.used.values()])
+
+    def processing_time(self, track: Track) -> int:
+        """Return what a mark says of a partition; one that the input lacks is as far as the slowest of the others."""
+        time = track.processing_time if track.used else lowest([one.processing_time for one in self.used.values()])
+        return EARLIEST if time is None else time  # without one, readers would take the mark's own time
 
     def ahead(self, tolerance: timedelta) -> Iterable[tuple[int, bool]]:
         """Tell of each used partition whether it is too far ahead of the slowest; that one itself never is."""
@@ -169,6 +219,7 @@ class Tracks(dict[int, Track]):
             records=records,
             **_measured(self.outcomes),
             watermark_delay_seconds=delay(now, watermark),
+            processing_time_delay_seconds=delay(now, self.worked_off),
             topic=self._injection.target_topic,
             watermark=watermark,
             state=state_of(watermark),

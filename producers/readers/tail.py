@@ -1,7 +1,7 @@
 """Marks and data of a topic as people read them.  A thin shell around `observer`."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -9,7 +9,6 @@ from confluent_kafka import OFFSET_END
 from floodmark.producers.clients.admin import Config, end_offsets
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Mark, Unreadable
-from floodmark.schemas.codec import AvroCodec
 from floodmark.schemas.errors import UnreadableValueError
 from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.records import Status
@@ -18,11 +17,14 @@ from floodmark.schemas.tracker import Verdict
 _WIDTH: Final = 100
 _POLL: Final = 0.2
 
+Decode = Callable[[bytes], Any]
+"""Turns a value into what is shown; it raises UnreadableValueError where it cannot."""
+
 
 def tail_lines(  # options of a command
     config: Config,
     topic: str,
-    codec: AvroCodec | None = None,
+    decode: Decode | None = None,
     *,
     from_beginning: bool = False,
     until_end: bool = False,
@@ -34,7 +36,7 @@ def tail_lines(  # options of a command
     Args:
         config: confluent-kafka consumer settings.
         topic: what to read.
-        codec: what the values are; default: text, or hexadecimal where they are none.
+        decode: what values mean; default: text, or hexadecimal where they are none.
         from_beginning: begin with the first record.
         until_end: stop where the topic ends now; else go on for ever.
         marks_only: leave out the data.
@@ -51,7 +53,7 @@ def tail_lines(  # options of a command
             for record in observer.poll(_POLL):
                 moved = tracker.advance() if isinstance(record, Mark) else None
                 if not (marks_only and isinstance(record, Data)):
-                    yield _json(record, codec, moved) if as_json else _line(record, codec, moved)
+                    yield _json(record, decode, moved) if as_json else _line(record, decode, moved)
             if until_end and all(observer.ends.get((topic, number), -1) >= end for number, end in ends.items()):
                 return
 
@@ -60,12 +62,12 @@ def _verdict(mark: Mark) -> str | None:
     return None if mark.verdict is None else mark.verdict.value
 
 
-def _value(value: bytes | None, codec: AvroCodec | None) -> Any:  # noqa: ANN401  # whatever the schema says
+def _value(value: bytes | None, decode: Decode | None) -> Any:  # noqa: ANN401  # whatever the schema says
     if value is None:
         return None
-    if codec is not None:
+    if decode is not None:
         try:
-            return codec.decode(value)
+            return decode(value)
         except UnreadableValueError as error:
             return f"unreadable: {error}"
     try:
@@ -74,13 +76,13 @@ def _value(value: bytes | None, codec: AvroCodec | None) -> Any:  # noqa: ANN401
         return value.hex()
 
 
-def _line(record: Classified, codec: AvroCodec | None, moved: int | None) -> str:
+def _line(record: Classified, decode: Decode | None, moved: int | None) -> str:
     place = f"{record.partition:>3} @ {record.offset:<8}"
     if isinstance(record, Unreadable):
         return f"{place} ! unreadable mark: {record.reason}"
     if isinstance(record, Data):
         key = "" if record.key is None else f"{_value(record.key, None)}: "
-        return f"{place}   {key}{_value(record.value, codec)}"[:_WIDTH]
+        return f"{place}   {key}{_value(record.value, decode)}"[:_WIDTH]
     mark = record.record
     said = [f"{mark.source}", iso(mark.watermark)]
     said += [] if mark.status is Status.ACTIVE else [mark.status.value]
@@ -91,12 +93,12 @@ def _line(record: Classified, codec: AvroCodec | None, moved: int | None) -> str
     return line if moved is None else f"{line}  ==> topic {iso(moved)}"
 
 
-def _json(record: Classified, codec: AvroCodec | None, moved: int | None) -> str:
+def _json(record: Classified, decode: Decode | None, moved: int | None) -> str:
     place: dict[str, Any] = {"partition": record.partition, "offset": record.offset}
     if isinstance(record, Unreadable):
         return json.dumps({**place, "kind": "unreadable", "reason": record.reason})
     if isinstance(record, Data):
-        value = _value(record.value, codec)
+        value = _value(record.value, decode)
         return json.dumps({**place, "kind": "data", "key": _value(record.key, None), "value": value}, default=str)
     fields = asdict(record.record)
     fields["status"] = record.record.status.value

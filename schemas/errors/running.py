@@ -41,6 +41,15 @@ class UnknownTopicError(InfrastructureError):
     bootstrap_servers: object
 
 
+class RegistryError(InfrastructureError):
+    """A schema registry that did not answer, or answered with something else than what it was asked for."""
+
+    template = "schema registry {url} could not {action}: {reason}; nothing is skipped: start again once it answers"
+    url: str
+    action: str
+    reason: str
+
+
 class DeliveryError(InfrastructureError):
     """Records that Kafka did not take."""
 

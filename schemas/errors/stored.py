@@ -78,8 +78,8 @@ class ChangedQueryError(SnapshotError):
 
     template = (
         "job {job!r}: the state in {checkpoint_location} is that of another query; it had {stored!r}, now it is "
-        "{found!r}; use a new checkpoint_location and a new output topic, or, where both mean the same, start once "
-        "with --conf {setting}=true"
+        "{found!r}; use a new checkpoint_location, with Start(published='continue') or a new output topic, or, where "
+        "both mean the same, start once with --conf {setting}=true"
     )
     job: str
     checkpoint_location: str
@@ -98,3 +98,53 @@ class UnreadInputError(SnapshotError):
     job: str
     records: str
     places: str
+
+
+class PublishedError(SnapshotError):
+    """A new checkpoint of a job whose results are in its output topic already: they would be there twice."""
+
+    template = (
+        "job {job!r} has results in topic {topic!r}, complete up to {watermark!t}, and {checkpoint_location} is new: "
+        "it would write them again; go on behind them with WriteOptions(start=Start(published='continue')), write "
+        "them again with published='repeat', or take a new output topic"
+    )
+    job: str
+    topic: str
+    watermark: int | None
+    checkpoint_location: str
+
+
+class ReplacedCheckpointError(SnapshotError):
+    """An old checkpoint of a job that has published from a newer one since: its results would be there twice."""
+
+    template = (
+        "job {job!r} has published to topic {topic!r} from another checkpoint_location since batch {batch_id} of this "
+        "one, which would write those results again; start it with the newer checkpoint_location, or with a new one "
+        "and WriteOptions(start=Start(published='continue'))"
+    )
+    job: str
+    topic: str
+    batch_id: int
+
+
+class ContinueError(SnapshotError):
+    """A job that cannot go on behind what its output topic has from it."""
+
+    template = "job {job!r} cannot go on behind its results in topic {topic!r}: {reason}; take a new output topic"
+    job: str
+    topic: str
+    reason: str
+
+
+class RetentionError(SnapshotError):
+    """Records that a start needs, and that Kafka has deleted."""
+
+    template = (
+        "job {job!r} needs the records of {place} {since}, and Kafka has deleted some: it has those from offset "
+        "{first} on, so the first results would lack rows; {advice}"
+    )
+    job: str
+    place: str
+    since: str
+    first: int
+    advice: str

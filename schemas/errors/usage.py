@@ -136,3 +136,20 @@ class SchemaError(UsageError):
     template = "Avro schema {schema!r} cannot be used: {reason}"
     schema: str
     reason: str
+
+
+class UnregisteredSchemaError(UsageError):
+    """A schema to write by, which the registry does not have, and which is not to be registered."""
+
+    template = "schema registry {url}, subject {subject!r}: {reason}"
+    url: str
+    subject: str
+    reason: str
+
+
+class IncompatibleSchemaError(UsageError):
+    """A schema that does not go together with another one: of a subject, or of the records to read."""
+
+    template = "schema of {schema} is not compatible: {reason}; change it, and start again: nothing is skipped"
+    schema: str
+    reason: str

@@ -25,6 +25,10 @@ class Format(ABC):
     def encode(self, row: Column) -> Column:
         """Turn structs into binary values."""
 
+    def for_topic(self, topic: str) -> "Format":  # noqa: ARG002  # most write the same everywhere
+        """Return what writes to a topic; called once, before a job begins, it may refuse."""
+        return self
+
     @property
     def fields(self) -> tuple[str, ...]:
         """The columns that `encode` takes from a row; empty: all of them."""

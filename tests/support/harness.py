@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
@@ -144,6 +146,13 @@ def records_by_partition(config: dict[str, str], topic: str) -> dict[int, list[A
                 found.setdefault(record.partition, []).append(record)
             tracker.advance()
     return found
+
+
+def delete_before(config: dict[str, str], topic: str, offset: int, partitions: int = 2) -> None:
+    """Let Kafka delete the records before an offset in each partition, as retention does."""
+    admin = AdminClient(config)
+    for done in admin.delete_records([TopicPartition(topic, n, offset) for n in range(partitions)]).values():
+        done.result(15)
 
 
 def window_counts(values: list[bytes]) -> Counter[tuple[str, int]]:

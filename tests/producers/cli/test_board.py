@@ -185,7 +185,7 @@ KEYS = {
         *("topic", "partition", "source", "state", "verdict", "watermark", "lags", "since", "since_exact", "last"),
         *("holder", "inputs", "cause", "reason"),
     },
-    "lags": {"wall", "local", "root"},
+    "lags": {"wall", "processing", "local", "root"},
     "why": {"format", "status", "topic", "watermark", "state", "steps", "cause", "advice"},
     "step": {"topic", "held_by", "more", "unread", "unmarked"},
 }

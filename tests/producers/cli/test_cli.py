@@ -28,7 +28,7 @@ def floodmark(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["board"], ["check"], ["inject"], ["tail"], ["why"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["board"], ["catch-up"], ["check"], ["inject"], ["tail"], ["why"]])
 def test_help_states_usage_and_exit_status(command):
     done = floodmark(*command, "--help")
     assert done.returncode == 0

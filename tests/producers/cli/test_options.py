@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 from floodmark.producers.cli import main, options
+from floodmark.producers.cli.injecting import reached
 from floodmark.producers.cli.options import (
     BootstrapServers,
     ConfigFile,
@@ -112,10 +113,10 @@ def test_tail_gives_times_in_human_form_beside_the_numbers():
 
 
 def test_an_injection_gives_its_watermark_in_human_form():
-    assert options.reached(SimpleNamespace(watermarks={0: 1_767_225_600_000, 1: 1_767_225_600_001})) == (
+    assert reached(SimpleNamespace(watermarks={0: 1_767_225_600_000, 1: 1_767_225_600_001})) == (
         "2026-01-01T00:00:00+00:00"
     )
-    assert options.reached(SimpleNamespace(watermarks={0: 5, 1: None})) is None
+    assert reached(SimpleNamespace(watermarks={0: 5, 1: None})) is None
 
 
 def test_the_shells_script_can_be_shown():

@@ -1,7 +1,10 @@
 """What the records of existing topics say of time; hostile bytes are only ever an error."""
 
+import json
 import struct
 import tomllib
+from fractions import Fraction
+from math import floor
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.errors import InvalidEventTimeError, SchemaError, UnreadableValueError, UsageError
 from hypothesis import given
 from hypothesis import strategies as st
-from support.harness import EVENT
+from support.harness import EVENT, record_schema
 
 FORMATS = {"cockroachdb": CockroachDb(), "ticdc-canal": TiCdcCanal(), "ticdc-open": TiCdcOpen()}
 TABLE = tomllib.loads(Path(__file__).with_name("changefeeds.toml").read_text(encoding="utf-8"))
@@ -73,6 +76,49 @@ def test_avro_and_log_time():
     with pytest.raises(UsageError, match="unit"):
         JsonField("at", "h")
     assert LogTime().read(None, b"x", 99) == 99
+
+
+def test_a_time_within_a_record_of_avro():
+    """Its unit is that of its own logical type, also in a union."""
+    micros = {"type": "long", "logicalType": "timestamp-micros"}
+    order = record_schema("Order", id="int", payload=["null", record_schema("Payload", at=["null", micros])])
+    codec = AvroCodec(without_logical_types(order))
+    fmt = AvroField(json.dumps(order), "payload.at")
+    assert fmt.read(None, codec.encode({"id": 1, "payload": {"at": 7_000}}), 0) == 7
+    for empty in ({"id": 1, "payload": None}, {"id": 1, "payload": {"at": None}}):
+        with pytest.raises(InvalidEventTimeError):
+            fmt.read(None, codec.encode(empty), 0)
+    with pytest.raises(SchemaError, match=r"no field 'payload\.when'"):
+        AvroField(json.dumps(order), "payload.when")
+
+
+@given(st.floats(min_value=0, max_value=4e9), st.sampled_from(["s", "ms", "us"]))
+def test_a_fraction_counts_as_it_is_written(number, unit):
+    """Spark reads the digits of a number, so these must, too: one millisecond less would be another event time."""
+    per_ms = {"s": Fraction(1, 1_000), "ms": Fraction(1), "us": Fraction(1_000)}[unit]
+    expected = floor(Fraction(repr(number)) / per_ms)
+    assert JsonField("at", unit).read(None, json.dumps({"at": number}).encode(), 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("1970-01-01T00:00:01.5Z", 1_500),
+        ("1970-01-01T00:00:01.5", 1_500),
+        ("1970-01-01 01:00:00+01:00", 0),
+        ("1970-01-02", 86_400_000),
+    ],
+)
+def test_iso_text_is_a_time(text, time):
+    assert JsonField("payload.at", "us").read(None, json.dumps({"payload": {"at": text}}).encode(), 0) == time
+
+
+@pytest.mark.parametrize(
+    "text", ["1970-13-01", "1970-01-01T25:00", "19700101", "yesterday", "0000-01-01", "1970-01-01x"]
+)
+def test_other_text_is_none(text):
+    with pytest.raises(InvalidEventTimeError):
+        JsonField("at").read(None, json.dumps({"at": text}).encode(), 0)
 
 
 def test_a_promise_that_falls_back_or_is_the_beginning_of_time_is_a_replay():

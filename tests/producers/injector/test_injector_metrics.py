@@ -12,9 +12,11 @@ from floodmark.producers import TimePolicy
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
+from floodmark.producers.injector.tracks import Track
+from floodmark.schemas.timestamps import EARLIEST
 from prometheus_client.parser import text_string_to_metric_families
 from support.harness import until
-from support.injection import send
+from support.injection import look, send
 from support.prometheus import free_port
 
 pytestmark = pytest.mark.kafka
@@ -45,6 +47,32 @@ def test_counters_go_on_over_a_restart_and_say_what_was_before(kafka, topic):
     assert (second.records, second.late_events, second.before["late_events"]) == (1, 2, 1)
     assert second.epoch > first.epoch
     assert (second.state, second.watermark) == ("active", hold.watermark)
+
+
+def test_processing_time_tells_how_far_the_input_is_worked_off(kafka, topic):
+    """It is that of the last record while there are more, and follows the clock where there are none."""
+    raw, marked = topic(2), topic(3)
+    send(kafka, raw, (10_000, 10_000), (10_000, 100_000))
+    with Injector(Injection(raw, marked, JsonField("at"), POLICY), kafka.config) as injector:
+        assert injector.metrics().processing_time_delay_seconds is None, "it has read nothing"
+        injector.run(until_end=True)
+        assert injector.metrics().processing_time_delay_seconds < 60
+    _, marks, tracker = look(kafka, marked, 3)
+    said = {n: [m.record.processing_time_watermark for m in marks if m.partition == n] for n in range(3)}
+    for times in said.values():
+        assert times[0] == EARLIEST, "nothing was known before the first record"
+        assert times == sorted(times)
+    last = [m.record for m in marks][-1]
+    assert last.emitted_at - 60_000 < tracker.processing_time <= last.emitted_at
+
+
+def test_a_record_alone_says_that_what_comes_next_came_later():
+    track = Track(Injection("raw", "marked", JsonField("at")).input_partition(), 0)
+    seen = []
+    for log_time in (-1, 70, 50, 90):
+        track.read(0, log_time)
+        seen.append(track.processing_time)
+    assert seen == [-1, 70, 70, 90]
 
 
 def scrape(port):

@@ -219,4 +219,4 @@ def test_partitions_that_are_added_while_it_reads_are_checked(kafka, topic, monk
 
 def test_half_a_way_to_judge_lateness_is_an_error():
     done = run_check("t", "--bootstrap-servers", "localhost:1", "--event-time", "at")
-    assert (done.returncode, "--schema with --event-time" in done.stderr) == (2, True)
+    assert (done.returncode, "--schema or --registry describes: name one" in done.stderr) == (2, True)

@@ -1,0 +1,76 @@
+"""Values that name their schema in a registry, as Python's objects.  Needs ``floodmark[registry]``."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from floodmark.producers.clients.registry import Registry, Schema
+from floodmark.schemas.errors import RegistryError, SchemaError, UnreadableValueError
+from floodmark.schemas.framing import message_path, unframed
+from floodmark.schemas.resolution import AvroBody
+
+_Decode = Callable[[bytes], dict[str, Any]]
+_NAMED: Final = "a framed value"
+
+
+class FramedValues:
+    """Decode Confluent-framed values, each by the schema that wrote it: Avro, Protobuf and JSON Schema, also mixed.
+
+    Times become aware datetimes where the schema says that they are times.
+
+    Args:
+        registry: knows the schemas.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._decoders: dict[int, _Decode] = {}
+
+    def decode(self, value: bytes) -> dict[str, Any]:
+        """Return a record's fields.
+
+        Raises:
+            UnreadableValueError: where it has no frame, its schema is unknown to the registry, or did not write it.
+            RegistryError: where the registry does not say.
+        """
+        schema_id, body = unframed(value)
+        decode = self._decoders.get(schema_id)
+        if decode is None:
+            schema = self._registry.schema(schema_id)
+            if schema is None:
+                reason = f"the registry has no schema {schema_id}"
+                raise UnreadableValueError(size=len(value), schema=_NAMED, reason=reason)
+            try:
+                decode = _decoder(schema)
+            except SchemaError as error:
+                if schema.kind == "PROTOBUF":  # it is the registry that does not give descriptors, or not all of them
+                    action = f"give the descriptor of schema {schema_id}"
+                    raise RegistryError(url=self._registry.url, action=action, reason=error.reason) from error
+                reason = f"schema {schema_id} cannot be used: {error}"
+                raise UnreadableValueError(size=len(value), schema=_NAMED, reason=reason) from error
+            self._decoders[schema_id] = decode
+        return decode(body)
+
+
+def _decoder(schema: Schema) -> _Decode:
+    if schema.kind == "AVRO":
+        return AvroBody(schema.text, schema.referenced).decode
+    if schema.kind == "JSON":
+        return _json_object
+    if schema.kind == "PROTOBUF":
+        from floodmark.producers.clients.messages import Messages  # noqa: PLC0415  # only an extra brings its library
+
+        messages = Messages(schema)
+        return lambda body: messages.fields(*message_path(body))
+    raise SchemaError(schema=schema.kind, reason="it is neither AVRO nor PROTOBUF nor JSON")
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableValueError(size=len(body), schema="JSON", reason=str(error)) from error
+    if not isinstance(found, dict):
+        reason = f"a JSON {type(found).__name__}, expected an object"
+        raise UnreadableValueError(size=len(body), schema="JSON", reason=reason)
+    return found

@@ -1,0 +1,174 @@
+"""Several processes that pass on one topic together: each has some partitions of it, and any may die at any time.
+
+Theory of operation
+-------------------
+Kafka's consumer group decides who has which partition; nothing is read through it, and it keeps no offset.  A member
+runs an `Injector` for each partition that it has, with transactions of that partition's own.  Whoever gets a partition
+begins its transactions, which shuts out the member that had it, ends what that has left open, and reads the last mark:
+where to go on, and with which watermark.  So a partition is passed on by one member at a time whatever the members
+believe, nothing is passed on twice, and no watermark goes back.
+
+All members write as one source.  Its epoch is counted in each partition, as readers do.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.closing import Closing
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.injector import Injector
+from floodmark.producers.injector.input_topic import sizes_of
+from floodmark.schemas.errors import FencedError, FloodmarkError, InjectorError, UsageError
+
+_log = logging.getLogger(__name__)
+_PATIENCE: Final = 0.1
+"""Seconds that a step waits for records, over all partitions."""
+
+_TOLERATED: Final = 60.0
+"""Seconds in which the group must take a partition away that another member has."""
+
+_FIXED: Final = {
+    "enable.auto.commit": False,
+    "auto.offset.reset": "latest",
+    "partition.assignment.strategy": "cooperative-sticky",
+}
+
+
+class InjectorGroup(Closing):
+    """One member of a group that passes on a topic.  Not thread-safe.
+
+    Args:
+        injection: what to do; the same in all members.
+        config: confluent-kafka settings for both sides; all pass through.
+        group: the name of the consumer group; default: that of the source.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where it cannot begin.
+        InjectorError: where the target has another number of partitions than the input.
+        UsageError: where the injection aligns its partitions, which different members have.
+    """
+
+    def __init__(self, injection: Injection, config: Config, *, group: str | None = None) -> None:
+        self.injection = injection
+        self._config = dict(config)
+        self._injectors: dict[int, Injector] = {}
+        self._wanted: set[int] = set()
+        self._fenced: dict[int, float] = {}
+        """When another member took a partition that the group says is ours, monotonic clock."""
+        self._counts: Counter[str] = Counter()
+        self._trouble: str | None = None
+        if injection.align is not None:
+            raise UsageError(reason="a group of injectors cannot align partitions that different members have")
+        given, target = sizes_of(self._config, injection)
+        if given != target:
+            reason = f"{injection.target_topic!r} has {target} partitions and {injection.source_topic!r} has {given}"
+            advice = "a group needs the same number: nobody could speak for the others"
+            raise InjectorError(source=injection.source, reason=reason, advice=advice)
+        name = group or f"floodmark-{injection.source}"
+        self._members = Consumer({**config, **_FIXED, "group.id": name}, logger=_log)
+        self._members.subscribe(
+            [injection.source_topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        )
+
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        consumer.incremental_assign(places)
+        consumer.pause(places)  # each partition has a client of its own, which knows where to go on
+        self._wanted |= {place.partition for place in places}
+
+    def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
+        for place in places:
+            self._give_up(place.partition, commit=True)
+
+    def _lost(self, _: Consumer, places: list[TopicPartition]) -> None:
+        for place in places:
+            self._give_up(place.partition, commit=False)
+
+    def _give_up(self, number: int, *, commit: bool) -> None:
+        """Let go of a partition; what cannot be committed any more is done again by the member that has it next."""
+        self._wanted.discard(number)
+        self._fenced.pop(number, None)
+        injector = self._injectors.pop(number, None)
+        if injector is None:
+            return
+        with suppress(FloodmarkError):
+            if commit:
+                injector.commit()
+        injector.close()
+        self._counts += injector.counts
+        self._trouble = self._trouble or injector.first_trouble
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions of the input that this member has."""
+        return sorted(self._injectors)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What this member has done, see `Injector.counts`."""
+        return sum((injector.counts for injector in self._injectors.values()), self._counts.copy())
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """What became of the records of its partitions, whoever had them, since the injection began."""
+        return sum((injector.outcomes for injector in self._injectors.values()), Counter[str]())
+
+    @property
+    def watermarks(self) -> dict[int, int | None]:
+        """What each of its partitions promises."""
+        return {number: injector.watermarks[number] for number, injector in self._injectors.items()}
+
+    @property
+    def first_trouble(self) -> str | None:
+        """See `Injector.first_trouble`."""
+        found = (injector.first_trouble for injector in self._injectors.values())
+        return self._trouble or next((trouble for trouble in found if trouble), None)
+
+    def run(
+        self, *, progress: Callable[["InjectorGroup"], None] | None = None, stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Go on until asked to stop; what has been taken in is committed then, and the partitions are given back.
+
+        Args:
+            progress: is told after each transaction.
+            stop: is asked between the steps.
+
+        Raises:
+            InjectorError, BrokerUnavailableError: where a partition cannot go on.
+            FencedError: where somebody outside the group writes for a partition of ours.
+        """
+        while not stop():
+            self.step(progress)
+        for number in self.partitions:
+            self._give_up(number, commit=True)
+
+    def step(self, progress: Callable[["InjectorGroup"], None] | None = None) -> None:
+        """Follow the group, and take in what has come to each partition that it gives us."""
+        message = self._members.poll(0 if self._injectors else _PATIENCE)
+        error = None if message is None else message.error()
+        if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
+            raise KafkaException(error)  # but not for having slept too long: the next poll joins the group again
+        for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):
+            self._injectors[number] = Injector(self.injection, self._config, partition=number)
+        told = None if progress is None else lambda _: progress(self)
+        for number, injector in list(self._injectors.items()):
+            try:
+                injector.step(told, _PATIENCE / len(self._injectors))
+            except FencedError:
+                # The group has given it to another member, and has not told us yet.
+                self._give_up(number, commit=False)
+                self._wanted.add(number)
+                self._fenced[number] = time.monotonic()
+        if any(time.monotonic() > since + _TOLERATED for since in self._fenced.values()):
+            raise FencedError(job=self.injection.source, topic=self.injection.target_topic)
+
+    def close(self) -> None:
+        """Leave the group; what is not committed is given up, and done again by another member."""
+        for number in self.partitions:
+            self._give_up(number, commit=False)
+        self._members.close()

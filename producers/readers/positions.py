@@ -1,0 +1,109 @@
+"""Where a job stands in its input, and how quickly that grows.  A thin shell around confluent-kafka's Consumer."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
+from floodmark.producers.board.catch_up import Mark, TopicGap
+from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, offset_bounds
+from floodmark.producers.readers.replay import read_until_end
+from floodmark.schemas.classify import Mark as Marked
+from floodmark.schemas.classify import Partition
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.processing_time import processing_time_of
+
+_REACH: Final = 2_000
+"""So many records before the end of a partition are looked at for the marks of a job."""
+
+
+class Positions:
+    """The offsets of some topics, as of now.
+
+    Args:
+        config: confluent-kafka consumer settings.
+        topics: the topics.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where they cannot be asked.
+    """
+
+    def __init__(self, config: Config, topics: Iterable[str]) -> None:
+        self._config = config
+        self._bounds = {topic: offset_bounds(config, topic) for topic in topics}
+
+    def begins(self) -> dict[Partition, int]:
+        """Return where each partition begins."""
+        return {place: low for bounds in self._bounds.values() for place, (low, _) in bounds.items()}
+
+    def at(self, time: int) -> dict[Partition, int]:
+        """Return the first offset of each partition whose log time is not before a time (epoch milliseconds)."""
+        found = dict[Partition, int]()
+        with closing(Consumer({**self._config, "group.id": "floodmark-offsets"}, logger=QUIET)) as consumer:
+            for bounds in self._bounds.values():
+                places = [TopicPartition(topic, number, time) for topic, number in bounds]
+                with answering(self._config.get("bootstrap.servers")):
+                    answers = consumer.offsets_for_times(places, timeout=TIMEOUT)
+                for one in answers:
+                    low, high = bounds[one.topic, one.partition]
+                    found[one.topic, one.partition] = high if one.offset < 0 else min(max(one.offset, low), high)
+        return found
+
+    def of_group(self, group: str) -> dict[Partition, int]:
+        """Return what a consumer group has committed.
+
+        Raises:
+            UsageError: where it has committed nothing of a topic.
+        """
+        found = dict[Partition, int]()
+        with closing(Consumer({**self._config, "group.id": group}, logger=QUIET)) as consumer:
+            for topic, bounds in self._bounds.items():
+                places = [TopicPartition(topic, number) for topic, number in bounds]
+                with answering(self._config.get("bootstrap.servers")):
+                    answers = consumer.committed(places, timeout=TIMEOUT)
+                known = {(one.topic, one.partition): one.offset for one in answers if one.offset >= 0}
+                if not known:
+                    reason = f"group {group!r} has committed nothing of {topic!r}; a Spark job commits to no group"
+                    raise UsageError(reason=f"{reason}: name its output topic (--output), or a time (--since)")
+                found |= {place: known.get(place, low) for place, (low, _) in bounds.items()}
+        return found
+
+    def gaps(self, read: Mapping[Partition, int], now: int, windows: Iterable[int]) -> tuple[TopicGap, ...]:
+        """Return what stands unread in each topic, and how quickly each grows.
+
+        Args:
+            read: the next offset of each partition.
+            now: wall clock, epoch milliseconds.
+            windows: so many milliseconds back it is looked how much has come since; the highest rate counts, so that
+                neither a burst nor a young topic is taken for less than it is.
+        """
+        before = [(window, self.at(now - window)) for window in windows]
+        found = []
+        for topic, bounds in self._bounds.items():
+            grown = [(sum(high - at[place] for place, (_, high) in bounds.items()), window) for window, at in before]
+            rate = max((count * 1_000 / window for count, window in grown), default=0.0)
+            unread = tuple(max(0, high - max(low, read[place])) for place, (low, high) in bounds.items())
+            found.append(TopicGap(topic, unread, rate))
+        return tuple(found)
+
+
+def last_marks(config: Config, topic: str) -> list[Mark]:
+    """Return what the job that is furthest behind has lately said of itself in its output topic, the last one last.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where the topic cannot be read.
+        UsageError: where no mark near its end says up to when a job has worked off its input.
+    """
+    bounds = offset_bounds(config, topic)
+    starts = {place: max(low, high - _REACH) for place, (low, high) in bounds.items()}
+    by_source: defaultdict[str, set[Mark]] = defaultdict(set)
+    for record in read_until_end(config, starts, {place: high for place, (_, high) in bounds.items()}):
+        if isinstance(record, Marked) and record.record.processing_time_watermark is not None:
+            said = processing_time_of(record.record)
+            if said is not None:
+                by_source[record.record.source].add(Mark(record.record.emitted_at, said))
+    if not by_source:
+        reason = f"no mark near the end of {topic!r} says up to when a job has worked off its input"
+        raise UsageError(reason=f"{reason}: say it with --since, or name the group (--group)")
+    return min((sorted(marks) for marks in by_source.values()), key=lambda marks: marks[-1].processing_time)

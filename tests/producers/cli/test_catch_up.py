@@ -1,0 +1,133 @@
+"""The estimate of how long a job takes to catch up: its laws, and the command on a real Kafka."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from floodmark.producers.board.catch_up import Estimate, TopicGap
+from floodmark.producers.cli.main import app
+from floodmark.producers.testing import mark
+from floodmark.schemas import FloodmarkError
+from floodmark.schemas.classify import mark_record
+from floodmark.schemas.records import Holder
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx  # noqa: PT013  # it reads as a word
+from typer.testing import CliRunner
+
+gaps = st.lists(
+    st.builds(
+        TopicGap,
+        st.just("t"),
+        st.lists(st.integers(0, 10**9), min_size=1, max_size=4).map(tuple),
+        st.floats(0, 10**5),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(gaps, st.floats(0.1, 10**6))
+def test_what_is_read_until_then_is_what_stood_there_and_what_came_meanwhile(given_, rate):
+    found = Estimate(0, given_, rate)
+    if found.unread and rate <= found.arrival_rate:
+        assert (found.seconds, found.records, found.exit_status) == (None, None, 1)
+    else:
+        assert found.exit_status == 0
+        assert found.records == approx(found.seconds * rate, rel=1e-6, abs=1) or not found.unread
+        assert found.unread <= found.records
+
+
+@given(gaps, st.floats(1, 10**6))
+def test_a_pace_for_a_time_takes_that_time(given_, seconds):
+    unknown = Estimate(0, given_)
+    if unknown.unread > seconds:  # else what is gained is lost in the digits
+        assert Estimate(0, given_, unknown.rate_for(seconds)).seconds == approx(seconds, rel=1e-3)
+    assert unknown.exit_status == (2 if unknown.unread else 0)
+
+
+@given(gaps, st.floats(0.1, 10**6), st.floats(0, 10**6))
+def test_a_quicker_job_is_not_later(given_, rate, more):
+    slow, quick = Estimate(0, given_, rate).seconds, Estimate(0, given_, rate + more).seconds
+    assert slow is None or quick <= slow
+
+
+def estimate(kafka, *arguments):
+    done = CliRunner().invoke(app, ["catch-up", *arguments, "--bootstrap-servers", kafka.bootstrap_servers])
+    refused = isinstance(done.exception, FloodmarkError)
+    return 2 if refused else done.exit_code, done.stdout, str(done.exception) if refused else ""
+
+
+def ago(now, **duration):
+    return int((now - timedelta(**duration)).timestamp() * 1_000)
+
+
+@pytest.mark.kafka
+def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic):
+    """Two partitions: 600 records an hour ago, and 1,200 of the last minute and more, one each 50 ms."""
+    given_, out = topic(2), topic(1)
+    now = datetime.now(UTC)
+    producer = Producer(kafka.config)
+    for number in range(600):
+        producer.produce(given_, b"old", partition=number % 2, timestamp=ago(now, hours=1))
+    for number in range(1_200):
+        producer.produce(given_, b"new", partition=0, timestamp=ago(now, seconds=55) + number * 45)
+    for number, minutes in ((0, 60), (1, 30)):  # a batch that took ten seconds: half an hour of its input
+        said = mark("counts", 0, number, emitted_at=ago(now, seconds=10 - 10 * number))
+        fields = {"processing_time_watermark": ago(now, minutes=minutes + 1), "holder": Holder(given_)}
+        key, value, headers = mark_record(type(said)(**{name: getattr(said, name) for name in _FIELDS} | fields))
+        producer.produce(out, value, key, 0, headers=headers)
+    assert producer.flush(30) == 0
+
+    status, shown, _ = estimate(kafka, given_, "--rate", "100", "--json")
+    found = json.loads(shown)
+    assert (status, found["unread"], found["topics"][0]["partitions"]) == (0, 1_800, [1_500, 300])
+    assert found["arrival_rate"] == approx(20, rel=0.1), "the last minute, and not the last ten"
+    assert found["seconds"] == approx(1_800 / 80, rel=0.1)
+
+    since = (now - timedelta(minutes=10)).isoformat()
+    assert json.loads(estimate(kafka, given_, "--since", since, "--rate", "100", "--json")[1])["unread"] == 1_200
+    status, shown, _ = estimate(kafka, given_, "--since", since, "--rate", "10")
+    assert status == 1
+    assert "never: 10 a second are read, and 20 come" in shown
+    assert "one partition holds 100% of it" in shown
+
+    consumer = Consumer({**kafka.config, "group.id": given_})
+    consumer.commit(offsets=[TopicPartition(given_, 0, 1_000), TopicPartition(given_, 1, 300)], asynchronous=False)
+    consumer.close()
+    assert json.loads(estimate(kafka, given_, "--group", given_, "--rate", "100", "--json")[1])["unread"] == 500
+
+    status, shown, _ = estimate(kafka, given_, "--output", out, "--json")
+    found = json.loads(shown)
+    assert (status, found["unread"], found["read_rate"]) == (0, 1_200, approx(60)), "600 records in ten seconds"
+
+    status, shown, _ = estimate(kafka, given_)
+    assert status == 2
+    assert "1 min at" in shown
+
+
+_FIELDS = ("source", "epoch", "sequence", "watermark", "partitions", "emitted_at", "status", "membership")
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--rate", "0"], "expected records a second"),
+        (["--rate", "nan"], "expected records a second"),
+        (["--since", "yesterday"], "expected a time with its zone"),
+        (["--since", "2026-01-31T08:00:00"], "expected a time with its zone"),
+        (["--since", "2999-01-31T08:00:00Z"], "which is not over yet"),
+        (["--since", "2026-01-31T08:00:00Z", "--group", "g"], "choose one"),
+        (["--group", "nobody-of-these"], "has committed nothing"),
+        (["--output", "THE TOPIC"], "no mark near the end"),
+        (["no-such-topic"], "no-such-topic"),
+    ],
+)
+def test_what_cannot_be_told_is_one_line(kafka, topic, arguments, reason):
+    given_ = topic(1)
+    status, shown, said = estimate(kafka, given_, *[given_ if one == "THE TOPIC" else one for one in arguments])
+    assert (status, shown) == (2, "")
+    assert reason in said
+    assert "\n" not in said

@@ -1,0 +1,173 @@
+"""A group of injectors: partitions move between its members, any of which may be killed, and no watermark goes back."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter, defaultdict
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Producer
+from floodmark.producers import Mark, TimePolicy
+from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.group import InjectorGroup
+from floodmark.producers.injector.injected import states_of
+from floodmark.producers.injector.injector import Injector
+from floodmark.producers.readers.check import checker_of, findings
+from floodmark.schemas.errors import InjectorError, UsageError
+from support.harness import until
+from support.injection import look
+
+pytestmark = pytest.mark.kafka
+PARTITIONS = 4
+SOON = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+
+
+def injection(raw, marked, **options):
+    policy = TimePolicy(late=timedelta(seconds=5), out_of_order=timedelta(seconds=5))
+    return Injection(raw, marked, JsonField("at"), policy, interval=timedelta(milliseconds=100), **options)
+
+
+@pytest.fixture
+def topics(topic):
+    return topic(PARTITIONS), topic(PARTITIONS)
+
+
+@pytest.fixture
+def fed(kafka, topics):
+    """Write records in the background, a few at a time; returns the thread and what has been written."""
+    producer, chance, stop = Producer(kafka.config), random.Random(4), threading.Event()  # noqa: S311  # repeatable
+    written = defaultdict(list)
+
+    def feed():
+        at = 1_700_000_000_000
+        while not stop.wait(0.02):
+            for _ in range(20):
+                at += 10
+                place, time = chance.randrange(PARTITIONS), at - chance.randrange(8_000)
+                producer.produce(topics[0], json.dumps({"at": time}), partition=place, timestamp=at)
+                written[place].append(time)
+            producer.flush(10)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+
+    def finish():
+        stop.set()
+        feeder.join(30)
+        return written
+
+    yield finish
+    finish()
+
+
+def passed_on(kafka, topics):
+    """Tell whether all that is in the input has been passed on."""
+    states = states_of(kafka.config, topics[1], f"inject-{topics[0]}", range(PARTITIONS))
+    ends = end_offsets(kafka.config, topics[0])
+    return all(number in states and states[number].next >= end for number, end in ends.items())
+
+
+def assert_exact(kafka, topics, written):
+    """Each record stands in the target once, in its order; no watermark went back; nothing is behind a mark."""
+    data, marks, _ = look(kafka, topics[1], PARTITIONS)
+    found = defaultdict(list)
+    for record in sorted(data, key=lambda record: (record.partition, record.offset)):
+        found[record.partition].append(json.loads(record.value)["at"])
+    assert found == written
+    last = {}
+    epochs = Counter()
+    for record in sorted((r for r in marks if isinstance(r, Mark)), key=lambda r: (r.partition, r.offset)):
+        mark = record.record
+        assert mark.watermark is None or mark.watermark >= last.get(record.partition, 0), record.place
+        last[record.partition] = mark.watermark or 0
+        epochs[record.partition, mark.epoch] += 1
+    assert len(last) == PARTITIONS
+    faults = [str(found) for found in findings(kafka.config, topics[1], None, checker_of(kafka.config, topics[1]))]
+    assert faults == []
+    return Counter(partition for partition, _ in epochs)
+
+
+@pytest.fixture
+def member(kafka, topics, tmp_path):
+    """Start processes that are members of one group; each is killed at the end."""
+    settings = tmp_path / "kafka.properties"
+    settings.write_text("".join(f"{name}={value}\n" for name, value in SOON.items()), encoding="utf-8")
+    raw, marked = topics
+    with ExitStack() as stack:
+
+        def start(name):
+            command = [sys.executable, "-m", "floodmark.producers.cli.main", "inject", "--from", raw, "--to", marked]
+            options = ["--json-field", "at", "--interval", "0.1", "--group", "together", "--json"]
+            servers = ["--bootstrap-servers", kafka.bootstrap_servers, f"--config={settings}"]
+            with (tmp_path / name).open("w", encoding="utf-8") as log:
+                process = subprocess.Popen([*command, *options, *servers], stdout=log, stderr=log)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            process.log = tmp_path / name
+            return process
+
+        yield start
+
+
+def has_partitions(process, count):
+    """Tell whether a member has so many partitions."""
+    lines = [line for line in process.log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    return bool(lines) and len(json.loads(lines[-1])["watermarks"]) == count
+
+
+def test_members_join_leave_and_are_killed_and_each_record_is_passed_on_once(kafka, topics, fed, member):
+    first = member("first")
+    until(lambda: has_partitions(first, 4), "all partitions with the first")
+    second = member("second")
+    until(lambda: has_partitions(first, 2) and has_partitions(second, 2), "half of them with the second")
+    first.kill()
+    until(lambda: has_partitions(second, 4), "those of the dead with the second")
+    third = member("third")
+    until(lambda: has_partitions(third, 2), "half of them with the third")
+    third.send_signal(signal.SIGTERM)
+    assert third.wait(30) == 0
+    until(lambda: has_partitions(second, 4), "those of the one that left with the second")
+    written = fed()
+    until(lambda: passed_on(kafka, topics), "the last record")
+    second.send_signal(signal.SIGINT)
+    assert second.wait(30) == 0
+    takeovers = assert_exact(kafka, topics, written)
+    assert min(takeovers.values()) >= 2, "each partition has moved"
+
+
+def test_a_member_that_believes_too_long_that_a_partition_is_its_own_is_shut_out(kafka, topics, fed):
+    """It stands still while the group gives its partitions to another one, then wakes up amid a transaction."""
+    config = {**kafka.config, **SOON, "max.poll.interval.ms": 6_000}
+    sleeper, other = (InjectorGroup(injection(*topics), config, group="awake") for _ in range(2))
+    with sleeper, other:
+        until(lambda: sleeper.step() or len(sleeper.partitions) == PARTITIONS, "all partitions with the first")
+        until(lambda: other.step() or len(other.partitions) == PARTITIONS, "all partitions with the second")
+        written = fed()
+        until(lambda: sleeper.step() or other.step() or passed_on(kafka, topics), "the last record")
+        assert set(sleeper.partitions).isdisjoint(other.partitions)
+    assert_exact(kafka, topics, written)
+
+
+def test_what_a_group_cannot_do_is_refused(kafka, topic, topics):
+    with pytest.raises(InjectorError, match="needs the same number"):
+        InjectorGroup(injection(topics[0], topic(PARTITIONS + 1)), kafka.config)
+    with pytest.raises(UsageError, match="cannot align"):
+        InjectorGroup(injection(*topics, align=timedelta(seconds=1)), kafka.config)
+
+
+def test_a_group_goes_on_where_one_injector_stopped(kafka, topics, fed):
+    with Injector(injection(*topics), kafka.config) as alone:
+        until(lambda: alone.step() or alone.counts["records"] > 100, "some records")
+        alone.commit()
+    group = InjectorGroup(injection(*topics), {**kafka.config, **SOON})
+    with group:
+        written = fed()
+        until(lambda: group.step() or passed_on(kafka, topics), "the last record")
+    assert_exact(kafka, topics, written)

@@ -1,0 +1,57 @@
+"""Programs in processes of their own, which can be killed with all that they have started."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+
+class Process:
+    """A process in a group of its own, its output in files.
+
+    Args:
+        name: of the files.
+        command: to run.
+        folder: where it runs, and where its files are.
+        env: its whole environment.
+    """
+
+    def __init__(self, name: str, command: Iterable[str], folder: Path, env: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name, self.output, self.errors = name, folder / f"{name}.out", folder / f"{name}.log"
+        with self.output.open("ab") as output, self.errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                list(command),
+                cwd=folder,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """Its exit status; ``None`` while it runs."""
+        return self._process.poll()
+
+    def log(self) -> str:
+        """Return what it has logged."""
+        return self.errors.read_text(encoding="utf-8", errors="replace")
+
+    def lines(self) -> list[str]:
+        """Return what it has written so far, whole lines only."""
+        text = self.output.read_text(encoding="utf-8")
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def kill(self) -> None:
+        """End it at once with all that it has started (SIGKILL), as its machine would die."""
+        if self.code is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()

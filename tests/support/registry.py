@@ -1,0 +1,97 @@
+"""A real schema registry with Confluent's interface: Apicurio Registry, which runs from what is on Maven Central.
+
+(Confluent's own jars are not there, and Karapace is not on PyPI.)  The last one that Java 17 runs is 3.0.
+"""
+
+import socket
+import subprocess
+import tarfile
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+from floodmark.producers.embedded.jars import cache, java, retrieve
+
+VERSION = "3.0.9"
+# The archive alone, without the POM, whose parents are not on every mirror.
+_SETTINGS = """<ivysettings><settings defaultResolver="central"/>
+<resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers></ivysettings>"""
+_IVY = f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+<info organisation="floodmark" module="registry"/>
+<configurations><conf name="default"/></configurations>
+<dependencies>
+<dependency org="io.apicurio" name="apicurio-registry-app" rev="{VERSION}" transitive="false" conf="default->*">
+<artifact name="apicurio-registry-app" type="tar.gz" ext="tar.gz" m:classifier="all"/>
+</dependency></dependencies></ivy-module>"""
+
+
+def program() -> Path:
+    """Return the registry's jar; the first call downloads it (150 MB), later ones need no network."""
+    home = cache() / f"apicurio-registry-{VERSION}"
+    if not home.exists():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home.parent) as partial:
+            place = Path(partial)
+            (place / "ivy.xml").write_text(_IVY, encoding="utf-8")
+            (place / "fetched").mkdir()
+            (place / "settings.xml").write_text(_SETTINGS, encoding="utf-8")
+            options = ["-settings", str(place / "settings.xml"), "-ivy", str(place / "ivy.xml"), "-confs", "default"]
+            retrieve(options, place / "fetched", Path(f"{home}.log"), "Apicurio Registry")
+            (archive,) = (place / "fetched").iterdir()
+            with tarfile.open(archive) as packed:
+                packed.extractall(place / "whole", filter="data")
+            if not home.exists():  # another process may have been faster
+                (place / "whole").rename(home)
+    return home / f"apicurio-registry-app-{VERSION}-runner.jar"
+
+
+class EmbeddedRegistry:
+    """A registry on a free port of this machine; it keeps its schemas in a folder, over restarts."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start it, and wait until it answers, up to two minutes."""
+        jar, log = program(), self.directory / "registry.log"
+        settings = {
+            "quarkus.http.host": "127.0.0.1",
+            "quarkus.http.port": self.port,
+            "apicurio.datasource.url": f"jdbc:h2:file:{self.directory / 'schemas'}",
+        }
+        command = [java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += [f"-D{name}={value}" for name, value in settings.items()]
+        with log.open("ab") as out:
+            self.process = subprocess.Popen([*command, "-jar", str(jar)], cwd=jar.parent, stdout=out, stderr=out)
+        deadline = time.monotonic() + 120
+        while not self._answers():
+            assert self.process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, f"the registry does not answer, see {log}"
+            time.sleep(0.1)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:  # noqa: S310  # our own address
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """Stop it."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(30)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
