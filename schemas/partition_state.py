@@ -1,6 +1,6 @@
 """What a reader knows of one partition: its sources, their leases, and how these combine.  Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,16 +42,17 @@ class PartitionState:
         if self.unreadable or self.reported + len(absent) < self.roster.size:
             return UNKNOWN
         version = self.roster.version
-        waited_for = [
-            source.watermark
-            for source in self.sources.values()
-            if source.member.active_partitions and source.version == version
-        ]
-        if waited_for:
-            return Combined(Status.ACTIVE, lowest(waited_for))
+        watermarks = [source.watermark for source in self.waited_for()]
+        if watermarks:
+            return Combined(Status.ACTIVE, lowest(watermarks))
         ended = all(member.unended_partitions == 0 for member in absent.values())
         ended = ended and all(s.status is Status.ENDED for s in self.sources.values() if s.version == version)
         return ENDED if ended else IDLE
+
+    def waited_for(self) -> Iterator[SourceState]:
+        """Yield the sources that count."""
+        version = self.roster.version
+        return (s for s in self.sources.values() if s.member.active_partitions and s.version == version)
 
     def absent(self) -> dict[str, Member]:
         """Return the sources that need not report here, see `Roster.absent`."""

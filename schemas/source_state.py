@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from floodmark.schemas.processing_time import processing_time_of
 from floodmark.schemas.records import Status, WatermarkRecord
 from floodmark.schemas.timestamps import promisable
 
@@ -86,6 +87,10 @@ class SourceState:
     since: int = 0
     active: bool = False
     """Whether it is ACTIVE here and its lease has not run out."""
+    processing_time: int | None = None
+    """Up to when it has worked off what came to it, see `processing_time`; ``None``: not known.
+
+    It is not kept in snapshots: the next record tells it."""
 
     def refuse(self, record: WatermarkRecord) -> Verdict | None:
         """Say why a record is not the next statement of this source; ``None``: it is."""
@@ -111,6 +116,7 @@ class SourceState:
         self.sequence = record.sequence
         self.status = record.status
         self.records = record.records
+        self.processing_time = processing_time_of(record)
         watermark = None if record.watermark is None else promisable(record.watermark)
         if watermark is not None and (self.watermark is None or watermark > self.watermark):
             self.watermark = watermark

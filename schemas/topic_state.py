@@ -40,6 +40,12 @@ class TopicState:
             return UNKNOWN
         return least(part.combine() for part in self._all())
 
+    def processing_times(self) -> list[int | None]:
+        """Return up to when each source that counts has worked off what came, by partition; ``None``: not known."""
+        if self.combine().unknown:
+            return [None]
+        return [source.processing_time for part in self.partitions.values() for source in part.waited_for()]
+
     def _all(self) -> Iterator[PartitionState]:
         # Without any mark, the first is the one that most sources know of, and the last the one that fewest do.
         if len(self.partitions) < self.partition_count:
@@ -100,7 +106,10 @@ class TopicState:
         if part is None or record.source not in part.unreadable:
             return
         source = part.sources.get(record.source)
-        refused = record.epoch < self.fences.get(record.source, 0) if source is None else source.refuse(record)
+        if source is None:
+            refused = record.epoch < self.fences.get(record.source, 0)
+        else:
+            refused = source.refuse(record) is not None
         if refused:
             return  # a zombie, or a replay: not its next statement
         del part.unreadable[record.source]

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from floodmark.schemas.combined import ENDED, IDLE, least
+from floodmark.schemas.combined import ENDED, IDLE, least, lowest
 from floodmark.schemas.holds import Hold, name_holders
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.snapshots import require_format, restoring
@@ -147,6 +147,14 @@ class Tracker:
             return None
         self._watermark = watermark
         return watermark
+
+    @property
+    def processing_time(self) -> int | None:
+        """Up to when all that came to the sources was worked off before the marks read so far, see `processing_time`.
+
+        ``None``: not known; so it is after `restore`, until each source that counts has spoken in each partition.
+        """
+        return lowest([time for topic in self._topics.values() for time in topic.processing_times()])
 
     def partition_watermark(self, topic: str, partition: int) -> int | None:
         """Return the combined watermark of one partition; ``None``: unknown, idle or ended."""

@@ -14,6 +14,7 @@ class Cause(StrEnum):
     NO_EVENTS = "no events"
     NO_PROMISE = "no promise"
     NOT_ACKNOWLEDGED = "not acknowledged"
+    BUFFERED = "buffered"
     REWOUND = "rewound"
     SLOW = "slow"
     NOTHING_PROMISED = "nothing promised"
@@ -49,6 +50,11 @@ _WORDS: Final = {
         "its marks come, its watermark stands: Kafka has yet to acknowledge a record of it",
         "see whether Kafka accepts what {0} writes; what it refused stands in producer.failed: resend()",
     ),
+    Cause.BUFFERED: _Words(
+        "it works off what comes and holds it, its watermark stands: the data is late, nothing is stuck",
+        "{0} waits for event times: see how long its windows and its hold are",
+        "job {0} keeps up and holds what it has read for its event time: see how long its windows and its hold are",
+    ),
     Cause.REWOUND: _Words(
         "it promises less than it did before",
         "{0} began anew with a lower watermark: what it sends below the old one is late until it has caught up",
@@ -83,7 +89,10 @@ def cause_of(history: History, verdict: Health | None) -> Cause | None:
     if verdict is Health.OK:
         return None
     if verdict is Health.STALL:
-        if mark is not None and mark.processing_time_watermark is not None:
+        is_job = mark is not None and mark.holder is not None
+        if is_job and history.works_off:
+            return Cause.BUFFERED
+        if not is_job and mark is not None and mark.processing_time_watermark is not None and not history.works_off:
             return Cause.NOT_ACKNOWLEDGED
         return Cause.NO_PROMISE if history.brings_records else Cause.NO_EVENTS
     if verdict is not None:

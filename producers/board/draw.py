@@ -19,7 +19,7 @@ from floodmark.producers.board.view import (
     State,
     TopicView,
 )
-from floodmark.schemas.combined import Combined, least
+from floodmark.schemas.combined import Combined, least, lowest
 from floodmark.schemas.partition_state import PartitionState
 from floodmark.schemas.records import Status
 
@@ -88,6 +88,10 @@ def _ahead(names: Collection[str], topics: Topics, watermark: int | None) -> int
     return None if combined.watermark is None else max(0, combined.watermark - watermark)
 
 
+def _age(time: int | None, now: int) -> int | None:
+    return None if time is None else now - time
+
+
 def _topic(
     name: str, topics: Topics, inputs: Mapping[str, set[str]], views: Mapping[str, TopicView], now: int
 ) -> TopicView:
@@ -111,6 +115,7 @@ def _topic(
     held_by = _held_by(combined, rows)
     lags = Lags(
         wall=None if combined.watermark is None else now - combined.watermark,
+        processing=_age(lowest(marks.state.processing_times()), now),
         local=_ahead(inputs[name], topics, combined.watermark),
         root=_ahead(roots, topics, combined.watermark) if inputs[name] else None,
     )
@@ -155,8 +160,8 @@ def _placed(
     """Place a source into the chain: a job is compared with its inputs, and does not answer for theirs."""
     if not named:
         return row
-    lags = Lags(
-        wall=row.lags.wall,
+    lags = replace(
+        row.lags,
         local=_ahead(named, topics, row.watermark),
         root=_ahead(roots, topics, row.watermark),
     )
@@ -231,7 +236,10 @@ def _row(name: str, marks: TopicMarks, part: PartitionState, source: str, now: i
         state=status,
         verdict=None if status is State.UNKNOWN and verdict is Health.OK else verdict,
         watermark=state.watermark,
-        lags=Lags(wall=now - state.watermark if behind and state.watermark is not None else None),
+        lags=Lags(
+            wall=_age(state.watermark, now) if behind else None,
+            processing=_age(state.processing_time, now) if state.active else None,
+        ),
         since=history.since,
         since_exact=history.since_exact,
         last=history.seen,

@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from floodmark.schemas.processing_time import processing_time_of
 from floodmark.schemas.records import Status, WatermarkRecord
 from floodmark.schemas.timestamps import promisable
 
@@ -65,6 +66,7 @@ class _Point(NamedTuple):
     log_time: int
     watermark: int | None
     records: int | None
+    processing_time: int | None
 
     @property
     def lag(self) -> int:
@@ -132,7 +134,7 @@ class History:
         if self._points:
             self._pauses.append(log_time - self._points[-1].log_time)
         self._rose = self._rose or rose
-        self._points.append(_Point(log_time, watermark, mark.records))
+        self._points.append(_Point(log_time, watermark, mark.records, processing_time_of(mark)))
         if watermark is not None:
             self._peak = watermark if self._peak is None else max(watermark, self._peak)
         self.mark, self._last = mark, number
@@ -161,6 +163,12 @@ class History:
         """Whether records came within the last marks."""
         counted = [point.records for point in self._points if point.records is not None]
         return len(counted) > 1 and counted[-1] > counted[0]
+
+    @property
+    def works_off(self) -> bool:
+        """Whether, within the last marks, what had come to it was worked off."""
+        known = [point.processing_time for point in self._points if point.processing_time is not None]
+        return len(known) > 1 and known[-1] > known[0]
 
     @property
     def gains(self) -> bool:

@@ -1,12 +1,11 @@
 """The watermarks of the last minutes, to draw.  Pure."""
 
 from collections import deque
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
 from floodmark.producers.board.view import Board
-from floodmark.schemas.timestamps import END_OF_TIME, milliseconds
+from floodmark.schemas.timestamps import milliseconds
 
 KEPT: Final = timedelta(minutes=15)
 """How far back a timeline reaches."""
@@ -37,21 +36,15 @@ class Timeline:
         self._apart = milliseconds(KEPT) // _STEPS
 
     def add(self, board: Board) -> None:
-        """Keep what a board says; a watermark that is unknown or at the end of time is no point to draw."""
+        """Keep what a board says; a topic without a watermark has no point to draw."""
         oldest = board.now - milliseconds(KEPT)
         for topic in board.topics():
             points = self._points.setdefault(topic.topic, deque())
             while points and points[0][0] < oldest:
                 points.popleft()
-            if topic.watermark is None or topic.watermark == END_OF_TIME:
-                continue
-            if not points or board.now - points[-1][0] >= self._apart:
+            if topic.watermark is not None and (not points or board.now - points[-1][0] >= self._apart):
                 points.append((board.now, topic.watermark))
 
     def after(self, moment: int) -> dict[str, list[Point]]:
         """Return the points of each topic that were added for later looks than that of a moment."""
-        return {topic: list(_later(points, moment)) for topic, points in self._points.items()}
-
-
-def _later(points: deque[Point], moment: int) -> Iterator[Point]:
-    return (point for point in points if point[0] > moment)
+        return {topic: [point for point in points if point[0] > moment] for topic, points in self._points.items()}

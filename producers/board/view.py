@@ -42,6 +42,8 @@ class Lags:
     """The reader's clock less the watermark."""
     local: int | None = None
     """The watermark of the stage's inputs less this one; of a job only."""
+    processing: int | None = None
+    """The reader's clock less the processing-time watermark: how old the oldest work is that may not be done."""
     root: int | None = None
     """The watermark of the topics where the chain begins less this one; of a job only."""
 

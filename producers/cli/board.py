@@ -4,20 +4,19 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from json import dumps
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
+from floodmark.producers.board.view import Board
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_page import BoardPage
 from floodmark.producers.cli.board_text import board_lines, board_table, why_text
-from floodmark.producers.cli.options import BootstrapServers, ConfigFile, ended_by_signals, kafka_settings
+from floodmark.producers.cli.options import COULD_NOT, BootstrapServers, ConfigFile, ended_by_signals, kafka_settings
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.schemas.errors import UsageError
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
-
-_INTERRUPTED: Final = 2
 
 
 @contextmanager
@@ -26,7 +25,7 @@ def _reader(settings: dict[str, str], topics: list[str], *, since: bool = False)
     console = Console(stderr=True)
     logging.disable()
     try:
-        with ended_by_signals(_INTERRUPTED):
+        with ended_by_signals(COULD_NOT):
             with console.status("reading") as status:
                 reader = ChainReader(
                     settings, topics, since=since, progress=lambda topic: status.update(f"reading {escape(topic)}")
@@ -70,16 +69,16 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     settings = kafka_settings(bootstrap_servers, config)
     with _reader(settings, topics) as reader:
         if once:
-            _show(reader, every=every, json=json)
-            raise typer.Exit(reader.board().exit_status)
+            found = reader.board()
+            _show(found, every=every, json=json)
+            raise typer.Exit(found.exit_status)
         with ended_by_signals(0):
             if serve:
                 _serve(reader, interval, port)
             _follow(reader, interval, every=every, json=json)
 
 
-def _show(reader: ChainReader, *, every: bool, json: bool) -> None:
-    found = reader.board()
+def _show(found: Board, *, every: bool, json: bool) -> None:
     if json:
         typer.echo(dumps(found.as_json()))
         return

@@ -61,6 +61,7 @@ def _topic(board: Board, stage: Stage, topic: TopicView) -> dict[str, Any]:
         "state": topic.state,
         "verdict": topic.verdict,
         "wall": topic.lags.wall,
+        "processing": topic.lags.processing,
         "local": topic.lags.local,
         "global": topic.lags.root,
         "held by": held_by(board, topic),

@@ -16,6 +16,7 @@ _STYLES: Final = {Health.OK: "green", Health.WARN: "yellow", None: "yellow"}
 _WORDS: Final = (("all is well", "green"), ("stuck or failing", "bold red"), ("cannot tell", "yellow"))
 _NARROW: Final = 72
 _WIDE: Final = 100
+_WIDEST: Final = 120
 _SHOWN: Final = 8
 
 
@@ -23,7 +24,8 @@ def _watermark(watermark: int | None, state: State, now: int) -> str:
     return str(state) if watermark is None else moment(watermark, now)
 
 
-def _of_topic(topic: TopicView, now: int) -> str:
+def watermark_of(topic: TopicView, now: int) -> str:
+    """Return the watermark of a topic; where it has none, the state says why."""
     return _watermark(topic.watermark, topic.state, now) if topic.partitions else "no marks"
 
 
@@ -88,7 +90,7 @@ def _topics(board: Board, width: int) -> Table:
     columns = _columns(width)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
-        lag = name in {"wall lag", "local", "global"}
+        lag = name in {"wall lag", "processing", "local", "global"}
         table.add_column(name, justify="right" if lag else "left", no_wrap=lag or name == "verdict", overflow="fold")
     for stage in board.stages:
         for topic in stage.topics:
@@ -106,7 +108,8 @@ def _columns(width: int) -> tuple[str, ...]:
         return ("topic", "watermark", "wall lag", "verdict", "held by")
     if width < _WIDE:
         return ("topic", "watermark", "wall lag", "local", "verdict", "held by", "for")
-    return ("stage", "topic", "watermark", "wall lag", "local", "global", "state", "verdict", "held by", "for")
+    lags = ("wall lag", "local", "global") if width < _WIDEST else ("wall lag", "processing", "local", "global")
+    return ("stage", "topic", "watermark", *lags, "state", "verdict", "held by", "for")
 
 
 def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text]:
@@ -115,8 +118,9 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
     return {
         "stage": stage.name,
         "topic": topic.topic,
-        "watermark": _of_topic(topic, now),
+        "watermark": watermark_of(topic, now),
         "wall lag": span(lags.wall),
+        "processing": span(lags.processing),
         "local": span(lags.local),
         "global": span(lags.root),
         "state": str(topic.state),
@@ -148,7 +152,7 @@ def board_lines(board: Board) -> list[str]:
     lines = []
     for topic in board.topics():
         verdict = verdict_text(topic.verdict).plain
-        line = f"{moment(board.now, board.now)} {topic.topic}: {verdict}, watermark {_of_topic(topic, board.now)}"
+        line = f"{moment(board.now, board.now)} {topic.topic}: {verdict}, watermark {watermark_of(topic, board.now)}"
         line += f", {span(topic.lags.wall)} behind the clock" if topic.lags.wall is not None else ""
         held = next((row for row in topic.held_by if row.verdict is not Health.OK), None)
         lines.append(line if held is None else f"{line}; {place(held)}: {reason_of(held, board.now)}")
@@ -183,4 +187,5 @@ def _step(step: Step, depth: int, now: int) -> Text:
     line.append(f"{place(row)}  ").append_text(verdict_text(row.verdict))
     line.append(f"  {_watermark(row.watermark, row.state, now)}")
     line.append(f"  for {_since(row, now)}" if row.since is not None else "")
+    line.append(f"  processing {span(row.lags.processing)} behind" if row.lags.processing is not None else "")
     return line.append(f"  and {step.more} more" if step.more else "")

@@ -72,7 +72,7 @@ METRICS: Final = (
     _gauge("watermark_timestamp_seconds", "The watermark, Unix time; absent: unknown.", "watermark", 1e-3),
     _gauge(
         "processing_time_delay_seconds",
-        "Age of the oldest record that is not yet acknowledged, at the last report; 0: there is none.",
+        "Age of the oldest work that may not be done, over all stages up to here, at the last report; 0: none.",
         "processing_time_delay_seconds",
     ),
 )

@@ -41,7 +41,9 @@ class Metrics:
     watermark_delay_seconds: float | None = None
     """``None``: the watermark is unknown."""
     processing_time_delay_seconds: float | None = None
-    """Age of the oldest record that is not yet acknowledged, 0 where there is none; ``None``: not measured."""
+    """Age of the oldest work that may not be done, over all stages up to here; 0: there is none; ``None``: unknown.
+
+    Of a source: of the oldest record that is not acknowledged."""
     missing_event_time: int | None = None
     out_of_range: int | None = None
     unreadable_marks: int | None = None

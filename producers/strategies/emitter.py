@@ -116,9 +116,7 @@ class Emitter:
         if self.status is not Status.ACTIVE:
             self._refuse()
         again = self.in_flight.open
-        # Which of the event times the record has is not known; the earliest is never too high.
-        again.send(EARLIEST if in_flight.earliest is None else in_flight.earliest, now)
-        in_flight.failed -= 1
+        again.resend(in_flight, now)
         self.failed -= 1
         self._numbering.count(partition, 1)
         return again
@@ -152,12 +150,12 @@ class Emitter:
         return self.in_flight.earliest()
 
     def oldest_arrival(self) -> int | None:
-        """Return when the oldest record in flight was sent, by the clock of `send`; ``None``: there is none.
+        """Return when the oldest record in flight or failed was sent, by the clock of `send`; ``None``: there is none.
 
         The processing-time watermark of the source ("Streaming Systems", ch. 3): it tells a stuck system, whose oldest
         record ages, from data that is merely late.
         """
-        return min((one.since for one in self.in_flight if one.pending and one.since is not None), default=None)
+        return min((one.since for one in self.in_flight if one.holds and one.since is not None), default=None)
 
     @property
     def watermark(self) -> int | None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from floodmark.schemas.timestamps import EARLIEST
+
 IN_FLIGHT_SIZE: Final = 256
 """Records per `InFlight`: few enough that a mark is held no further back than the records really in flight."""
 
@@ -28,13 +30,14 @@ class InFlight:
     failed: int = 0
     earliest: int | None = None
     since: int | None = None
-    """When the first of those pending may have been sent, by the clock that `Emitter.send` is called with."""
+    """When the first of those that hold may have been sent, by the clock that `Emitter.send` is called with."""
 
     def send(self, event_time: int, now: int | None = None) -> None:
         """Count a record as pending, since ``now``."""
-        if not self.pending:
+        if not self.holds:
+            self.since, self.earliest = now, event_time
+        elif now is not None and self.since is not None and now < self.since:
             self.since = now
-            self.earliest = self.earliest if self.failed else event_time
         self.sent += 1
         self.pending += 1
         if self.earliest is None or event_time < self.earliest:
@@ -44,6 +47,14 @@ class InFlight:
         """Count a record as acknowledged; or as failed: then it holds until `Emitter.resend`."""
         self.pending -= 1
         self.failed += failed
+
+    def resend(self, failed: "InFlight", now: int | None) -> None:
+        """Count a record that has failed in another one as pending here: it waits since it was sent first."""
+        failed.failed -= 1
+        # Which of the event times the record has is not known; the earliest is never too high.
+        self.send(
+            EARLIEST if failed.earliest is None else failed.earliest, now if failed.since is None else failed.since
+        )
 
     @property
     def holds(self) -> bool:

@@ -47,16 +47,8 @@ class Progress:
     """
 
     __slots__ = (
-        "_ahead",
-        "_batch_watermark",
-        "_counts",
-        "_epoch",
-        "_next_watermark",
-        "_output",
-        "_promised",
-        "_promises",
-        "_record_counts",
-        "_tracker",
+        *("_ahead", "_batch_watermark", "_counts", "_epoch", "_next_watermark", "_output"),
+        *("_promised", "_promises", "_record_counts", "_tracker", "processing_time"),
     )
 
     def __init__(
@@ -72,6 +64,8 @@ class Progress:
         promises: Promises | None = None,
     ) -> None:
         self._ahead: Ahead | None = None
+        self.processing_time: int | None = None
+        """Up to when all that came to the sources is worked off with the last batch; ``None``: not known."""
         self._batch_watermark: int | None = None
         self._tracker = tracker
         self._next_watermark = next_watermark
@@ -253,6 +247,9 @@ class Progress:
             The output watermark: never back, `END_OF_TIME` when all input has ended and is worked off.
         """
         self._counts.update(counts or {})
+        worked_off = self._tracker.processing_time
+        if worked_off is not None and (self.processing_time is None or worked_off > self.processing_time):
+            self.processing_time = worked_off
         if complete is not None:
             held = complete if complete == END_OF_TIME else complete - hold
             self._output = held if self._output is None else max(self._output, held)
@@ -272,6 +269,7 @@ class Progress:
             **({} if self._promises is None else {"promises": self._promises.snapshot()}),
             **({} if self._ahead is None else {"ahead": asdict(self._ahead)}),
             **({} if self._batch_watermark is None else {"ran": self._batch_watermark}),
+            **({} if self.processing_time is None else {"processing": self.processing_time}),
         }
 
     @classmethod
@@ -294,6 +292,7 @@ class Progress:
                 promises=Promises.restore(snapshot["promises"]) if "promises" in snapshot else None,
             )
             found._batch_watermark = snapshot.get("ran")
+            found.processing_time = snapshot.get("processing")
             if "ahead" in snapshot:
                 found.look_ahead(Ahead(**snapshot["ahead"]))
         return found

@@ -24,11 +24,10 @@ from floodmark.producers import (
     explicit,
 )
 from floodmark.producers.background import Background
-from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.forks import Guarded
-from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas.errors import DeliveryError, EndedError, UsageError
 from support.harness import drain, until
+from support.promises import faults, record, until_promised
 
 PAGE = Path(__file__).parents[2] / "producers" / "README.md"
 SOON = timedelta(milliseconds=1)
@@ -38,21 +37,6 @@ DAY = timedelta(days=1)
 def producer(config, target, **options):
     given = {"source": "a", "strategy": ascending(), "interval": SOON, "background": True, **options}
     return WatermarkedProducer(config, topic=target, **given)
-
-
-def record(event_time):
-    return json.dumps({"at": event_time}).encode()
-
-
-def faults(kafka, target):
-    return list(map(str, findings(kafka.config, target, JsonField("at"), checker_of(kafka.config, target))))
-
-
-def until_promised(kafka, target, watermark):
-    """Wait until readers know of a watermark."""
-    with Observer(kafka.config, [target]) as observer:
-        tracker = observer.trackers[target]
-        until(lambda: list(observer.poll()) and tracker.advance() == watermark, f"the watermark {watermark}")
 
 
 class Owner(Guarded):

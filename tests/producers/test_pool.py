@@ -21,31 +21,16 @@ from floodmark.producers import (
     create_topics,
     explicit,
 )
-from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas import Membership
 from floodmark.schemas.errors import DeliveryError, EndedError, InvalidRecordError, UsageError
 from support.harness import drain, until
+from support.promises import faults, record, until_promised
 
 pytestmark = pytest.mark.kafka
 PAGE = Path(__file__).parents[2] / "producers" / "README.md"
 SOON = timedelta(milliseconds=1)
 DAY = timedelta(days=1)
-
-
-def record(event_time):
-    return json.dumps({"at": event_time}).encode()
-
-
-def faults(kafka, target):
-    return list(map(str, findings(kafka.config, target, JsonField("at"), checker_of(kafka.config, target))))
-
-
-def until_promised(kafka, target, watermark):
-    """Wait until readers know of a watermark."""
-    with Observer(kafka.config, [target]) as observer:
-        tracker = observer.trackers[target]
-        until(lambda: list(observer.poll()) and tracker.advance() == watermark, f"the watermark {watermark}")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -2,9 +2,11 @@
 
 import json
 import random
+from dataclasses import replace
 
 from floodmark.producers.testing import mark
-from floodmark.schemas import END_OF_TIME, Status, Tracker
+from floodmark.schemas import END_OF_TIME, Holder, Status, Tracker
+from floodmark.schemas.timestamps import EARLIEST
 
 
 class Model:
@@ -16,6 +18,7 @@ class Model:
         self.unread = {}  # (partition, source): an unreadable mark behind its last accepted record
         self.offsets = {}
         self.epochs = {}  # of the forgotten
+        self.silent = set()  # (partition, source) that have not spoken since the reader was started again
         self.clocks = {}  # partition: what moved clocks: (record, log time), or the name of a source that was forgotten
 
     def last(self, partition, source):
@@ -52,6 +55,7 @@ class Model:
         size = record.membership.size
         self.version, self.size = version, max(size, self.size) if version == self.version else size
         self.records.append((partition, record))
+        self.silent.discard((partition, record.source))
         self.clocks.setdefault(partition, []).append((record, log_time))
         self.unread.pop((partition, record.source), None)
         if all(len(self.reported(number)) >= self.size for number in range(self.partitions())):
@@ -132,6 +136,17 @@ class Model:
         lasts += [self.last(p, name) for name in absent for p in range(self.partitions()) if self.last(p, name)]
         return "ended" if all(last.status is Status.ENDED for last in lasts) else "idle"
 
+    def processing_times(self):
+        """Give up to when each source that counts has worked off what came to it, where it was read."""
+        for number in range(self.partitions()):
+            for name in self.reported(number):
+                if self.is_active_anywhere(name):
+                    last = self.last(number, name)
+                    said = last.processing_time_watermark
+                    if said is None and last.holder is None:
+                        said = last.emitted_at
+                    yield None if said == EARLIEST or (number, name) in self.silent else said
+
     def topic(self):
         count = self.partitions()
         return least([self.partition(number) for number in range(count)]) if count else "unknown"
@@ -153,6 +168,7 @@ class History:
 
     def __init__(self, seed):
         self.chance = chance = random.Random(seed)  # noqa: S311  # a repeatable history
+        self.waits = random.Random(~seed)  # noqa: S311  # of its own, so that the rest of a history stays what it was
         self.topics = ("t", "u")[: chance.choice([1, 1, 1, 2])]
         self.tracker = Tracker(self.topics)
         self.models = {topic: Model() for topic in self.topics}
@@ -213,11 +229,18 @@ class History:
     def check(self):
         assert self.tracker.watermark == self.highest
         assert self.tracker.ended == (self.highest == END_OF_TIME)
+        self.check_processing_time()
         reasons = [hold.reason for hold in self.tracker.holders()]
         assert bool(reasons) == (self.combined != "ended"), "every stuck state has a named holder"
         for topic, model in self.models.items():
             for number, name in model.unread:
                 assert any(f"unreadable mark of {name} at {topic}/{number}@" in reason for reason in reasons)
+
+    def check_processing_time(self):
+        """Nothing is worked off of which one that counts does not say so, in every place."""
+        said = [time for model in self.models.values() for time in model.processing_times()]
+        known = said and None not in said and all(model.topic() != "unknown" for model in self.models.values())
+        assert self.tracker.processing_time == (min(said) if known else None)
 
     def statement(self, source):
         chance, topic = self.chance, self.chance.choice(self.topics)
@@ -242,6 +265,9 @@ class History:
             partitions=knows,
             lease=self.leases[source],
         )
+        waits = self.waits.choice([None, None, self.now, self.now - self.waits.randint(0, 40), EARLIEST])
+        holder = self.waits.choice([None, None, Holder("before")])
+        record = replace(record, emitted_at=self.now, processing_time_watermark=waits, holder=holder)
         self.now += chance.randint(0, self.pace)
         wrong = chance.random() < self.wrong
         self.write(topic, partition, record, chance.choice([0, 99_999]) if wrong else self.now + self.skews[source])
@@ -299,4 +325,6 @@ class History:
 
     def restore(self, _source):
         self.tracker = Tracker.restore(json.loads(json.dumps(self.tracker.snapshot())))
+        for model in self.models.values():
+            model.silent |= {(partition, record.source) for partition, record in model.records}
         self.tracker.advance()

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 from confluent_kafka import Producer
@@ -35,7 +36,8 @@ class MarkingJob:
             self._generator.advance(self._tracker.watermark)
         holder = next((hold.holder for hold in self._tracker.holders()), None)
         for partition, mark in self._emitter.marks(time.time_ns() // 1_000_000, holder, counted=False):
-            key, value, headers = mark_record(mark)
+            said = replace(mark, processing_time_watermark=self._tracker.processing_time)
+            key, value, headers = mark_record(said)
             self._output.produce(self._topic, value, key, partition, headers=headers)
         self._output.flush(10)
 

@@ -85,6 +85,8 @@ class _Writer:
 
     def __init__(self, log: Log, config: Mapping[str, Any], topic: str, epoch: int) -> None:
         self.topic, self.written = topic, 0
+        self.latest = 1
+        """Kafka's timestamps are event times: each record came when it happened, and its mark no earlier."""
         membership = Membership(version=1, size=len(log.sources))
         self.emitters = {
             name: Emitter(Identity(name, epoch=epoch, membership=membership), Explicit(name), log.partitions)
@@ -100,7 +102,8 @@ class _Writer:
                 emitter.mark_active()
                 self._say(entry.source)
             emitter.send(entry.partition, entry.values[1]).ack()  # one idempotent client keeps the order
-            self._produce(entry.partition, encode(entry.values))
+            self.latest = max(self.latest, entry.values[1])
+            self._produce(entry.partition, encode(entry.values), timestamp=entry.values[1])
             return
         match entry.what:
             case "idle":
@@ -113,7 +116,8 @@ class _Writer:
 
     def _say(self, name: str) -> None:
         for partition, record in self.emitters[name].marks(now=0):
-            self._produce(partition, encode_watermark(record), key=mark_key(name), headers=[(HEADER, FORMAT_VERSION)])
+            value, headers = encode_watermark(record), [(HEADER, FORMAT_VERSION)]
+            self._produce(partition, value, key=mark_key(name), headers=headers, timestamp=self.latest)
 
     def _produce(self, partition: int, value: bytes, **more: Any) -> None:
         self.producer.produce(self.topic, value, partition=partition, **more)

@@ -70,6 +70,21 @@ def test_a_job_that_hands_nothing_on_is_the_cause_itself():
     assert "job counts has input that it does not hand on" in why.advice
 
 
+def test_a_job_that_buffers_is_told_from_one_that_is_stuck():
+    """Its watermark stands in both; how old the oldest work is that may not be done stands on the board, too."""
+    why = {}
+    for name, works in (("buffers", True), ("stuck", False)):
+        chain = Chain().source("a")
+        for second in range(30):
+            said = mark("counts", min(second, 10) * SECOND, second)
+            said = replace(said, processing_time_watermark=(second if works else min(second, 10)) * SECOND)
+            chain.fold.take(Mark("b", 0, second, second * SECOND, replace(said, holder=Holder("a", 0, "web"))))
+        why[name] = chain.why("b")
+        assert chain.board().topic("b").lags.processing == (1 if works else 20) * SECOND
+    assert (why["buffers"].cause.cause, why["stuck"].cause.cause) == (Cause.BUFFERED, Cause.NO_EVENTS)
+    assert "job counts keeps up" in why["buffers"].advice
+
+
 def test_a_job_that_is_dead_is_the_cause_itself():
     why = Chain().source("a").job("counts", "a", "b", until=12).job("means", "b", "c", stands=12).why("c")
     assert (why.cause.source, why.cause.verdict) == ("counts", Health.STOP)

@@ -1,10 +1,12 @@
 """The verdict on a source, rule by rule."""
 
+from dataclasses import replace
+
 import pytest
 from floodmark.producers.board.causes import Cause, cause_of
 from floodmark.producers.board.history import WINDOW, Health, History
 from floodmark.producers.testing import mark
-from floodmark.schemas.records import Status
+from floodmark.schemas.records import Holder, Status
 
 SECOND = 1_000
 
@@ -122,3 +124,20 @@ def test_the_cause_tells_no_events_from_no_promises():
         counting.take(mark("web", -9_000, number, records=number), number * SECOND)
     assert cause_of(counting, Health.STALL) is Cause.NO_PROMISE
     assert cause_of(history([None] * 3), None) is Cause.NOTHING_PROMISED
+
+
+def test_the_cause_tells_a_record_that_waits_from_data_that_is_late():
+    """Both promise nothing for ten marks: one has waited since then, the other works off what comes."""
+    stuck, late, buffers = History(), History(), History()
+    for number in range(20):
+        said = mark("web", -9_000, number, records=number, emitted_at=number * SECOND)
+        stuck.take(replace(said, processing_time_watermark=4_000), number * SECOND)
+        late.take(replace(said, processing_time_watermark=number * SECOND - 5), number * SECOND)
+        job = replace(said, processing_time_watermark=number * SECOND - 5, holder=Holder("clicks"))
+        buffers.take(job, number * SECOND)
+    assert (stuck.works_off, late.works_off) == (False, True)
+    assert [cause_of(one, Health.STALL) for one in (stuck, late, buffers)] == [
+        Cause.NOT_ACKNOWLEDGED,
+        Cause.NO_PROMISE,
+        Cause.BUFFERED,
+    ]

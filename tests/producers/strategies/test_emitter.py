@@ -250,7 +250,8 @@ class EmitterMachine(RuleBasedStateMachine):
         for _ in range(many):
             event_time = self.floor + ahead
             in_flight = self.emitter.send(partition, event_time, self.steady)
-            self.note(partition, {"time": event_time, "is": "open", "marked": False}, in_flight)
+            row = {"time": event_time, "is": "open", "marked": False, "since": self.steady}
+            self.note(partition, row, in_flight)
 
     @precondition(lambda self: self.emitter.status is Status.ACTIVE)
     @rule(ahead=st.integers(0, 20))
@@ -282,7 +283,7 @@ class EmitterMachine(RuleBasedStateMachine):
     def resend(self, many):
         for _ in range(min(many, len(self.failed))):
             partition, row, in_flight = self.failed.pop()
-            again = {"time": row["time"], "is": "open", "marked": False}
+            again = {"time": row["time"], "is": "open", "marked": False, "since": row["since"]}
             self.note(partition, again, self.emitter.resend(in_flight, partition, self.steady))
 
     @rule(forward=st.integers(0, 60), jump=st.sampled_from([0, 0, -500_000, 500_000]))
@@ -334,6 +335,13 @@ class EmitterMachine(RuleBasedStateMachine):
                 self.emitter.unmark(partition)
                 continue
             self.logs[partition].append(mark)
+
+    @invariant()
+    def no_record_has_waited_for_longer_than_the_marks_say(self):
+        waiting = [row["since"] for _, row, _ in self.open + self.failed]
+        oldest = self.emitter.oldest_arrival()
+        assert (oldest is None) == (not waiting)
+        assert oldest is None or oldest <= min(waiting)
 
     @invariant()
     def nothing_is_promised_that_a_record_can_break(self):
