@@ -42,7 +42,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     console = Console(stderr=json)
     with show.progress(console) as showing:
         outcome, watch = run.run(options, showing)
-    picture.draw(outcome, watch.lines, watch.present)
+    picture.draw(outcome, watch.lines, watch.present, watch.started)
     if json:
         typer.echo(outcome.to_json())
     else:

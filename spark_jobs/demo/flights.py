@@ -35,6 +35,10 @@ ORIGINS: Final = ("EWR", "JFK", "LGA")
 TOPIC: Final = "flights"
 FIRST_DAY: Final = datetime(2013, 1, 1, tzinfo=UTC)
 _TICK: Final = 0.02
+_SLOWER: Final = 10
+"""So many times slower are the sources until the jobs are ready,"""
+_WAITS_AT: Final = 5
+"""and this part of all days is the most that they write until then."""
 
 
 def load(days: int) -> "pd.DataFrame":
@@ -130,12 +134,47 @@ def _landings(origin: str, days: int) -> Iterator[_Landing]:
     yield from map(_Landing._make, flights[list(_Landing._fields)].itertuples(index=False, name=None))
 
 
-def _ticks(first: int, last: int, pace: float, start_at: float) -> Iterator[int]:
-    """Yield the source's clock, in simulated epoch milliseconds, every 20 ms, up to the last one."""
+class Pace(NamedTuple):
+    """The clock of all sources: a tenth of its pace until the start, as far as a fifth of the time; then in full.
+
+    So there is something to see while Spark starts, and nearly all is still to come when it has.
+
+    >>> clock = Pace(began=100, first=0, last=60_000, rate=10)
+    >>> [clock.at(wall) for wall in (100, 105, 150)]
+    [0, 5000, 12000]
+    >>> [clock.at(wall, start=105) for wall in (105, 106, 200)]
+    [5000, 15000, 60000]
+    """
+
+    began: float
+    """Epoch seconds."""
+    first: int
+    """The simulated time at which it begins, epoch milliseconds."""
+    last: int
+    rate: float
+    """Simulated seconds a second."""
+
+    def at(self, wall: float, start: float | None = None) -> int:
+        """Return the simulated time, epoch milliseconds.
+
+        Args:
+            wall: epoch seconds.
+            start: since when the pace is full; ``None``: it is not yet.
+        """
+        slow = max(0.0, (wall if start is None else min(wall, start)) - self.began) * self.rate * 1_000 / _SLOWER
+        full = 0.0 if start is None else max(0.0, wall - start) * self.rate * 1_000
+        return min(self.last, self.first + int(min(slow, (self.last - self.first) / _WAITS_AT) + full))
+
+
+def _ticks(clock: Pace, start_file: Path | None) -> Iterator[tuple[int, bool]]:
+    """Yield the simulated time, and whether the pace is full, every 20 ms, up to the last one."""
+    start = clock.began if start_file is None else None
     while True:
-        now = first + int(max(0.0, time.time() - start_at) * 1000 * pace)
-        yield min(now, last)
-        if now >= last:
+        start = _moment(start_file) if start is None and start_file is not None else start
+        wall = time.time()
+        now = clock.at(wall, start)
+        yield now, start is not None and wall >= start
+        if now >= clock.last:
             return
         time.sleep(_TICK)
 
@@ -146,7 +185,10 @@ def main(
     days: Annotated[int, typer.Option(help="How many days of 2013, 1 to 365.")] = 365,
     seconds: Annotated[float, typer.Option(help="How long to take for them, seconds.")] = 60,
     start_file: Annotated[
-        Path | None, typer.Option(help="Wait for this file; it holds when to begin, epoch seconds.")
+        Path | None, typer.Option(help="Be slow until this file is there; it holds the moment, epoch seconds.")
+    ] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Begin when this file is there; it holds the moment, epoch seconds.")
     ] = None,
     topic: Annotated[str, typer.Option(help="The topic to write to.")] = TOPIC,
 ) -> None:
@@ -156,6 +198,7 @@ def main(
     flights, first, last = len(landings), from_datetime(FIRST_DAY), landings[-1].landed
     pace = timedelta(days=days).total_seconds() / seconds
     sky, codec = InTheAir(), codec_of("flight")
+    clock = Pace(time.time() if ready_file is None else _await_moment(ready_file), first, last, pace)
     with WatermarkedProducer(
         {"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "compression.type": "lz4"},
         topic=topic,
@@ -168,7 +211,7 @@ def main(
         producer.advance(first)
         producer.flush()  # readers know the sources before the first flight lands
         lags = []
-        for now in _ticks(first, last, pace, _await_start(start_file)):
+        for now, in_full in _ticks(clock, start_file):
             while departures and departures[0] <= now:
                 sky.depart(departures.popleft())
             while landings and landings[0].landed <= now:
@@ -177,21 +220,24 @@ def main(
                 producer.produce(value, key=landing.airline.encode(), event_time=landing.departed)
                 sky.land(landing.departed)
             watermark = sky.watermark(now)
-            lags.append(now - watermark)
+            if in_full:
+                lags.append(now - watermark)
             producer.advance(watermark)
             producer.poll()
         producer.end()
     typer.echo(json.dumps({"source": origin, "flights": flights, "median_lag": statistics.median(lags)}))
 
 
-def _await_start(start_file: Path | None) -> float:
-    if start_file is None:
-        return time.time()
-    while True:
-        text = start_file.read_text(encoding="ascii") if start_file.exists() else ""
-        if text.endswith("\n"):
-            return float(text)
+def _moment(file: Path) -> float | None:
+    """Return the moment that a file holds, epoch seconds; ``None``: it is not there yet."""
+    text = file.read_text(encoding="ascii") if file.exists() else ""
+    return float(text) if text.endswith("\n") else None
+
+
+def _await_moment(file: Path) -> float:
+    while (moment := _moment(file)) is None:
         time.sleep(_TICK)
+    return moment
 
 
 if __name__ == "__main__":

@@ -24,19 +24,20 @@ _PALE: Final = "#c9d6df"
 _STAGES: Final = (_BLUE, "#c9722b", "#7a4988")
 
 
-def draw(outcome: Outcome, lines: dict[str, Line], present: Line) -> None:
+def draw(outcome: Outcome, lines: dict[str, Line], present: Line, began: float) -> None:
     """Write the picture, a PNG where the outcome says.
 
     Args:
         outcome: what the demo found.
         lines: the watermark of each topic, upstream first.
         present: the newest landing, the simulated present.
+        began: when the sources came to their full pace, in seconds as the lines have them.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 8), layout="constrained")
         axes = figure.subplot_mosaic([["days", "days"], ["stages", "wrong"]], width_ratios=[3, 2])
         _draw_days(axes["days"], outcome)
-        _draw_stages(axes["stages"], lines, present)
+        _draw_stages(axes["stages"], lines, present, began)
         _draw_wrong(axes["wrong"], outcome)
         figure.savefig(Path(outcome.picture), dpi=130)
 
@@ -50,15 +51,14 @@ def _draw_days(axes: _Axes, outcome: Outcome) -> None:
     _date_ticks(axes, "x")
 
 
-def _draw_stages(axes: _Axes, lines: dict[str, Line], present: Line) -> None:
-    began = present[0][0]
+def _draw_stages(axes: _Axes, lines: dict[str, Line], present: Line, began: float) -> None:
     times, moments = _moments(present, began)
     axes.plot(times, moments, color="black", lw=1, ls=":", label="the present: the newest landing")
     for (topic, line), color in zip(lines.items(), _STAGES, strict=False):
         times, moments = _moments(line, began)
         axes.step(times, moments, where="post", color=color, lw=1.6, label=f"watermark of {topic}")
-    axes.legend(loc="upper left", frameon=False, labelcolor="linecolor")  # above the lines, which rise, there is room
-    axes.set_xlabel("seconds since the first landing")
+    axes.legend(loc="best", frameon=False, labelcolor="linecolor")  # where there is room depends on the machine
+    axes.set_xlabel("seconds since both jobs run")
     axes.set_ylabel("event time")
     axes.set_title("Each stage knows up to when it is complete", loc="left")
     _date_ticks(axes, "y")
@@ -88,5 +88,8 @@ def _date_ticks(axes: _Axes, which: str) -> None:
 
 
 def _moments(line: Line, began: float) -> tuple[list[float], list[datetime]]:
-    """Return a line from the first landing on, when the jobs are warm and the clocks run."""
-    return [max(0.0, seconds - began) for seconds, _ in line], [to_datetime(watermark) for _, watermark in line]
+    """Return a line from a moment on, in seconds since then; it begins where it stood."""
+    before = [watermark for seconds, watermark in line if seconds <= began][-1:]
+    after = [(seconds - began, watermark) for seconds, watermark in line if seconds > began]
+    shown = [*((0.0, watermark) for watermark in before), *after]
+    return [seconds for seconds, _ in shown], [to_datetime(watermark) for _, watermark in shown]

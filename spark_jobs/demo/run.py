@@ -28,6 +28,7 @@ from floodmark.spark_jobs.session import local_jars
 PARTITIONS: Final = 4
 SHORT_GUESS, LONG_GUESS = "10 minutes", "12 hours"
 _HOUR: Final = 3_600_000
+_READY, _START = "ready", "start"
 _STAGES: Final = {
     source.TOPIC: "flight",
     departure_waves.TOPIC: "departure_wave",
@@ -92,14 +93,20 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
     landed = source.landed(every)
     show(Moment("starting Kafka", len(landed)))
     with ExitStack() as stack:
-        servers = _broker(stack, options) if options.bootstrap_servers is None else options.bootstrap_servers
+        kafka = EmbeddedKafka(options.directory / "kafka")  # an address; nothing runs yet
+        servers = options.bootstrap_servers or kafka.bootstrap_servers
+        children = stack.enter_context(Children(options.directory, servers))
+        _start_sources(children, options)  # they take as long to load their flights as Kafka to start
+        if options.bootstrap_servers is None:
+            _start_broker(stack, kafka, options)
+        stack.callback(children.close)  # before the broker
         config = {"bootstrap.servers": servers}
         _refuse_used_topics(config)
         create_topics(config, dict.fromkeys(_STAGES, PARTITIONS))
+        (options.directory / _READY).write_text(f"{time.time()}\n", encoding="ascii")
         codecs = {topic: codec_of(schema) for topic, schema in _STAGES.items()}
         watch = Watch(config, codecs, (source.TOPIC, "landed"))
         stack.callback(watch.close)
-        children = stack.enter_context(Children(options.directory, servers))
         flow = _Flow(options, watch, children, len(landed), show)
         flow.stream()
         guesses = flow.guess()
@@ -110,19 +117,32 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
     return outcome, watch
 
 
-def _broker(stack: ExitStack, options: Options) -> str:
+def _start_sources(children: Children, options: Options) -> None:
+    """Start the sources, which wait for two files: to begin, slowly, and to come to their full pace."""
+    for origin in source.ORIGINS:
+        children.start(
+            f"source-{origin}",
+            source.__name__,
+            origin=origin,
+            days=options.days,
+            seconds=options.duration,
+            ready_file=options.directory / _READY,
+            start_file=options.directory / _START,
+        )
+
+
+def _start_broker(stack: ExitStack, kafka: EmbeddedKafka, options: Options) -> None:
     """Start Kafka until the stack is unwound; its data go with it, unless they are to be kept."""
-    kafka = options.directory / "kafka"
     if not options.keep:
-        stack.callback(shutil.rmtree, kafka, ignore_errors=True)
-    return stack.enter_context(EmbeddedKafka(kafka)).bootstrap_servers
+        stack.callback(shutil.rmtree, kafka.directory, ignore_errors=True)
+    stack.enter_context(kafka)
 
 
 def _clear(directory: Path) -> None:
     """Remove what an earlier run left."""
     directory.mkdir(parents=True, exist_ok=True)
     _clear_state(directory)
-    for pattern in ("*.jsonl", "*.log", "start"):
+    for pattern in ("*.jsonl", "*.log", _READY, _START):
         for file in directory.glob(pattern):
             file.unlink()
 
@@ -154,6 +174,8 @@ class _Flow:
         """Run sources and jobs until the results are complete."""
         checkpoints = self.options.directory / "checkpoints"
         gap_minutes = self.options.gap / timedelta(minutes=1)
+        # Numbers first: the sources need the processor for a moment, and two Spark jobs for half a minute.
+        self._until(lambda: self.watch.count(source.TOPIC) > 0, "starting three sources")
         first = self.children.start(
             "departure-waves",
             departure_waves.__name__,
@@ -163,19 +185,12 @@ class _Flow:
         second = self.children.start(
             "daily-waves", daily_waves.__name__, checkpoint_location=checkpoints / "daily-waves"
         )
-        start_file = self.options.directory / "start"
-        for origin in source.ORIGINS:
-            self.children.start(
-                f"source-{origin}",
-                source.__name__,
-                origin=origin,
-                days=self.options.days,
-                seconds=self.options.duration,
-                start_file=start_file,
-            )
-        # The first batch of a Spark job costs seconds: let both jobs have theirs over the sources' first marks.
-        self._until(lambda: len(first.lines()) > 1 and len(second.lines()) > 1, "starting two Spark jobs")
-        start_file.write_text(f"{time.time() + 1}\n", encoding="ascii")
+        # The first batch of a Spark job costs seconds: let both jobs have theirs over what the sources write slowly.
+        self._until(
+            lambda: len(first.lines()) > 1 and len(second.lines()) > 1, "starting two Spark jobs, sources are slow"
+        )
+        self.watch.note_start()
+        (self.options.directory / _START).write_text(f"{time.time() + 1}\n", encoding="ascii")
         if self.options.crash:
             for child, share in ((first, 0.4), (second, 0.6)):
                 self._until(partial(self._has_written, int(share * self.total)), "streaming")

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from floodmark.producers.cli.board_text import held_by, verdict_text
-from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
+from floodmark.producers.cli.board_text import held_by, verdict_text, watermark_of
+from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs.demo.outcome import Outcome
 from floodmark.spark_jobs.demo.run import Moment
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
@@ -56,13 +57,13 @@ def _panel(moment: Moment, seconds: float) -> Group:
         return Group(title)
     right = (Column(name, justify="right") for name in ("records", "watermark", "behind"))
     table = Table("topic", *right, "verdict", "held by", box=None, padding=(0, 1))
-    for topic in moment.board.topics():
-        watermark = topic.watermark
-        live = watermark is not None and watermark != END_OF_TIME
-        behind = f"{max(0, moment.present - watermark) / _HOUR:,.1f} h" if watermark is not None and live else ""
-        count, held = f"{moment.counts[topic.topic]:,}", held_by(moment.board, topic) if live else ""
-        table.add_row(topic.topic, count, when(watermark), behind, verdict_text(topic.verdict), held)
-    done = ProgressBar(total=moment.total, completed=next(iter(moment.counts.values())), width=60)
+    for topic in filter(None, map(moment.board.topic, moment.counts)):
+        count, watermark = f"{moment.counts[topic.topic]:,}", watermark_of(topic, moment.board.now)
+        behind = "" if topic.watermark is None else f"{max(0, moment.present - topic.watermark) / _HOUR:,.1f} h"
+        verdict, held = verdict_text(topic.verdict), held_by(moment.board, topic)
+        table.add_row(topic.topic, count, watermark, behind, verdict, held)
+    flights = next(iter(moment.counts.values()))
+    done = Padding(ProgressBar(total=moment.total, completed=flights, width=60), 0)  # a bar alone does not end its line
     newest = "" if moment.newest is None else f"complete: {_day(moment.newest)}"
     return Group(title, done, table, Text(newest, style="green"))
 
@@ -71,17 +72,6 @@ def _day(row: Mapping[str, Any]) -> str:
     """Return a result in words."""
     counts = f"{row['waves']:,} waves of {row['flights']:,} flights, the largest of {row['largest']:,}"
     return f"{to_datetime(row['window_start']):%Y-%m-%d}, {counts}"
-
-
-def when(watermark: int | None) -> str:
-    """Return a watermark as a person reads it.
-
-    >>> when(None), when(END_OF_TIME), when(1356998400000)
-    ('unknown', 'ended', '2013-01-01 00:00')
-    """
-    if watermark is None:
-        return "unknown"
-    return "ended" if watermark == END_OF_TIME else f"{to_datetime(watermark):%Y-%m-%d %H:%M}"
 
 
 def results_table(outcome: Outcome) -> Table:

@@ -31,6 +31,8 @@ class Watch:
         self.observer = Observer(config, list(codecs))
         self.lines: dict[str, Line] = {topic: [] for topic in codecs}
         self.present: Line = []
+        self.started = 0.0
+        """When the sources came to their full pace, seconds since the start."""
         self._codecs = codecs
         self._clock = clock
         self._rows: dict[str, list[dict[str, Any]]] = {topic: [] for topic in codecs}
@@ -60,6 +62,10 @@ class Watch:
             moved = tracker.advance()
             if moved is not None and moved != END_OF_TIME:
                 self.lines[topic].append((seconds, moved))
+
+    def note_start(self) -> None:
+        """Note that the sources are about to come to their full pace."""
+        self.started = time.monotonic() - self._began
 
     def rows(self, topic: str) -> pd.DataFrame:
         """Return the data of a topic, in the order it was read."""

@@ -1,4 +1,6 @@
-from floodmark.spark_jobs.demo.flights import InTheAir, landed, load
+from itertools import pairwise
+
+from floodmark.spark_jobs.demo.flights import InTheAir, Pace, landed, load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,3 +29,16 @@ def test_the_data_set_is_the_one_the_readme_speaks_of():
     assert len(every) == 336_776
     assert (len(flights), int(every["departed"].isna().sum())) == (327_346, 8_255)
     assert (flights["landed"] > flights["departed"]).all()
+
+
+@given(st.floats(0, 100), st.floats(0.1, 1e6), st.integers(0, 10**10), st.lists(st.floats(0, 1_000), min_size=2))
+def test_the_clock_never_goes_back_when_its_pace_becomes_full(start, rate, length, moments):
+    """Every source sees the start in its own time, some late; none leaps there, and all end at the last moment."""
+    clock = Pace(0, 7, 7 + length, rate)
+    for seen in (start, start + 3):
+        times = [clock.at(wall, start if wall >= seen else None) for wall in sorted(moments)]
+        assert all(before <= after for before, after in pairwise(times))
+        assert all(7 <= time <= 7 + length for time in times)
+    assert clock.at(start, start) == clock.at(start)
+    assert clock.at(start) <= 7 + length / 5
+    assert clock.at(start + length / rate, start) >= 7 + length - 1

@@ -1,0 +1,24 @@
+from floodmark.producers.board.fold import Fold
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import Mark
+from floodmark.schemas.records import Status
+from floodmark.spark_jobs.demo.run import Moment
+from floodmark.spark_jobs.demo.show import _panel
+from rich.console import Console
+
+
+def test_a_topic_that_has_ended_says_so_rather_than_that_nothing_is_known():
+    fold = Fold(["flights", "daily-waves"])
+    fold.take(Mark("flights", 0, 0, 0, mark("EWR", 9, sequence=0, status=Status.ENDED)))
+    fold.take(Mark("daily-waves", 0, 0, 0, mark("daily", 1_357_000_000_000, sequence=0)))
+    counts = {"flights": 5, "daily-waves": 0}
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(_panel(Moment("streaming", 5, counts, 1_357_003_600_000, fold.board(now=2_000_000_000_000)), 1))
+    lines = {name: line for line in shown.get().splitlines() for name in counts if line.strip().startswith(name)}
+    assert list(lines) == list(counts), "the topics stand in the order of the stages, each at the beginning of a line"
+    assert any(line.strip().startswith("topic") for line in shown.get().splitlines())
+    assert "ended" in lines["flights"]
+    assert "unknown" not in lines["flights"]
+    assert "2013-01-01 00:26:40Z" in lines["daily-waves"]
+    assert "1.0 h" in lines["daily-waves"]
