@@ -1,13 +1,19 @@
 """Small text files below one folder, on whatever file system Hadoop finds for its address."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.internals.jvm import reaching
 from floodmark.spark_jobs.internals.local_files import LocalFiles
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+_APPEARS_WHEN_CLOSED: Final = "fs.capability.outputstream.abortable"
+"""Hadoop's name for what object stores can do: a file is there, whole, when it has been closed, and not before.
+
+They cannot rename: they copy, then delete, and to overwrite they delete what was there first.
+"""
 
 
 class Files(Protocol):
@@ -107,13 +113,22 @@ class HadoopFiles:
     def write(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""
         path = self._path(name)
-        draft = self._path(f"{name}.draft")
-        stream = self._fs.create(draft, True)  # noqa: FBT003  # overwrite
+        if self._fs.hasPathCapability(self._folder, _APPEARS_WHEN_CLOSED):
+            self._fill(path, text)
+        else:
+            draft = self._path(f"{name}.draft")
+            self._fill(draft, text)
+            self._context.rename(draft, path, self._overwrite)
+
+    def _fill(self, path: Any, text: str) -> None:  # noqa: ANN401  # a JVM path
+        stream = self._fs.create(path, True)  # noqa: FBT003  # overwrite
         try:
             stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-        self._context.rename(draft, path, self._overwrite)
+        except BaseException:
+            if stream.hasCapability(_APPEARS_WHEN_CLOSED):
+                stream.abort()  # closed, a part of it would be there
+            raise
+        stream.close()
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
