@@ -11,7 +11,8 @@ from importlib.util import find_spec
 # The commands that need no Spark run without it; a name that needs it says what to install.
 if find_spec("pyspark") is not None:
     from floodmark.spark_jobs.batch.report import Batch
-    from floodmark.spark_jobs.formats import Format, avro, json
+    from floodmark.spark_jobs.beginning.start import Start
+    from floodmark.spark_jobs.formats import Format, avro, confluent_avro, confluent_json, confluent_protobuf, json
     from floodmark.spark_jobs.job import Job
     from floodmark.spark_jobs.options import ReadOptions, WriteOptions
     from floodmark.spark_jobs.read import read
@@ -34,8 +35,12 @@ __all__ = [
     "Format",
     "Job",
     "ReadOptions",
+    "Start",
     "WriteOptions",
     "avro",
+    "confluent_avro",
+    "confluent_json",
+    "confluent_protobuf",
     "drop_duplicates_within",
     "event_time",
     "json",

@@ -127,11 +127,13 @@ class Job:
     def metrics(self) -> Metrics:
         """Return what is measured of this job since its checkpoint began."""
         now, watermark = time.time_ns() // 1_000_000, self.watermark
+        nobody = self.ended or self._progress.idle
         return Metrics(
             "job",
             self.name,
             **_measured(self.counts),
             watermark_delay_seconds=delay(now, watermark),
+            processing_time_delay_seconds=0.0 if nobody else delay(now, self._handler.worked_off),
             topic=self._handler.identity.output,
             watermark=watermark,
             state=state_of(watermark, idle=self._progress.idle, ended=self.ended),

@@ -9,6 +9,7 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, check_membership
 from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.batch.report import Batch
+from floodmark.spark_jobs.beginning.start import Start
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
 from floodmark.spark_jobs.reading.security import Client
 
@@ -25,7 +26,7 @@ class ReadOptions:
         source_options: options of Spark's Kafka source, for example ``startingTimestamp`` or
             ``kafka.max.poll.records``; they overrule Floodmark's.
         max_offsets_per_trigger: the most records of one batch, 1 or more, so that a backfill cannot exhaust the driver;
-            ``None``: no limit.
+            ``"auto"``: as many as suit the machine, see `fitting_batch`; ``None``: no limit.
         adjusted: the name of an extra column with the time that counts.  It becomes Spark's event-time column, and the
             field of the value stays what it was.
         substream: the name of an extra column with the watermark of the record's key (header
@@ -43,7 +44,7 @@ class ReadOptions:
 
     client: Client | None = field(default=None, repr=False)  # may hold secrets, as the options
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    max_offsets_per_trigger: int | None = 1_000_000
+    max_offsets_per_trigger: int | Literal["auto"] | None = "auto"
     adjusted: str | None = None
     substream: str | None = None
     percentile: int | None = None
@@ -52,8 +53,9 @@ class ReadOptions:
         if self.percentile is not None and self.percentile not in range(1, 101):
             raise UsageError(reason=f"percentile is {self.percentile}, expected 1 to 100")
         most = self.max_offsets_per_trigger
-        if most is not None and most < 1:
-            raise UsageError(reason=f"max_offsets_per_trigger is {most}, expected 1 or more, or None")
+        if not (most is None or most == "auto" or (isinstance(most, int) and most >= 1)):
+            reason = f"max_offsets_per_trigger is {most!r}, expected 1 or more, 'auto', or None"
+            raise UsageError(reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +79,7 @@ class WriteOptions:
         rebuild: where a snapshot is lost or damaged, work it out again from the topics, as far as they reach back,
             instead of raising; ``None``: as ``spark.floodmark.rebuild`` of the session says, which
             ``spark-submit --conf spark.floodmark.rebuild=true`` sets without a change of the program.
+        start: where it begins without a checkpoint, see `Start`.
         on_batch: called with the `Batch` after each batch, on the query's own thread; what it raises fails the job.
 
     Raises:
@@ -96,6 +99,7 @@ class WriteOptions:
     windows_close: WindowsClose = "after"
     lookahead: timedelta = timedelta(seconds=1)
     rebuild: bool | None = None
+    start: Start = Start()  # noqa: RUF009  # frozen
     on_batch: Callable[[Batch], None] | None = None
 
     def __post_init__(self) -> None:

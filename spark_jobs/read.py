@@ -13,7 +13,9 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.formats.values import Format
+from floodmark.spark_jobs.internals.jvm import machine
 from floodmark.spark_jobs.options import ReadOptions
+from floodmark.spark_jobs.queries.source_options import fitting_batch
 from floodmark.spark_jobs.reading.event_time import NEVER
 from floodmark.spark_jobs.reading.judge import SPLITTING
 from floodmark.spark_jobs.reading.observation import PREPARED, columns, prepared
@@ -79,8 +81,9 @@ def read(
         raise UsageError(reason="read() got no topic")
     shift_ms = duration_of(shift, "shift")
     source_options = dict(options.source_options)
-    if options.max_offsets_per_trigger is not None and "maxoffsetspertrigger" not in map(str.lower, source_options):
-        source_options["maxOffsetsPerTrigger"] = str(options.max_offsets_per_trigger)
+    most = options.max_offsets_per_trigger
+    if most is not None and "maxoffsetspertrigger" not in map(str.lower, source_options):
+        source_options["maxOffsetsPerTrigger"] = str(fitting_batch(*machine(spark)) if most == "auto" else most)
     connection = Connection(names, bootstrap_servers, options.client, source_options)
     require_topics(connection.config(), list(names))
     source = connection.source_options()

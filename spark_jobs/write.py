@@ -15,6 +15,7 @@ from floodmark.spark_jobs.batch.resume import settle
 from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
+from floodmark.spark_jobs.beginning.starting import Starting
 from floodmark.spark_jobs.formats.values import Format
 from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
 from floodmark.spark_jobs.internals.local_files import FILE_MANAGER, is_for_disks
@@ -31,6 +32,7 @@ from floodmark.spark_jobs.reading.source import SourceSpec
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
 _starts = itertools.count()
@@ -70,6 +72,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         UsageError: where the arguments contradict each other, or ``result`` does not come from `read`.
         UnsupportedQueryError: where no watermark can drive the query.
         ChangedQueryError: where the state of the checkpoint is that of another query.
+        PublishedError: where the checkpoint is new, and the output topic has results of the job.
+        ContinueError, RetentionError: where it cannot begin as ``options.start`` says.
         UnreadInputError: where the job had ended, and rows have come since.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """
@@ -87,8 +91,12 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     servers = options.bootstrap_servers or specs[0].connection.config()["bootstrap.servers"]
     config = {"bootstrap.servers": servers, **resolved(security)}
     _require_topics(name, topic, specs, config)
-    frame = _output(result, topic, key, value, event_time)
-    refusals.refuse_two_event_times(event_times_of_state(frame))
+    starting = Starting(name, topic, config, specs, snapshots, options.start)
+    starting.refuse()
+    frame = _output(result, topic, key, value, event_time, starting.output_at)
+    judged = event_times_of_state(frame)
+    refusals.refuse_two_event_times(judged)
+    starting.refuse_query(plan, judged)
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
@@ -107,19 +115,24 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     )
     recent = int(spark.conf.get(_RECENT) or 0)
     handler = BatchHandler(identity, specs, sink, snapshots, settings, recent=recent, on_batch=options.on_batch)
-    stream = frame.writeStream.option("checkpointLocation", checkpoint_location).outputMode(output_mode)
-    stream = stream.queryName(f"{name}-{next(_starts)}").foreachBatch(handler)
+
+    def query(function: BatchWriter) -> DataStreamWriter:
+        stream = frame.writeStream.option("checkpointLocation", checkpoint_location).outputMode(output_mode)
+        return stream.queryName(f"{name}-{next(_starts)}").foreachBatch(function)
+
+    starting.carry_out(spark, plan, sink, query, options.windows_close)
+    stream = query(handler)
     if trigger:
         stream = stream.trigger(**trigger)
     settle(specs, snapshots, settings)
     snapshots.checkpoint.plan_empty_batch()
-    query = plain.start(stream)
+    started = plain.start(stream)
     try:
-        handler.attach(query, spark)
+        handler.attach(started, spark)
     except BaseException:
-        handler.stopping.stop(query)
+        handler.stopping.stop(started)
         raise
-    return Job(query, handler, available_now="availableNow" in (trigger or {}))
+    return Job(started, handler, available_now="availableNow" in (trigger or {}))
 
 
 def _is_on(spark: SparkSession, setting: str) -> bool:
@@ -207,7 +220,12 @@ def _sink(identity: JobIdentity, options: WriteOptions, config: dict[str, Any], 
 
 
 def _output(
-    result: DataFrame, topic: str | None, key: str | Column | None, value: Format | None, event_time: str | None
+    result: DataFrame,
+    topic: str | None,
+    key: str | Column | None,
+    value: Format | None,
+    event_time: str | None,
+    output_at: int | None,
 ) -> DataFrame:
     """Bring the rows into Kafka's shape, and watch their event times; for a writer, just count them."""
     if topic is None:
@@ -222,10 +240,13 @@ def _output(
     if missing:
         reason = f"the values of topic {topic!r} need the column(s) {missing}, and the result has {result.columns}"
         raise UsageError(reason=reason)
+    written = value.for_topic(topic)
     keys = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
     shaped = result.select(
         keys.cast("binary").alias("key"),
-        value.encode(F.struct("*")).alias("value"),
+        written.encode(F.struct("*")).alias("value"),
         F.unix_millis(F.col(event_time)).alias("event_time"),
     )
+    if output_at is not None:
+        shaped = shaped.where(F.col("event_time") >= output_at)
     return output.watched(shaped)

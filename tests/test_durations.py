@@ -29,6 +29,7 @@ from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership
 from floodmark.spark_jobs import (
+    Start,
     WriteOptions,
     drop_duplicates_within,
     event_time,
@@ -75,6 +76,8 @@ SLIPS = {
     ("ManualClock.advance", "duration"): lambda: testing.ManualClock().advance(5),
     ("WriteOptions", "watermark_hold"): lambda: WriteOptions(watermark_hold=5),
     ("WriteOptions", "lookahead"): lambda: WriteOptions(lookahead=0),
+    ("Start", "early"): lambda: Start(early=5),
+    ("Start", "largest_window"): lambda: Start(largest_window=5),
     ("read", "shift"): lambda: read(
         None, topics="t", value=json("at TIMESTAMP"), event_time="at", bootstrap_servers="127.0.0.1:1", shift=60
     ),

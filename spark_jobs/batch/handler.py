@@ -43,6 +43,7 @@ from floodmark.spark_jobs.internals.checkpoint import committed
 from floodmark.spark_jobs.internals.engine import Engine
 from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.reading.event_time import require_shift
 from floodmark.spark_jobs.reading.source import SourceSpec
@@ -85,6 +86,8 @@ class BatchHandler:
         self.counted_before: dict[str, int] = {}
         """What was counted before this start."""
         self.lookahead: Final = Lookahead(identity.job, specs, settings, self.stopping)
+        self.worked_off: int | None = None
+        """Up to when all that came to the sources is durable with the last batch, epoch milliseconds."""
         self.recent: Final = deque[Batch](maxlen=recent)
         """The reports of the last batches."""
         self._specs = specs
@@ -122,7 +125,7 @@ class BatchHandler:
             }
             self._sink.open()
             self._marks = OutputMarks(job, progress.epoch, self._settings.membership, self._sink)
-            self.counted_before = progress.counts
+            self.counted_before, self.worked_off = progress.counts, progress.processing_time
             self.progress = progress
         except BaseException as error:
             self.failure = error
@@ -141,6 +144,7 @@ class BatchHandler:
             finally:
                 self._sink.release()
         self.recent.append(batch)
+        self.worked_off = batch.processing_time_watermark
         if self._on_batch is not None:
             self._on_batch(batch)
         try:
@@ -196,7 +200,8 @@ class BatchHandler:
         self._snapshots.store(batch_id, progress.snapshot())
 
         # 4. Its rows are made durable, and its marks behind them.
-        self._sink.commit(batch_id, self._marks.behind(batch_id, progress))
+        published = Published(observed.end, engine.ran)
+        self._sink.commit(batch_id, self._marks.behind(batch_id, progress), published)
 
         # 5. The watermark of the next batch is set.
         engine.set_watermark(progress.next_watermark)
@@ -206,6 +211,7 @@ class BatchHandler:
             batch_id=batch_id,
             watermark=progress.watermark,
             batch_watermark=batch_watermark,
+            processing_time_watermark=progress.processing_time,
             promised=progress.promised,
             output=output,
             ended=progress.ended,

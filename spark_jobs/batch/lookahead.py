@@ -15,10 +15,10 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, cast
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from floodmark.producers.clients.records import Record, classified, consume, is_end, is_of_group
+from floodmark.producers.clients.records import Record, classified, consume, is_end
 from floodmark.schemas.classify import Data
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.settings import Settings
@@ -132,17 +132,14 @@ class Lookahead:
 
     def _read(self, consumer: Consumer, seconds: float) -> None:
         """Take in what comes; waits for the first record, and a moment for those that were written with it."""
-        first = consumer.poll(seconds)
-        if first is None:
-            return
-        together: list[Record] = [cast("Record", first), *consume(consumer, _SETTLE if seconds else 0)]
-        for record in together:
+        first = consume(consumer, seconds, 1)
+        for record in [*first, *consume(consumer, _SETTLE if seconds else 0)] if first else ():
             self._take(record)
 
     def _take(self, record: Record) -> None:
         error = record.error()
         if error is not None:
-            if not (is_end(error) or is_of_group(error) or error.retriable()):
+            if not (is_end(error) or error.retriable()):
                 raise KafkaException(error)
             return
         found = classified(record)

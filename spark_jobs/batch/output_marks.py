@@ -1,6 +1,7 @@
 """The watermark records that a job writes behind its rows."""
 
 import time
+from dataclasses import replace
 
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
@@ -50,4 +51,7 @@ class OutputMarks:
         elif progress.output is not None:
             self._generator.advance(progress.output)
         holder = next((hold.holder for hold in progress.holders()), None)
-        return emitter.marks(time.time_ns() // 1_000_000, holder, counted=rows is not None)
+        now, worked_off = time.time_ns() // 1_000_000, progress.processing_time
+        worked_off = None if worked_off is None else min(worked_off, now)
+        marks = emitter.marks(now, holder, counted=rows is not None)
+        return [(partition, replace(mark, processing_time_watermark=worked_off)) for partition, mark in marks]

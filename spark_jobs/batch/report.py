@@ -23,7 +23,8 @@ class Batch:
     ``missing_event_time``: rows without event time; ``out_of_range``: rows whose event time Spark's watermark cannot
     judge; all were skipped.  ``unreadable_marks``: mark keys without a readable watermark record.
     ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;
-    ``discrepancies`` says where, and which marks are missing.
+    ``discrepancies`` says where, and which marks are missing.  ``processing_time_watermark``: all that came to the
+    sources before this time of the clock is worked off, or held in state for its event time; ``None``: not known.
     """
 
     job: str
@@ -46,10 +47,11 @@ class Batch:
     seconds: float
     discrepancies: tuple[Discrepancy, ...] = ()
     batch_watermark: int | None = None
+    processing_time_watermark: int | None = None
 
     def __repr__(self) -> str:
         """Show the times as people read them, and of the counts those that are not 0."""
-        times = {"watermark", "promised", "output", "batch_watermark"}
+        times = {"watermark", "promised", "output", "batch_watermark", "processing_time_watermark"}
         shown = []
         for name, value in ((part.name, getattr(self, part.name)) for part in fields(self)):
             if name in times:

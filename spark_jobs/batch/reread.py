@@ -71,6 +71,11 @@ def late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offset
 
 def rows_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> DataFrame:
     """Return the decoded records of a batch, as a batch DataFrame."""
+    return decoded(records_of(spark, spec, start, end), spec)
+
+
+def records_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> DataFrame:
+    """Return the records of a source between some offsets as Kafka has them, as a batch DataFrame."""
     ends = {topic: parts for topic in spec.topics if (parts := end.get(topic))}
     known = {topic: start.get(topic) or {} for topic in ends}
     begins = {topic: {part: known[topic].get(part, EARLIEST_OFFSET) for part in ends[topic]} for topic in ends}
@@ -78,4 +83,4 @@ def rows_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets)
     # The partitions by name: a topic that has grown since has some that this batch does not know.
     options["assign"] = json.dumps({topic: [int(partition) for partition in parts] for topic, parts in ends.items()})
     options |= {"startingOffsets": json.dumps(begins), "endingOffsets": json.dumps(ends)}
-    return decoded(spark.read.format("kafka").options(**options).load(), spec)
+    return spark.read.format("kafka").options(**options).load()

@@ -19,9 +19,10 @@ from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Headers, mark_header, mark_record
-from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError
+from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, ReplacedCheckpointError
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.spark_jobs.progress.lateness import LateRow
+from floodmark.spark_jobs.progress.published import Published
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from typing_extensions import override
@@ -61,8 +62,8 @@ class Sink(ABC):
         """Return the partition count of the output topic; ``None``: the sink has no place for watermark records."""
         return None
 
-    def commit(self, batch_id: int, marks: Marks) -> None:  # noqa: B027  # a function has nothing left to do
-        """Make the batch durable, and its marks after it."""
+    def commit(self, batch_id: int, marks: Marks, published: Published) -> None:  # noqa: B027  # a function has done all
+        """Make the batch durable, and after it its marks, which say what is published with them."""
 
     def route(self, topic: str, rows: Sequence[LateRow]) -> None:  # noqa: B027
         """Take late rows that ``commit`` is to write to a topic of their own."""
@@ -91,7 +92,7 @@ class FunctionSink(Sink):
         self._frame.write.format("noop").mode("append").save()
 
     @override
-    def commit(self, batch_id: int, marks: Marks) -> None:
+    def commit(self, batch_id: int, marks: Marks, published: Published) -> None:
         if self._frame is not None:
             self._writer(self._frame, batch_id)
 
@@ -154,8 +155,10 @@ class AtLeastOnceSink(_KafkaSink):
         frame.select("key", "value").write.format("kafka").options(**self._options, topic=self._topic).save()
 
     @override
-    def commit(self, batch_id: int, marks: Marks) -> None:
-        marked = ((self._topic, partition, *mark_record(mark)) for partition, mark in marks)
+    def commit(self, batch_id: int, marks: Marks, published: Published) -> None:
+        marked = (
+            (self._topic, partition, *mark_record(mark, published.headers(partition))) for partition, mark in marks
+        )
         for topic, partition, key, value, headers in (*self._late_records(), *marked):
             send(self._producer, topic, value, key, partition, headers=headers)
         left = self._producer.flush(_TIMEOUT)
@@ -181,17 +184,36 @@ class ExactlyOnceSink(_KafkaSink):
 
     @override
     def open(self) -> None:
+        self._refuse_replaced()  # before a transaction, which would shut the other instance out
         self._out = Transaction({**self._config, "transaction.timeout.ms": 300_000}, self._job, self._topic)
         self._producer = self._out.producer
         try:
-            self._last = last_matching(self._config, self._topic, [0], self._number).get(0, -1)
+            self._last = self._newest(self._own)
         except KafkaException as error:
             self._out.fail(error)
 
-    def _number(self, record: Classified) -> int | None:
-        """Return the number of the batch of this checkpoint that a record ends."""
+    def _refuse_replaced(self) -> None:
+        """Refuse to go on with a checkpoint, where the job has published from another one since."""
+        try:
+            newest = last_matching(self._config, self._topic, [0], self._batch).get(0)
+            if newest is not None and newest[0] != self._checkpoint_id and (last := self._newest(self._own)) >= 0:
+                raise ReplacedCheckpointError(job=self._job, topic=self._topic, batch_id=last)
+        except KafkaException as error:
+            servers, reason = self._config.get("bootstrap.servers"), error.args[0].str()
+            raise BrokerUnavailableError(bootstrap_servers=servers, seconds=_TIMEOUT, reason=reason) from error
+
+    def _newest(self, read: Callable[[Classified], int | None]) -> int:
+        return last_matching(self._config, self._topic, [0], read).get(0, -1)
+
+    def _batch(self, record: Classified) -> tuple[str, int] | None:
+        """Return the checkpoint and the number of the batch that a record of the job ends."""
         checkpoint_id, _, number = (mark_header(record, self._job, BATCH_HEADER) or b"").decode().partition("/")
-        return int(number) if checkpoint_id == self._checkpoint_id else None
+        return (checkpoint_id, int(number)) if number else None
+
+    def _own(self, record: Classified) -> int | None:
+        """Return the number of the batch of this checkpoint that a record ends."""
+        found = self._batch(record)
+        return found[1] if found is not None and found[0] == self._checkpoint_id else None
 
     @override
     def consume(self, frame: DataFrame, batch_id: int) -> None:
@@ -206,14 +228,14 @@ class ExactlyOnceSink(_KafkaSink):
         return Counter(partition for partition, _, _ in self._rows)
 
     @override
-    def commit(self, batch_id: int, marks: Marks) -> None:
+    def commit(self, batch_id: int, marks: Marks, published: Published) -> None:
         rows, self._rows = self._rows, []
         if self.is_there(batch_id):
             _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
             return
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                self._transact(batch_id, rows, marks)
+                self._transact(batch_id, rows, marks, published)
             except BrokerUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
@@ -234,12 +256,14 @@ class ExactlyOnceSink(_KafkaSink):
     def is_there(self, batch_id: int) -> bool:
         return batch_id <= self._last
 
-    def _transact(self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks) -> None:
+    def _transact(
+        self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks, published: Published
+    ) -> None:
         out, number = self._out, f"{self._checkpoint_id}/{batch_id}".encode()
         out.begin()
         out.produce_rows(rows)
         for late in self._late_records():
             out.produce(*late)
         for partition, mark in marks:
-            out.produce_mark(partition, mark, [(BATCH_HEADER, number)])
+            out.produce_mark(partition, mark, [(BATCH_HEADER, number), *published.headers(partition)])
         out.commit()

@@ -31,8 +31,8 @@ SAME_QUERY: Final = "spark.floodmark.same-query"
 """The setting of a session by which its user says that an edited query still means the same."""
 
 _ADVICE: Final = (
-    f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=True), to work it out again from the topics; or start "
-    "again with a new checkpoint_location: the topics are then read from their beginning"
+    f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=True), to work it out again from the topics; or take "
+    "a new checkpoint_location with WriteOptions(start=Start(published='continue'))"
 )
 
 

@@ -81,11 +81,12 @@ class Engine:
     def set_watermark(self, watermark: int | None) -> None:
         """Set the watermark that the next batch runs with; a lower one than now, or none, is not taken."""
         then = self._told(self._spark_watermark(watermark))
-        if then is not None and then > self._now():
+        if then is not None and then > self.ran:
             self._tracker.setWatermark(then)
 
-    def _now(self) -> int:
-        """Return Spark's watermark of this batch; 0 before any is set."""
+    @property
+    def ran(self) -> int:
+        """The watermark of this batch as Spark counts it, until the next one is set; 0: none is."""
         return int(self._tracker.currentWatermark())
 
     def _spark_watermark(self, watermark: int | None) -> int | None:
@@ -128,8 +129,8 @@ class Engine:
             next_watermark: the watermark that will be set after it.
         """
         now, then = self._spark_watermark(batch_watermark), self._spark_watermark(next_watermark)
-        if now is not None and self._told(now) != self._now():
-            now = min(now, self._now()) or None  # what Spark really runs with may be less, but never more counts
+        if now is not None and self._told(now) != self.ran:
+            now = min(now, self.ran) or None  # what Spark really runs with may be less, but never more counts
         with reaching("StateStoreWriter.produceOutputWatermark()"):
             flow = _flow(self._engine.lastExecution().executedPlan(), now, then, self._told(then))
         complete = flow.now if flow.stateful and flow.pending else flow.then

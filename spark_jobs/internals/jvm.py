@@ -7,6 +7,7 @@ from typing import Any, Final
 import pyspark
 from floodmark.schemas.errors import UnsupportedSparkError
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
 RELEASE: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
 """The Spark that is installed, for example ``(4, 1)``: names of its own move from one to the next."""
@@ -29,6 +30,17 @@ def reaching(missing: str) -> Iterator[None]:
     except (AttributeError, TypeError, Py4JError) as error:
         reason = str(error).splitlines()[0][:_SHOWN]
         raise UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=reason) from error
+
+
+def machine(spark: SparkSession) -> tuple[int, int]:
+    """Return how many cores a session has, and how large its driver's heap may be, bytes.
+
+    Raises:
+        UnsupportedSparkError: where the driver's JVM cannot be reached.
+    """
+    with reaching("java.lang.Runtime"):
+        runtime: Any = spark._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]  # noqa: SLF001
+        return spark.sparkContext.defaultParallelism, int(runtime.maxMemory())
 
 
 def each(collection: Any) -> Iterator[Any]:  # noqa: ANN401  # any of Scala's

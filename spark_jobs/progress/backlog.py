@@ -7,9 +7,13 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
+from floodmark.producers.board.catch_up import seconds_to_read
+
 _LAST: Final = 10
 """So many batches tell how quick a job is: fewer hang on chance, and of more the first are long ago."""
 _WIDTH: Final = 30
+_NOTHING: Final = (None, "None", "null", "")
+"""What Spark and PySpark give where a batch has no such offset: it was planned before a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +39,7 @@ class Backlog:
     @property
     def seconds(self) -> float | None:
         """How long it takes at this pace to have read all; ``None``: the topics grow faster than the job reads."""
-        if not self.unread:
-            return 0.0
-        gain = self.read_rate - self.arrival_rate
-        return self.unread / gain if gain > 0 else None
+        return seconds_to_read(self.unread, self.read_rate, self.arrival_rate)
 
     def __str__(self) -> str:
         """Show it as a bar, with the time that it takes."""
@@ -83,7 +84,7 @@ def _time(batch: Mapping[str, Any]) -> datetime:
 
 def _sum(batch: Mapping[str, Any], name: str) -> int | None:
     """Return the sum of the offsets of all partitions that a batch names; ``None``: it names none."""
-    found = [source[name] for source in batch["sources"] if source.get(name)]
+    found = [source[name] for source in batch["sources"] if source.get(name) not in _NOTHING]
     offsets: list[dict[str, dict[str, int]]] = [json.loads(one) if isinstance(one, str) else one for one in found]
     if not offsets:
         return None

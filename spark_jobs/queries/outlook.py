@@ -104,7 +104,39 @@ def _window_ends(state: list[Operator]) -> WindowEnds | None:
 
 
 def _grid(aggregate: Operator) -> tuple[int, int] | None:
-    """Read the period and one end of an aggregate's windows from Spark's own line for them."""
+    """Return the period and one end of an aggregate's windows."""
+    found = _windows(aggregate)
+    return None if found is None else (found.slide, (found.start + found.width) % found.slide)
+
+
+def widths(plan: Operator) -> int | None:
+    """Return how far before the end of a result the rows may lie that it needs, where fixed windows say so.
+
+    Returns:
+        The widths of all windows together, milliseconds; a deduplication adds nothing.  ``None``: the query keeps other
+        state, for which nothing here tells it.
+    """
+    needed = 0
+    for node in plan.walk():
+        if node.keeps_state and node.kind not in _SILENT_STATE:
+            found = _windows(node) if node.kind == "Aggregate" else None
+            if found is None:
+                return None
+            needed += found.width
+    return -(-needed // _MICROS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Windows that begin at a time and each period after it, and are so wide; microseconds."""
+
+    slide: int
+    start: int
+    width: int
+
+
+def _windows(aggregate: Operator) -> _Windows | None:
+    """Read the windows of an aggregate from Spark's own line for them."""
     grouping = _GROUPING.match(aggregate.text)
     times = _EVENT_TIME.findall(grouping[1]) if grouping else []
     if len(times) != 1:
@@ -114,8 +146,7 @@ def _grid(aggregate: Operator) -> tuple[int, int] | None:
             found = [set(map(int, pattern.findall(node.text))) for pattern in (_SLIDE, _START, _WIDTH)]
             if any(len(numbers) != 1 for numbers in found):
                 return None
-            slide, start, width = (numbers.pop() for numbers in found)
-            return slide, (start + width) % slide
+            return _Windows(*(numbers.pop() for numbers in found))
         if node.keeps_state:
             return None
     return None

@@ -68,5 +68,31 @@ def most_ahead(options: Mapping[str, str]) -> int:
     lower = {name.lower(): value for name, value in options.items()}
     if lower.get("kafka.isolation.level") != "read_committed" or "minoffsetspertrigger" in lower:
         return 0
-    limit = int(lower.get("maxoffsetspertrigger", _UNLIMITED))
+    limit = batch_limit(options) or _UNLIMITED
     return min(_MOST_AHEAD, limit // _SHARE) if limit >= _LEAST_LIMIT else 0
+
+
+def fitting_batch(cores: int, heap: int) -> int:
+    """Return how many records a batch may have: half a million a core, and one for each KiB of the driver's heap.
+
+    So a batch of a job that catches up takes some seconds, and its marks and results fit into the driver; with results
+    larger than some hundred bytes it has to be less.
+
+    Args:
+        cores: of all executors.
+        heap: of the driver's JVM, bytes.
+
+    >>> fitting_batch(2, 1 << 30), fitting_batch(16, 1 << 30)
+    (1000000, 1048576)
+    """
+    return max(1, min(500_000 * cores, heap // 1024))
+
+
+def batch_limit(options: Mapping[str, str]) -> int | None:
+    """Return the most records of one batch; ``None``: there is no limit.
+
+    >>> batch_limit({"maxoffsetspertrigger": "120"}), batch_limit({})
+    (120, None)
+    """
+    lower = {name.lower(): value for name, value in options.items()}
+    return int(lower["maxoffsetspertrigger"]) if "maxoffsetspertrigger" in lower else None

@@ -28,7 +28,7 @@ def test_who_holds_it_can_be_asked_while_a_batch_brings_new_sources(spark, kafka
     target = topic(1)
     producer = Producer(kafka.config)
     for number in range(SOURCES):
-        one = mark(f"s{number}", 5, size=SOURCES)
+        one = mark(f"s{number}", 5, size=SOURCES, emitted_at=1_000 + number)
         producer.produce(target, key=mark_key(one.source), value=encode_watermark(one), partition=0)
     assert producer.flush(30) == 0
     rows = read_events(spark, kafka.bootstrap_servers, target)
@@ -41,5 +41,8 @@ def test_who_holds_it_can_be_asked_while_a_batch_brings_new_sources(spark, kafka
 
         until(known, "the watermark")
         assert len(job.holders()) == SOURCES
+        until(lambda: job.lastProgress, "the first batch")
+        assert job.lastProgress.processing_time_watermark == 1_000, "the source that was first to speak is the oldest"
+        assert job.metrics().processing_time_delay_seconds > 1_000_000, "and it has been silent since 1970"
     finally:
         job.stop()

@@ -100,6 +100,7 @@ def test_lost_and_doubled_rows_and_missing_marks_are_told_with_their_place_acros
     metrics = job.metrics()
     assert (metrics.kind, metrics.name, metrics.lost, metrics.surplus) == ("job", "counting", 2, 1)
     assert metrics.watermark_delay_seconds > 1_000_000, "its watermark is of 1970"
+    assert metrics.processing_time_delay_seconds > 1_000_000, "its marks are of 1970"
     assert (metrics.state, metrics.watermark, metrics.topic) == ("active", job.watermark, None)
     assert (metrics.before["lost"], metrics.before["surplus"]) == (1, 1), "what the start before has counted"
     assert metrics.before["records"] < metrics.records

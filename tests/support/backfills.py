@@ -4,16 +4,21 @@ A thousand users with a row every ten seconds, summed up per user and two minute
 """
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, create_topics
+from confluent_kafka import Producer
+from floodmark.producers import EmbeddedKafka, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import AvroCodec
+from floodmark.schemas.classify import mark_record
 from floodmark.schemas.codec import without_logical_types
 from floodmark.spark_jobs import Batch, ReadOptions, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
@@ -29,9 +34,10 @@ TOPIC: Final = "backfill"
 _USERS: Final = 1_000
 _STEP: Final = 10
 """Milliseconds of event time between two rows."""
-_WIDTH: Final = 120_000
-_FIRST: Final = _WIDTH
-_MARKS: Final = timedelta(milliseconds=100)
+WIDTH: Final = 120_000
+_FIRST: Final = WIDTH
+_CHUNK: Final = 10_000
+"""So many rows stand between two marks."""
 _LIMIT: Final = 1_800.0
 """Seconds that a backfill may take."""
 _LOOK: Final = 0.05
@@ -39,23 +45,75 @@ _rows = AvroCodec(without_logical_types(ROW))
 
 
 def fill(config: dict[str, Any], rows: int, partitions: int, report: Callable[[str], None]) -> None:
-    """Write the topic: rows, with marks among them, and the end."""
+    """Write the topic: rows, with marks among them, and the end.
+
+    As `WatermarkedProducer` would, in a fraction of its time: no row is looked at one by one once it is sent.
+    """
     create_topics(config, {TOPIC: partitions})
-    with WatermarkedProducer(
-        {**config, "compression.type": "lz4"}, topic=TOPIC, source="all", strategy=ascending(), interval=_MARKS
-    ) as producer:
-        for number in range(rows):
-            user, at = f"u{number % _USERS}", _FIRST + number * _STEP
-            producer.produce(_rows.encode({"user": user, "at": at, "n": 1}), key=user, event_time=at)
-            if number % 100_000 == 0:
-                report(f"filling the topic, {number:,} rows of {rows:,}")
-        producer.end()
+    settings = {"compression.type": "lz4", "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+    producer = Producer({**config, **settings, "enable.idempotence": True})
+    generator = ascending().build()
+    emitter = Emitter(Identity("all", epoch=1), generator, partitions)
+    users = [(f"u{user}", _rows.encode({"user": f"u{user}", "at": 0, "n": 1})[:-2]) for user in range(_USERS)]
+
+    def mark() -> None:
+        for number, one in emitter.marks(time.time_ns() // 1_000_000):
+            key, value, headers = mark_record(one)
+            producer.produce(TOPIC, value, key, number, headers=headers)
+
+    mark()
+    for first in range(0, rows, _CHUNK):
+        counts = [0] * partitions
+        for number in range(first, min(first + _CHUNK, rows)):
+            user = number % _USERS
+            key, prefix = users[user]
+            producer.produce(TOPIC, prefix + _long(_FIRST + number * _STEP) + b"\x02", key, user % partitions)
+            counts[user % partitions] += 1
+        for partition, count in enumerate(counts):
+            emitter.count(partition, count)
+        generator.on_event(_FIRST + (min(first + _CHUNK, rows) - 1) * _STEP)
+        mark()
+        while len(producer) > 500_000:
+            producer.poll(0.05)
+        producer.poll(0)
+        if first % 100_000 == 0:
+            report(f"filling the topic, {first:,} rows of {rows:,}")
+    emitter.end()
+    mark()
+    if producer.flush(_LIMIT):
+        raise RuntimeError("Kafka does not take the rows")
+
+
+def _long(number: int) -> bytes:
+    """Encode a number as Avro does.
+
+    >>> [_long(number).hex() for number in (0, 64, 120_000)]
+    ['00', '8001', '80d30e']
+    """
+    rest, found = number << 1, bytearray()
+    while rest > 0x7F:
+        found.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    found.append(rest)
+    return bytes(found)
 
 
 def results(rows: int) -> int:
     """Return how many results the query has."""
-    windows, left = divmod(rows, _WIDTH // _STEP)
+    windows, left = divmod(rows, WIDTH // _STEP)
     return windows * _USERS + min(left, _USERS)
+
+
+def written(rows: int) -> Iterator[tuple[str, int, int]]:
+    """Yield the rows as they stand in the topic."""
+    return ((f"u{number % _USERS}", _FIRST + number * _STEP, 1) for number in range(rows))
+
+
+def expected(rows: int) -> Iterator[tuple[str, int, int]]:
+    """Yield the results that the query has: user, the last millisecond of the window, and the sum."""
+    found = Counter((number % _USERS, (_FIRST + number * _STEP) // WIDTH) for number in range(rows))
+    for (user, window), total in found.items():
+        yield f"u{user}", (window + 1) * WIDTH - 1, total
 
 
 def noop(frame: DataFrame, _batch_id: int) -> None:
@@ -91,7 +149,7 @@ class Running:
 def _plain(place: Place, *, to_kafka: bool) -> Running:
     servers = place.kafka.bootstrap_servers
     rows = plain_rows(place.spark, servers, TOPIC, maxOffsetsPerTrigger=str(place.batch))
-    found = counted(rows, _WIDTH)
+    found = counted(rows, WIDTH)
     writer = plain_writer(found, servers, place.target) if to_kafka else found.writeStream.foreachBatch(noop)
     query = writer.option("checkpointLocation", str(place.folder)).outputMode("append").start()
 
@@ -114,7 +172,7 @@ def _floodmark(place: Place, rows: int, *, delivery: str | None) -> Running:
         bootstrap_servers=place.kafka.bootstrap_servers,
         options=ReadOptions(max_offsets_per_trigger=place.batch),
     )
-    started = partial(write, counted(source, _WIDTH), checkpoint_location=str(place.folder))
+    started = partial(write, counted(source, WIDTH), checkpoint_location=str(place.folder))
     if delivery is None:
         job = started(writer=noop, job="backfill", options=WriteOptions(on_batch=batches.append))
     else:

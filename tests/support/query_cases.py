@@ -6,7 +6,7 @@ same restarts.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from support import operators as ops
@@ -31,6 +31,13 @@ def case(seed: int) -> Trial:
         write["delivery"] = "at-least-once"
     restarts = [chance.randrange(1, 5) for _ in range(chance.choice([0, 0, 0, 1, 2]))]
     return Trial(query, logs, max(6, size // chance.randrange(2, 9)), restarts, write, outputs=chance.randrange(1, 3))
+
+
+def lost_case(seed: int) -> Trial:
+    """Make a query up whose checkpoint is lost, twice at most, so that it goes on behind what it has published."""
+    trial, chance = case(seed), random.Random(-seed)  # noqa: S311  # a repeatable case
+    restarts = [chance.randrange(1, 4) for _ in range(chance.choice([1, 1, 2]))]
+    return replace(trial, lost=True, restarts=restarts)
 
 
 def _whole_windows(query: ops.Query) -> bool:

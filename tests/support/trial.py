@@ -1,5 +1,6 @@
 """Run a query as a job over written topics, and hold every batch of it against the plain computation."""
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,16 +11,17 @@ from itertools import pairwise
 from typing import Any
 
 from floodmark.schemas import END_OF_TIME, Status
-from floodmark.spark_jobs import Batch, Job, ReadOptions, WriteOptions, avro, read, write
+from floodmark.spark_jobs import Batch, Job, ReadOptions, Start, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
 from support.counting import fails
 from support.harness import until
 from support.operators import Clock, Query, Rows
 from support.options import with_options
-from support.streams import ROW, Log, Values, Written, batches_of
+from support.streams import ROW, Log, Values, Written, batches_of, total
 
 _LIMIT = 240
 _LOOK = 5.0
+_MANY = 10_000
 _QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
@@ -49,6 +51,8 @@ class Trial:
     write: Mapping[str, Any] = field(default_factory=dict)
     outputs: int = 1
     """Partitions of the output topic."""
+    lost: bool = False
+    """Whether a stop loses the checkpoint, so that the job goes on behind what it has published."""
     live: bool = False
     """Whether the input is written while the job runs, so many entries at a time, and the job looks ahead."""
 
@@ -113,7 +117,7 @@ def run(
     batches: dict[int, Batch] = {}
     feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]
     stops = list(trial.restarts)
-    while True:
+    for number in itertools.count():
         given = frames(
             spark,
             config["bootstrap.servers"],
@@ -124,10 +128,15 @@ def run(
         job = start(
             trial.query.spark(given),
             out,
-            place,
+            f"{place}-{number}" if trial.lost else place,
             watermark_hold=timedelta(milliseconds=trial.query.hold),
-            on_batch=lambda batch: batches.update({batch.batch_id: batch}),
+            on_batch=partial(_note, batches, number if trial.lost else 0),
             lookahead=timedelta(seconds=60 if trial.live else 0),
+            **(
+                {"start": Start(published="continue", largest_window=_reach(trial.query), early=timedelta(0))}
+                if trial.lost
+                else {}
+            ),
             **trial.write,
         )
         if trial.live:
@@ -136,8 +145,19 @@ def run(
             until(partial(_reached, job, batches, enough), "the end" if enough is None else f"{enough} batches", _LIMIT)
         finally:
             job.stop()
-        if enough is None:
+        if enough is None or job.ended:
             return Ran(batches, batches_of(config, out), job.counts)
+    raise AssertionError
+
+
+def _note(batches: dict[int, Batch], start: int, batch: Batch) -> None:
+    batches[start * _MANY + batch.batch_id] = batch
+
+
+def _reach(query: Query) -> timedelta | None:
+    """Return how far back results reach, where the windows of the query do not say it."""
+    told = not query.source.stateful and not any(step.name.startswith("session") for step in query.steps)
+    return None if told else timedelta(hours=10)
 
 
 def _feed(job: Job, feed: Sequence[Iterator[int]], batches: Mapping[int, Batch], enough: int | None) -> None:
@@ -163,6 +183,8 @@ def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool
 def differences(trial: Trial, ran: Ran) -> list[str]:
     """Say where a run differs from the plain computation: no line where it is right."""
     rows, clock = trial.query.plain([log.rows for log in trial.logs], trial.closes)
+    if trial.lost:  # other batches than those that were published
+        return [*_of_all(Counter((row.k, row.stamp, row.n) for row in rows), total(ran.written)), *_of_late(ran)]
     return [*_of_rows(rows, ran), *_of_marks(clock, ran), *_of_counts(trial, ran)]
 
 
@@ -181,11 +203,21 @@ def _of_rows(rows: Rows, ran: Ran) -> list[str]:
             found.append(f"batch {number} ran with {with_} and is too early with, or wrong in, {_few(hasty)}")
         if found:
             break
+    return [*found, *_of_all(whole, done)]
+
+
+def _of_all(whole: Counter[Values], done: Counter[Values]) -> list[str]:
+    found = []
     if lost := whole - done:
         found.append(f"in all {lost.total()} rows are missing: {_few(lost)}")
     if extra := done - whole:
         found.append(f"in all {extra.total()} rows are too many: {_few(extra)}")
     return found
+
+
+def _of_late(ran: Ran) -> list[str]:
+    late = sum(batch.late for batch in ran.batches.values())
+    return [f"{late} rows were late"] if late else []
 
 
 def _of_marks(clock: Clock, ran: Ran) -> list[str]:

@@ -22,7 +22,7 @@ def batch(**fields):
 def test_a_batch_shows_its_times_and_what_it_counted():
     assert repr(batch(batch_id=3, late=2)) == (
         f"Batch(job='clicks', batch_id=3, watermark={SHOWN}, promised=unknown, output={SHOWN}, records=0, late=2, "
-        "rows=0, seconds=0.5, batch_watermark=unknown)"
+        "rows=0, seconds=0.5, batch_watermark=unknown, processing_time_watermark=unknown)"
     )
     assert json.loads(batch().to_json())["watermark"] == AT, "numbers for programs"
 

@@ -1,5 +1,6 @@
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,3 +49,12 @@ def test_a_topic_that_is_made_anew_does_not_turn_time_back():
 def test_without_a_batch_it_is_unknown():
     assert backlog_of([]) is None
     assert backlog_of([{**batch(0, 1, 1), "sources": [{"endOffset": None, "latestOffset": None}]}]) is None
+
+
+@pytest.mark.parametrize("nothing", [None, "None", "null", ""])
+def test_a_batch_that_was_planned_before_a_restart_does_not_tell_how_far_the_topics_reach(nothing):
+    """Spark has no latest offset for it, which PySpark gives as the text ``None``."""
+    planned = batch(0, 1_000, 5_000)
+    planned["sources"][0]["latestOffset"] = nothing
+    assert backlog_of([planned]) is None
+    assert backlog_of([planned, batch(1, 2_000, 5_000)]).unread == 3_000

@@ -1,0 +1,90 @@
+"""What the marks have promised that stand before some offsets, read by Spark's own tasks."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from floodmark.producers.clients.admin import offset_bounds
+from floodmark.schemas.classify import Data, Partition, classify
+from floodmark.schemas.counts import RecordCounts
+from floodmark.schemas.records import KEY_PREFIX
+from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.batch.reread import records_of
+from floodmark.spark_jobs.beginning.beginning import Beginning, Places
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.reconcile import AnyMark
+from floodmark.spark_jobs.reading.source import SourceSpec
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+
+class History:
+    """The progress of a job that has read its topics up to some offsets; it only moves on.
+
+    All that Kafka still has is read, not just the newest marks: a source that was silent for long holds the watermark
+    as much as any other.
+
+    Args:
+        spark: the session.
+        specs: what the job reads.
+        beginning: what the job has handed on.
+    """
+
+    def __init__(self, spark: SparkSession, specs: Sequence[SourceSpec], beginning: Beginning) -> None:
+        self._spark, self._specs = spark, specs
+        bounds = {
+            place: bound
+            for spec in specs
+            for topic in spec.topics
+            for place, bound in offset_bounds(spec.connection.config(), topic).items()
+        }
+        self.is_there: Final = any(end > first for first, end in bounds.values())
+        """Whether Kafka has a record."""
+        self._read: Places = {}
+        for (topic, number), (first, _) in bounds.items():
+            self._read.setdefault(topic, {})[str(number)] = first
+        self.progress = Progress(
+            Tracker([topic for spec in specs for topic in spec.topics]),
+            output=beginning.output,
+            epoch=beginning.epoch,
+            record_counts=RecordCounts(_behind_the_first(beginning.begins)),
+        )
+        self.progress.resume(
+            now=time.time_ns() // 1_000_000,
+            percentile=any(spec.percentile is not None for spec in specs),
+            judged=any(spec.late is not None for spec in specs),
+        )
+
+    def read_to(self, end: Places) -> None:
+        """Take in the marks that stand before some offsets."""
+        ways = {topic: spec.way for spec in self._specs for topic in spec.topics}
+        self.progress.apply([mark for spec in self._specs for mark in self._marks(spec, end)], ways)
+        for spec in self._specs:
+            if any(self._is_before(topic, end) for topic in spec.topics):
+                self.progress.tally(spec.topics[0], 1, {})  # whether these were of use is not known any more
+        self._read = {topic: {**self._read[topic], **parts} for topic, parts in end.items()}
+
+    def _is_before(self, topic: str, end: Places) -> bool:
+        return any(at > self._read[topic].get(part, 0) for part, at in end.get(topic, {}).items())
+
+    def _marks(self, spec: SourceSpec, end: Places) -> Iterator[AnyMark]:
+        wanted: Places = {}
+        for topic in spec.topics:
+            read = self._read[topic]
+            parts = {part: at for part, at in end.get(topic, {}).items() if at > read.get(part, 0)}
+            if parts:
+                wanted[topic] = parts
+        if not wanted:
+            return
+        records = records_of(self._spark, spec, self._read, wanted).where(F.startswith(F.col("key"), F.lit(KEY_PREFIX)))
+        columns = ("topic", "partition", "offset", F.unix_millis("timestamp").alias("log_time"), "key", "value")
+        found = records.select(*columns).toArrow().sort_by([(name, "ascending") for name in columns[:3]])
+        for row in found.to_pylist():
+            record = classify(**row)
+            if not isinstance(record, Data):
+                yield record
+
+
+def _behind_the_first(begins: Places) -> set[Partition]:
+    """Name the partitions that are not read from their first record on."""
+    return {(topic, int(part)) for topic, parts in begins.items() for part, begin in parts.items() if begin > 0}

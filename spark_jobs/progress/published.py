@@ -1,0 +1,44 @@
+"""What a job has published: how far it had read, and with which watermark of Spark.  Pure.
+
+A header of the marks behind each batch says it, in the same transaction, so that the output topic alone tells another
+checkpoint where to go on.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from floodmark.spark_jobs.progress.reconcile import Offsets
+
+READ_HEADER: Final = "floodmark-read"
+"""The header of a job's marks in partition 0 that holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A batch whose rows are in the output topic, as are those of all batches before.
+
+    Args:
+        read: where it ended: topic to partition (as text) to offset.
+        ran: the watermark that it ran with, as Spark counts it, epoch milliseconds; 0: none was set.
+
+    >>> Published.of(Published({"clicks": {"0": 7}}, 12).to_bytes())
+    Published(read={'clicks': {'0': 7}}, ran=12)
+    """
+
+    read: Offsets
+    ran: int
+
+    def headers(self, partition: int) -> list[tuple[str, bytes | None]]:
+        """Return the header that a mark in an output partition has: one partition is enough."""
+        return [(READ_HEADER, self.to_bytes())] if partition == 0 else []
+
+    def to_bytes(self) -> bytes:
+        """Return it as the header holds it: one JSON object."""
+        return json.dumps({"ran": self.ran, "read": self.read}, separators=(",", ":")).encode()
+
+    @classmethod
+    def of(cls, text: bytes) -> "Published":
+        """Read what `to_bytes` returned."""
+        found = json.loads(text)
+        return cls(found["read"], found["ran"])

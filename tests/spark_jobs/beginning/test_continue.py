@@ -1,0 +1,176 @@
+"""A job without its checkpoint goes on behind what its output topic has from it: nothing twice, nothing missing."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # public
+from floodmark.producers.clients.admin import end_offsets
+from floodmark.schemas.errors import (
+    ContinueError,
+    PublishedError,
+    ReplacedCheckpointError,
+    RetentionError,
+    UnsupportedQueryError,
+    UsageError,
+)
+from floodmark.spark_jobs import Start, avro
+from floodmark.spark_jobs.beginning import replay
+from floodmark.spark_jobs.internals.checkpoint import Checkpoint
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.counting import WIDTH, counted, read_events, windowed
+from support.harness import COUNT, Stream, delete_before, drain, records_by_partition, window_counts
+from support.query_cases import lost_case
+from support.trial import differences, quick, run
+
+pytestmark = pytest.mark.spark
+AGAIN = Start(published="continue")
+
+
+@pytest.fixture
+def source(kafka, spark):
+    """Read a topic of events."""
+    return lambda *topics, **options: read_events(quick(spark), kafka.bootstrap_servers, *topics, **options)
+
+
+@pytest.fixture
+def published(kafka, topic, source, checkpoint):
+    """Give a stream of which a job has published the first half, that job, and where it reads from and writes to."""
+    whole = Stream.seeded(31, sources=2, steps=12)
+    halves = [Stream({name: script[part] for name, script in whole.steps.items()}) for part in (slice(6), slice(6, 12))]
+    given, out = topic(2), topic(2)
+    halves[0].produce(kafka.config, given, end=False)
+    job = counted(windowed(source(given)), out, checkpoint)
+    job.processAllAvailable()
+    job.stop()
+    halves[1].produce(kafka.config, given)
+    return whole, job, given, out
+
+
+def assert_exact(kafka, out, whole):
+    values = drain(kafka.config, out)[0]
+    assert window_counts(values) == whole.windows(WIDTH)
+    assert len(values) == len(whole.windows(WIDTH)), "a row was lost or written twice"
+
+
+@pytest.mark.every_spark
+def test_it_goes_on_behind_what_is_published_whatever_became_of_the_start(
+    kafka, source, checkpoint, published, monkeypatch
+):
+    whole, job, given, out = published
+    place = f"{checkpoint}-new"
+
+    def start():
+        rows = source(given, max_offsets_per_trigger=200)
+        return counted(windowed(rows), out, place, start=AGAIN)
+
+    with pytest.raises(PublishedError, match="published='continue'") as refused:
+        counted(windowed(source(given)), out, place)
+    assert refused.value.watermark == job.lastProgress.output
+
+    for owner, name, calls in (
+        (replay, "store", 1),  # it has happened, and nothing after it
+        (replay, "_plan_first", 1),
+        (Checkpoint, "begin_at", 1),
+        (Checkpoint, "plan", 1),
+        (replay, "_run", 2),
+        (Checkpoint, "raise_watermark", 1),
+        (replay, "store", 1),
+    ):
+        with monkeypatch.context() as patch:
+            failing(patch, owner, name, calls)
+            with pytest.raises(InterruptedError):
+                start()
+        Path(place, "offsets").mkdir(exist_ok=True)  # Spark makes the folder before it plans anything
+    again = start()
+    again.awaitTermination(60)
+    assert again.counts["late"] == 0
+    with pytest.raises(ReplacedCheckpointError, match="since batch"):
+        counted(windowed(source(given)), out, checkpoint)
+    assert again.counts["records"] < sum(map(len, records_by_partition(kafka.config, given).values()))
+    assert_exact(kafka, out, whole)
+
+
+def failing(patch, owner, name, calls):
+    """Let a function fail behind its work, in the call of that number."""
+    real, left = getattr(owner, name), [calls]
+
+    def fails(*args, **options):
+        real(*args, **options)
+        left[0] -= 1
+        if not left[0]:
+            raise InterruptedError(name)
+
+    patch.setattr(owner, name, fails)
+
+
+@pytest.mark.parametrize("seed", [102, 111, 112])
+def test_any_query_goes_on_without_its_checkpoint(spark, kafka, topic, checkpoint, seed):
+    trial = lost_case(seed)
+    assert differences(trial, run(quick(spark), kafka.config, trial, topic, checkpoint)) == [], trial.query.name
+
+
+def test_an_edited_query_behind_another_job_doubles_nothing(kafka, topic, source, checkpoint, published):
+    """The second stage has read what the first has published, and sees no row of it again."""
+    whole, _, given, out = published
+    last = topic(1)
+    second = counted(windowed(read_counts(source, out), 4 * WIDTH), last, f"{checkpoint}-second")
+    second.processAllAvailable()
+    edited = windowed(source(given).where("user IS NOT NULL"))
+    counted(edited, out, f"{checkpoint}-edited", start=AGAIN).awaitTermination(60)
+    second.awaitTermination(60)
+    assert second.counts["late"] == 0
+    expected = {}
+    for user, ended in whole.windows(WIDTH):
+        key = (user, ended // (4 * WIDTH) * 4 * WIDTH + 4 * WIDTH)
+        expected[key] = expected.get(key, 0) + 1
+    assert window_counts(drain(kafka.config, last)[0]) == expected
+
+
+def read_counts(source, topic):
+    return source(topic, value=avro(COUNT), event_time="ended").withColumnRenamed("ended", "at")
+
+
+def test_partitions_that_came_since_are_read_from_their_first_record(kafka, source, checkpoint, published, topic):
+    whole, _, given, out = published
+    admin = AdminClient(kafka.config)
+    admin.create_partitions([NewPartitions(given, 3)])[given].result(15)
+    more = Stream({"source-0": [([900_000, 901_000], 950_000)], "source-1": [([900_500], 950_000)]})
+    more.produce(kafka.config, given)
+    again = counted(windowed(source(given)), out, f"{checkpoint}-new", start=AGAIN)
+    again.awaitTermination(60)
+    values = drain(kafka.config, out)[0]
+    assert window_counts(values) == whole.windows(WIDTH) + more.windows(WIDTH)
+    assert len(values) == len(window_counts(values))
+
+
+def test_what_cannot_be_brought_back_is_refused_before_any_output(kafka, source, checkpoint, published, topic):
+    _, _, given, out = published
+    before = end_offsets(kafka.config, out)
+    place = f"{checkpoint}-new"
+    for_ever = source(given).dropDuplicates(["user"]).selectExpr("user", "at AS ended", "1L AS n")
+    with pytest.raises(UnsupportedQueryError, match="keeps its state for ever"):
+        counted(for_ever, out, place, start=AGAIN)
+    narrow = Start(published="continue", largest_window=timedelta(seconds=1))
+    with pytest.raises(UsageError, match=r"largest_window is 0:00:01, and the windows .* need 0:00:10"):
+        counted(windowed(source(given)), out, place, start=narrow)
+    rows = source(given)
+    sessions = (
+        rows.groupBy("user", F.session_window("at", "5 seconds"))
+        .count()
+        .selectExpr("user", "session_window.end AS ended", "count AS n")
+    )
+    with pytest.raises(UsageError, match="give Start\\(largest_window=\\)"):
+        counted(sessions, out, place, start=AGAIN)
+    delete_before(kafka.config, given, 5)
+    with pytest.raises(RetentionError, match="from offset 5 on"):
+        counted(windowed(source(given)), out, f"{checkpoint}-other", start=AGAIN)
+    assert end_offsets(kafka.config, out) == before
+
+
+def test_a_job_that_has_ended_cannot_go_on(kafka, topic, source, checkpoint):
+    given, out = topic(1), topic(1)
+    Stream.seeded(5, sources=1).produce(kafka.config, given)
+    counted(windowed(source(given)), out, checkpoint).awaitTermination(60)
+    with pytest.raises(ContinueError, match="it has ended there"):
+        counted(windowed(source(given)), out, f"{checkpoint}-new", start=AGAIN)

@@ -1,0 +1,86 @@
+"""A job that begins at a time of its output: nothing before it, and the first window is whole."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+import pytest
+from floodmark.schemas.errors import RetentionError, UsageError
+from floodmark.schemas.timestamps import to_datetime
+from floodmark.spark_jobs import ReadOptions, Start, avro, read
+from support import operators
+from support.harness import delete_before
+from support.streams import ROW, Log, Put, Say, batches_of, total
+from support.trial import quick, start
+
+pytestmark = pytest.mark.spark
+WIDTH = 10_000
+NOON = 1_700_000_000_000 // WIDTH * WIDTH
+
+
+@pytest.fixture
+def source(kafka, spark):
+    """Read a topic of rows."""
+
+    def rows(topic, options=ReadOptions()):  # noqa: B008  # frozen
+        given = {"value": avro(ROW), "event_time": "at", "bootstrap_servers": kafka.bootstrap_servers}
+        return read(quick(spark), topics=topic, options=options, **given)
+
+    return rows
+
+
+@pytest.fixture
+def written(kafka, topic):
+    """Write rows that arrive when they happen, or up to three seconds before; returns the topic and the rows.
+
+    One source is silent from early on: only what stands before the start tells that it has ended.
+    """
+    name, log = topic(2), Log(2)
+    log.entries += [Put("quiet", ("a", NOON, 1)), Say("quiet", "end")]
+    for second in range(120):
+        now = NOON + 1_000 * second
+        log.entries += [Put("busy", ("abc"[second % 3], now + ahead, 1), second % 2) for ahead in (0, 2_999, 1_200)]
+        if second % 7 == 6:
+            log.entries.append(Say("busy", now))
+    log.entries.append(Say("busy", "end"))
+    log.write(kafka.config, name)
+    return name, log.rows
+
+
+def windows(rows):
+    return operators.Query(operators.one(), (operators.tumbling(WIDTH),)).spark([rows])
+
+
+@pytest.mark.every_spark
+def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic, source, checkpoint, written):
+    given, rows = written
+    out, at = topic(1), NOON + 60_000
+    wish = Start(output_at=to_datetime(at), early=timedelta(seconds=3))
+    job = start(windows(source(given)), out, checkpoint, start=wish)
+    job.processAllAvailable()
+    job.stop()
+    again = start(windows(source(given)), out, checkpoint)  # who forgets it the second time changes nothing
+    again.awaitTermination(60)
+    expected = Counter((key, time // WIDTH * WIDTH + WIDTH) for key, time, _ in rows)
+    found = {(key, end): n for key, end, n in total(batches_of(kafka.config, out))}
+    assert found == {window: n for window, n in expected.items() if window[1] >= at}
+    assert again.counts["records"] < len(rows) * 3 / 4, "it has read all"
+    with pytest.raises(UsageError, match="has not begun with output_at"):
+        start(windows(source(given)), out, checkpoint, start=Start(output_at=to_datetime(at + 1)))
+
+
+def test_what_kafka_has_deleted_is_named_before_any_output(kafka, topic, source, checkpoint, written):
+    given, _ = written
+    delete_before(kafka.config, given, 150)
+    with pytest.raises(RetentionError, match="give a later output_at"):
+        start(windows(source(given)), topic(1), checkpoint, start=Start(output_at=to_datetime(NOON + 60_000)))
+
+
+def test_slips_are_refused(kafka, topic, source, checkpoint, written):
+    given, _ = written
+    with pytest.raises(UsageError, match="no time zone"):
+        Start(output_at=datetime(2026, 1, 1))  # noqa: DTZ001  # the slip
+    with pytest.raises(UsageError, match="expected a datetime"):
+        Start(output_at=NOON)
+    rows = source(given, ReadOptions(source_options={"startingOffsets": "latest"}))
+    with pytest.raises(UsageError, match="leave one out"):
+        start(windows(rows), topic(1), checkpoint, start=Start(output_at=to_datetime(NOON)))
