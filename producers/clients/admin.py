@@ -54,13 +54,25 @@ def shared(config: Config) -> dict[str, Any]:
 
 
 @contextmanager
-def answering(bootstrap_servers: object, seconds: float = TIMEOUT, but: int | None = None) -> Iterator[None]:
-    """Turn what Kafka refuses within the block into one error; a refusal with the code ``but`` is none."""
+def answering(
+    bootstrap_servers: object, seconds: float = TIMEOUT, but: int | None = None, about: str = ""
+) -> Iterator[None]:
+    """Turn what Kafka refuses within the block into one error; a refusal with the code ``but`` is none.
+
+    Args:
+        bootstrap_servers: for the error.
+        seconds: how long was waited.
+        but: a code of Kafka's that is no error here.
+        about: what Kafka was asked for, where its own text does not say.
+
+    Raises:
+        BrokerUnavailableError: where Kafka does not answer, or refuses, for lack of a right, too.
+    """
     try:
         yield
     except KafkaException as error:
         if error.args[0].code() != but:
-            reason = error.args[0].str()
+            reason = f"{about}: {error.args[0].str()}" if about else error.args[0].str()
             raise BrokerUnavailableError(bootstrap_servers=bootstrap_servers, seconds=seconds, reason=reason) from error
 
 

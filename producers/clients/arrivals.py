@@ -1,13 +1,12 @@
 """Where the records stand that came to Kafka from some time on.  A thin shell around confluent-kafka's Consumer."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
-from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, offset_bounds
+from confluent_kafka import Consumer, TopicPartition
+from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, offset_bounds
 from floodmark.schemas.classify import Partition
-from floodmark.schemas.errors import BrokerUnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +38,27 @@ def kept_since(config: Config, topics: Collection[str], time: int) -> dict[Parti
         BrokerUnavailableError: where nobody answers.
     """
     bounds = {place: bound for topic in topics for place, bound in offset_bounds(config, topic).items()}
-    with closing(
-        Consumer({**config, "group.id": "floodmark-arrivals", "enable.auto.commit": False}, logger=QUIET)
-    ) as c:
-        asked = [TopicPartition(*place, max(0, time)) for place in bounds]
-        try:
-            answered = {(found.topic, found.partition): found for found in c.offsets_for_times(asked, timeout=TIMEOUT)}
-        except KafkaException as error:
-            servers, reason = config.get("bootstrap.servers"), error.args[0].str()
-            raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason) from error
-    return {place: Kept(*bound, _since(answered[place], bound)) for place, bound in bounds.items()}
+    since = first_since(config, bounds, time)
+    return {place: Kept(*bound, since[place]) for place, bound in bounds.items()}
 
 
-def _since(found: TopicPartition, bound: tuple[int, int]) -> int:
-    first, end = bound
-    return end if found.offset in {OFFSET_END, -1} else min(max(found.offset, first), end)
+def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], time: int) -> dict[Partition, int]:
+    """Return the first offset of each partition whose Kafka timestamp is not before a time.
+
+    Args:
+        config: confluent-kafka consumer settings.
+        bounds: of each partition its first offset and its end, which is returned where nothing has come since.
+        time: epoch milliseconds; before 1970 counts as 1970.
+
+    Raises:
+        BrokerUnavailableError: where nobody answers.
+    """
+    settings = {**config, "group.id": "floodmark-arrivals", "enable.auto.commit": False}
+    asked = [TopicPartition(*place, max(0, time)) for place in bounds]
+    with closing(Consumer(settings, logger=QUIET)) as consumer, answering(config.get("bootstrap.servers")):
+        answers = consumer.offsets_for_times(asked, timeout=TIMEOUT)
+    found = dict[Partition, int]()
+    for one in answers:
+        first, end = bounds[one.topic, one.partition]
+        found[one.topic, one.partition] = end if one.offset < 0 else min(max(one.offset, first), end)
+    return found

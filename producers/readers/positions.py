@@ -8,6 +8,7 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 from floodmark.producers.board.catch_up import Mark, TopicGap
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, offset_bounds
+from floodmark.producers.clients.arrivals import first_since
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Mark as Marked
 from floodmark.schemas.classify import Partition
@@ -39,16 +40,8 @@ class Positions:
 
     def at(self, time: int) -> dict[Partition, int]:
         """Return the first offset of each partition whose log time is not before a time (epoch milliseconds)."""
-        found = dict[Partition, int]()
-        with closing(Consumer({**self._config, "group.id": "floodmark-offsets"}, logger=QUIET)) as consumer:
-            for bounds in self._bounds.values():
-                places = [TopicPartition(topic, number, time) for topic, number in bounds]
-                with answering(self._config.get("bootstrap.servers")):
-                    answers = consumer.offsets_for_times(places, timeout=TIMEOUT)
-                for one in answers:
-                    low, high = bounds[one.topic, one.partition]
-                    found[one.topic, one.partition] = high if one.offset < 0 else min(max(one.offset, low), high)
-        return found
+        bounds = {place: bound for bounds in self._bounds.values() for place, bound in bounds.items()}
+        return first_since(self._config, bounds, time)
 
     def of_group(self, group: str) -> dict[Partition, int]:
         """Return what a consumer group has committed.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
-from floodmark.producers.clients.admin import Config, partition_count
+from floodmark.producers.clients.admin import Config, answering, partition_count
 from floodmark.producers.clients.delivery import send
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction
@@ -194,13 +194,10 @@ class ExactlyOnceSink(_KafkaSink):
 
     def _refuse_replaced(self) -> None:
         """Refuse to go on with a checkpoint, where the job has published from another one since."""
-        try:
+        with answering(self._config.get("bootstrap.servers"), about=f"topic {self._topic!r}"):
             newest = last_matching(self._config, self._topic, [0], self._batch).get(0)
             if newest is not None and newest[0] != self._checkpoint_id and (last := self._newest(self._own)) >= 0:
                 raise ReplacedCheckpointError(job=self._job, topic=self._topic, batch_id=last)
-        except KafkaException as error:
-            servers, reason = self._config.get("bootstrap.servers"), error.args[0].str()
-            raise BrokerUnavailableError(bootstrap_servers=servers, seconds=_TIMEOUT, reason=reason) from error
 
     def _newest(self, read: Callable[[Classified], int | None]) -> int:
         return last_matching(self._config, self._topic, [0], read).get(0, -1)

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from confluent_kafka import KafkaException
-from floodmark.producers.clients.admin import TIMEOUT, Config
+from floodmark.producers.clients.admin import Config, answering
 from floodmark.producers.clients.arrivals import Kept, kept_since
 from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, Partition, mark_header
-from floodmark.schemas.errors import BrokerUnavailableError, ContinueError, RetentionError, UsageError
+from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
 from floodmark.schemas.records import Status
 from floodmark.schemas.timestamps import milliseconds, to_datetime
 from floodmark.spark_jobs.beginning.beginning import Beginning, Places
@@ -43,11 +42,8 @@ def last_mark(config: Config, topic: str, job: str) -> LastMark | None:
         published = None if text is None else Published.of(text)
         return LastMark(mark.watermark, mark.epoch, mark.status is Status.ENDED, published)
 
-    try:
+    with answering(config.get("bootstrap.servers"), about=f"topic {topic!r}"):
         return last_matching(config, topic, [0], read).get(0)
-    except KafkaException as error:
-        servers, reason = config.get("bootstrap.servers"), f"topic {topic!r}: {error.args[0].str()}"
-        raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason) from error
 
 
 @dataclass(frozen=True, slots=True)
