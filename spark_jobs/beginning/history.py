@@ -58,25 +58,24 @@ class History:
     def read_to(self, end: Places) -> None:
         """Take in the marks that stand before some offsets."""
         ways = {topic: spec.way for spec in self._specs for topic in spec.topics}
-        self.progress.apply([mark for spec in self._specs for mark in self._marks(spec, end)], ways)
-        for spec in self._specs:
-            if any(self._is_before(topic, end) for topic in spec.topics):
-                self.progress.tally(spec.topics[0], 1, {})  # whether these were of use is not known any more
+        unread = [(spec, places) for spec in self._specs if (places := self._unread(spec, end))]
+        self.progress.apply([mark for spec, places in unread for mark in self._marks(spec, places)], ways)
+        for spec, _ in unread:
+            self.progress.tally(spec.topics[0], 1, {})  # whether these were of use is not known any more
         self._read = {topic: {**self._read[topic], **parts} for topic, parts in end.items()}
 
-    def _is_before(self, topic: str, end: Places) -> bool:
-        return any(at > self._read[topic].get(part, 0) for part, at in end.get(topic, {}).items())
-
-    def _marks(self, spec: SourceSpec, end: Places) -> Iterator[AnyMark]:
-        wanted: Places = {}
+    def _unread(self, spec: SourceSpec, end: Places) -> Places:
+        """Return up to where each partition is yet to be read."""
+        found: Places = {}
         for topic in spec.topics:
             read = self._read[topic]
             parts = {part: at for part, at in end.get(topic, {}).items() if at > read.get(part, 0)}
             if parts:
-                wanted[topic] = parts
-        if not wanted:
-            return
-        records = records_of(self._spark, spec, self._read, wanted).where(F.startswith(F.col("key"), F.lit(KEY_PREFIX)))
+                found[topic] = parts
+        return found
+
+    def _marks(self, spec: SourceSpec, end: Places) -> Iterator[AnyMark]:
+        records = records_of(self._spark, spec, self._read, end).where(F.startswith(F.col("key"), F.lit(KEY_PREFIX)))
         columns = ("topic", "partition", "offset", F.unix_millis("timestamp").alias("log_time"), "key", "value")
         found = records.select(*columns).toArrow().sort_by([(name, "ascending") for name in columns[:3]])
         for row in found.to_pylist():
