@@ -1,10 +1,10 @@
 """Values that name their schema in a registry, as Python's objects.  Needs ``floodmark[registry]``."""
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
 from floodmark.producers.clients.registry import Registry, Schema
+from floodmark.producers.event_times.formats import json_object
 from floodmark.schemas.errors import RegistryError, SchemaError, UnreadableValueError
 from floodmark.schemas.framing import message_path, unframed
 from floodmark.schemas.resolution import AvroBody
@@ -56,21 +56,10 @@ def _decoder(schema: Schema) -> _Decode:
     if schema.kind == "AVRO":
         return AvroBody(schema.text, schema.referenced).decode
     if schema.kind == "JSON":
-        return _json_object
+        return json_object
     if schema.kind == "PROTOBUF":
         from floodmark.producers.clients.messages import Messages  # noqa: PLC0415  # only an extra brings its library
 
         messages = Messages(schema)
         return lambda body: messages.fields(*message_path(body))
     raise SchemaError(schema=schema.kind, reason="it is neither AVRO nor PROTOBUF nor JSON")
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableValueError(size=len(body), schema="JSON", reason=str(error)) from error
-    if not isinstance(found, dict):
-        reason = f"a JSON {type(found).__name__}, expected an object"
-        raise UnreadableValueError(size=len(body), schema="JSON", reason=reason)
-    return found

@@ -7,7 +7,7 @@ and Protobuf pass through Python for that, in Arrow's batches; JSON is read in t
 import json as plain_json
 from abc import abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any, Final
 
@@ -46,10 +46,16 @@ class _Confluent(Format):
 
     _kind: Kind
 
-    def __init__(self, registry: Registry, subject: str | None, *, auto_register: bool) -> None:
+    def __init__(self, registry: Registry, fields: Iterable[str], subject: str | None, *, auto_register: bool) -> None:
         self._registry, self._subject, self._auto_register = registry, subject, auto_register
+        self._fields = tuple(fields)
         self._id: int | None = None
         self._answered = False
+
+    @property
+    @override
+    def fields(self) -> tuple[str, ...]:
+        return self._fields
 
     @override
     def for_topic(self, topic: str) -> "Format":
@@ -89,14 +95,9 @@ class _ConfluentAvro(_Confluent):
     _kind = "AVRO"
 
     def __init__(self, registry: Registry, schema: str, subject: str | None, *, auto_register: bool) -> None:
-        super().__init__(registry, subject, auto_register=auto_register)
         codec = AvroCodec(schema)
-        self._schema, self._fields = codec.schema_json, tuple(codec.fields)
-
-    @property
-    @override
-    def fields(self) -> tuple[str, ...]:
-        return self._fields
+        super().__init__(registry, codec.fields, subject, auto_register=auto_register)
+        self._schema = codec.schema_json
 
     @override
     def _text(self) -> str:
@@ -119,13 +120,8 @@ class _ConfluentJson(_Confluent):
     def __init__(
         self, registry: Registry, schema: str, unit: Unit | None, subject: str | None, *, auto_register: bool
     ) -> None:
-        super().__init__(registry, subject, auto_register=auto_register)
         self._json, self._schema, self._unit = json(schema, unit=unit), schema, unit
-
-    @property
-    @override
-    def fields(self) -> tuple[str, ...]:
-        return self._json.fields
+        super().__init__(registry, self._json.fields, subject, auto_register=auto_register)
 
     @override
     def _text(self) -> str:
@@ -156,8 +152,8 @@ class _ConfluentProtobuf(_Confluent):
         *,
         auto_register: bool,
     ) -> None:
-        super().__init__(registry, subject, auto_register=auto_register)
         self._json, self._message = json(schema, unit=unit), message
+        super().__init__(registry, self._json.fields, subject, auto_register=auto_register)
 
     @property
     @override
