@@ -8,11 +8,24 @@ import pandas as pd
 
 @dataclass(slots=True)
 class Guess:
-    """What plain ``withWatermark`` did with one guessed delay."""
+    """What plain ``withWatermark`` did with one guessed delay, on the first days of the topic."""
 
     guess: str
+    days: int
+    flights: int
     dropped: int
-    wrong_waves: int
+    waves: int
+    wrong: int
+
+    @property
+    def share_dropped(self) -> float:
+        """Which part of the flights it dropped."""
+        return self.dropped / max(1, self.flights)
+
+    @property
+    def share_wrong(self) -> float:
+        """Which part of the waves it got wrong."""
+        return self.wrong / max(1, self.waves)
 
 
 @dataclass(slots=True)

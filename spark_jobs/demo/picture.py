@@ -67,16 +67,17 @@ def _draw_stages(axes: _Axes, lines: dict[str, Line], present: Line, began: floa
 def _draw_wrong(axes: _Axes, outcome: Outcome) -> None:
     names = ["in band", *(f"withWatermark\n'{guess.guess}'" for guess in outcome.guesses)]
     waits = [f"{outcome.lag_hours:g} hours", *(guess.guess for guess in outcome.guesses)]
-    wrong = [outcome.differing_waves, *(guess.wrong_waves for guess in outcome.guesses)]
+    share = outcome.differing_waves / max(1, outcome.waves)
+    wrong = [share * 100, *(guess.share_wrong * 100 for guess in outcome.guesses)]
     colors = [_BLUE, *[_RED] * len(outcome.guesses)]
     places = range(len(names))
     axes.bar(places, wrong, color=colors, width=0.6)
     axes.set_xticks(places, [f"{name}\nwaits {wait}" for name, wait in zip(names, waits, strict=True)])
     for place, count in zip(places, wrong, strict=True):
-        axes.annotate(f"{count:,}", (place, count), xytext=(0, 3), textcoords="offset points", ha="center")
+        axes.annotate(f"{count:.0f} %", (place, count), xytext=(0, 3), textcoords="offset points", ha="center")
     axes.set_ylim(0, max(1, *wrong) * 1.12)
-    axes.set_ylabel("wrong waves")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    tried = f" (guesses: first {outcome.guesses[0].days} days)" if outcome.guesses else ""
+    axes.set_ylabel(f"wrong waves, %{tried}")
     axes.set_title("What a guess gets wrong", loc="left")
 
 

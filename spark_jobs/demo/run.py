@@ -207,12 +207,10 @@ class _Flow:
             work=self.options.directory / "guesses",
             guess=[SHORT_GUESS, LONG_GUESS],
             gap_minutes=self.options.gap / timedelta(minutes=1),
-            days=self.options.days,
-            batches=[min(60, max(40, self.options.days)), 8],
+            days=min(self.options.days, guessed_delay.DAYS),
         )
         self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
-        found = [json.loads(line) for line in child.lines()]
-        return [Guess(line["guess"], line["dropped"], line["wrong"]) for line in found]
+        return [Guess(**json.loads(line)) for line in child.lines()]
 
     def compare(self, every: pd.DataFrame, landed: pd.DataFrame, guesses: list[Guess]) -> Outcome:
         """Compare the stream with the batch computation."""

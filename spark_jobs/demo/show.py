@@ -120,8 +120,10 @@ def account(console: Console, outcome: Outcome) -> None:
     loss = f"{outcome.late} rows dropped, {wrong} waves wrong"
     write(f"In band    {loss}, {outcome.lag_hours:g} hours behind (median: the oldest flight in the air)")
     for guess in outcome.guesses:
-        loss = f"{guess.dropped:,} rows dropped, {guess.wrong_waves:,} waves wrong"
-        write(f"Guess      withWatermark('{guess.guess}'): {loss}, {guess.guess} behind")
+        dropped = f"{guess.dropped:,} of {guess.flights:,} rows dropped"
+        wrong_waves = f"{guess.wrong:,} of {guess.waves:,} waves wrong"
+        said = f"{dropped}, {wrong_waves}, {guess.guess} behind"
+        write(f"Guess      withWatermark('{guess.guess}') on {_first(guess.days)}: {said}")
     write(f"Picture    {outcome.picture}")
     write(f"Took       {outcome.seconds:g} s")
     console.print()
@@ -136,8 +138,14 @@ def conclusion(outcome: Outcome) -> str:
     sentence = f"With watermarks in the topics, two Spark jobs computed what a batch job computes, row by row{kills}"
     if not outcome.guesses:
         return f"{sentence}."
-    worst = max(outcome.guesses, key=lambda guess: guess.wrong_waves)
-    share = f"{worst.wrong_waves / outcome.waves:.0%}"
+    worst = max(outcome.guesses, key=lambda guess: guess.share_wrong)
+    if worst.wrong == 0:
+        return f"{sentence}."
+    loss = f"dropped {worst.share_dropped:.0%} of the flights and got {worst.share_wrong:.0%} of the waves wrong"
     return (
-        f"{sentence}; withWatermark('{worst.guess}') on the same topic got {share} of the waves wrong, without a word."
+        f"{sentence}; withWatermark('{worst.guess}') on {_first(worst.days)} of the same topic {loss}, without a word."
     )
+
+
+def _first(days: int) -> str:
+    return "the first day" if days == 1 else f"the first {days} days"

@@ -1,9 +1,12 @@
+import pandas as pd
+import pytest
 from floodmark.producers.board.fold import Fold
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.records import Status
+from floodmark.spark_jobs.demo.outcome import Guess, Outcome
 from floodmark.spark_jobs.demo.run import Moment
-from floodmark.spark_jobs.demo.show import _panel
+from floodmark.spark_jobs.demo.show import _panel, conclusion
 from rich.console import Console
 
 
@@ -22,3 +25,36 @@ def test_a_topic_that_has_ended_says_so_rather_than_that_nothing_is_known():
     assert "unknown" not in lines["flights"]
     assert "2013-01-01 00:26:40Z" in lines["daily-waves"]
     assert "1.0 h" in lines["daily-waves"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (0, "row by row."),
+        (3, "withWatermark('10 minutes') on the first 7 days of the same topic dropped 35% of the flights and got 60%"),
+    ],
+)
+def test_the_end_says_what_a_guess_loses_where_it_does(wrong, said):
+    guesses = [Guess("10 minutes", 7, 100, 35, 5, wrong), Guess("12 hours", 7, 100, 0, 5, 0)]
+    outcome = Outcome(
+        days=7,
+        flights=100,
+        cancelled=0,
+        lost=0,
+        waves=5,
+        windows=7,
+        differing_waves=0,
+        differing_windows=0,
+        late=0,
+        unreadable=0,
+        records={},
+        rows_read=None,
+        crashes=0,
+        lag_hours=5,
+        guesses=guesses,
+        seconds=1,
+        picture="",
+        results=pd.DataFrame(),
+    )
+    assert said in conclusion(outcome)
+    assert ("withWatermark" in conclusion(outcome)) == (wrong > 0)
