@@ -1,10 +1,11 @@
 """Run the demo from end to end: broker, sources, two Spark jobs, an observer, and the comparison at the end."""
 
+import fcntl
 import json
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -82,8 +83,14 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
         The outcome, and what the observer read.
 
     Raises:
+        UsageError: where another demo uses the directory.
         JobFailedError, DeadlineError, InfrastructureError: all that was started has been stopped.
     """
+    with _claimed(options.directory):
+        return _run(options, show)
+
+
+def _run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
     began = time.monotonic()
     java()
     show(Moment("fetching jars (once)", 0))
@@ -138,9 +145,21 @@ def _start_broker(stack: ExitStack, kafka: EmbeddedKafka, options: Options) -> N
     stack.enter_context(kafka)
 
 
+@contextmanager
+def _claimed(directory: Path) -> Iterator[None]:
+    """Hold the directory, or another demo would clear it under this one; the end of the process lets it go, too."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "claim").open("w", encoding="ascii") as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            reason = f"another demo uses the directory {directory}: wait for its end, or choose one with --directory"
+            raise UsageError(reason=reason) from None
+        yield
+
+
 def _clear(directory: Path) -> None:
     """Remove what an earlier run left."""
-    directory.mkdir(parents=True, exist_ok=True)
     _clear_state(directory)
     for pattern in ("*.jsonl", "*.log", _READY, _START):
         for file in directory.glob(pattern):

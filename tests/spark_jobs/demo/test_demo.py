@@ -1,5 +1,6 @@
 """The main job as a user runs it, with both Spark jobs killed in the middle."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -23,6 +24,12 @@ def test_the_demo_equals_its_batch_computation_although_both_jobs_are_killed(tmp
     assert outcome["crashes"] == 2
     assert (outcome["differing_waves"], outcome["differing_windows"], outcome["late"]) == (0, 0, 0)
     assert sum(row["flights"] for row in outcome["results"]) == outcome["flights"] == 8_614
+    for guess in outcome["guesses"]:
+        assert guess["days"] == 7
+        assert 0 <= guess["wrong"] <= guess["waves"]
+    short = outcome["guesses"][0]
+    assert short["dropped"] > short["flights"] / 10, "batches of some hours, as a job in service has shorter ones"
+    assert short["wrong"] > 0
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
@@ -32,6 +39,17 @@ def test_the_demo_refuses_what_it_cannot_do(tmp_path):
     assert done.returncode == 2
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_demo_leaves_alone_what_another_one_is_using(tmp_path):
+    kept = tmp_path / "kafka" / "data"
+    kept.mkdir(parents=True)
+    with (tmp_path / "claim").open("w") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        done = demo(tmp_path, "--days", "1")
+    assert done.returncode == 2
+    assert f"another demo uses the directory {tmp_path}" in done.stderr
+    assert kept.exists()
 
 
 def test_help_states_what_the_demo_compares_and_its_options():
