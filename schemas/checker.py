@@ -125,6 +125,7 @@ class Checker:
         self._partitions: dict[int, _Partition] = defaultdict(_Partition)
         self._record_counts = None if compacted else RecordCounts({("", number) for number in partial})
         self._sizes: dict[int, int] = {}
+        self._standings: dict[int, tuple[int | None, bool]] = {}
         self._version = 0
         self._named = 0
         self._timed = 0
@@ -155,13 +156,11 @@ class Checker:
             self._first_untimed = self._first_untimed or (partition, offset, message)
             found.append((Fault.UNREADABLE_ROW, message))
         self._timed += event_time is not None
-        watermark = self._promised(state)
+        watermark, ended = self._standing(partition)
         if event_time is not None and is_late(event_time, watermark):
             times = f"({iso(event_time)} < {iso(watermark)})"
             found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {watermark} {times}"))
-        members = self._members(state)
-        ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members.values())
-        if ended and len(members) >= self._sizes.get(self._version, 1):
+        if ended:
             found.append((Fault.AFTER_END, "a data record, and all sources have ended"))
         return [Finding(fault, partition, offset, None, message) for fault, message in found]
 
@@ -170,6 +169,7 @@ class Checker:
         partition, offset = mark.partition, mark.offset
         state = self._partitions[partition]
         state.last_offset = offset
+        self._standings.pop(partition, None)
         if isinstance(mark, Unreadable):
             source = state.sources.get(mark.source or "")
             if source is not None:
@@ -194,6 +194,8 @@ class Checker:
 
     def _membership(self, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
         version, size = record.membership.version, record.membership.size
+        if version > self._version or size > self._sizes.get(version, 0):
+            self._standings.clear()  # it holds for all partitions
         known = self._sizes.setdefault(version, size)
         if known != size:
             yield Fault.MEMBERSHIP_CONFLICT, f"membership {version} has size {size} here and {known} elsewhere"
@@ -241,14 +243,23 @@ class Checker:
     def _members(self, state: _Partition) -> dict[str, _Source]:
         return {n: s for n, s in state.sources.items() if s.last.membership.version == self._version}
 
-    def _promised(self, state: _Partition) -> int | None:
-        """Return what all sources of the partition have promised; ``None``: not all have, or none is active."""
-        members = self._members(state)
+    def _standing(self, partition: int) -> tuple[int | None, bool]:
+        """Return what all sources of the partition have promised, and whether all have ended.
+
+        ``None``: not all have promised, or none is active.  It is kept until the next mark: there may be many sources.
+        """
+        found = self._standings.get(partition)
+        if found is None:
+            found = self._standings[partition] = self._work_out(self._members(self._partitions[partition]))
+        return found
+
+    def _work_out(self, members: dict[str, _Source]) -> tuple[int | None, bool]:
         if len(members) < self._sizes.get(self._version, 1):
-            return None
+            return None, False
         active = [source.promised for source in members.values() if source.is_waited_for]
         known = [watermark for watermark in active if watermark is not None]
-        return min(known) if known and len(known) == len(active) else None
+        ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members.values())
+        return min(known) if known and len(known) == len(active) else None, ended
 
     def finish(self, partitions: int) -> list[Finding]:
         """Return what only the end of the log shows to be wrong.

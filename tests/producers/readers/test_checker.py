@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,49 @@ SOUND = [10, said("a", 10, 0, 1, size=2), 12, said("b", 11, 0, 1, size=2), 11, s
 
 def test_a_sound_log_has_no_fault():
     assert check(*SOUND) == []
+
+
+def rows_of(sources):
+    """Return what a row costs where so many sources have marked its partition, seconds of processor time."""
+    checker, rows = Checker(), 300
+    for number in range(sources):
+        assert not checker.mark(on_topic(number, said(f"s{number}", 30, size=sources)))
+
+    def spent():
+        began = time.process_time()
+        for number in range(rows):
+            checker.data(0, sources + number, 40)
+        return time.process_time() - began
+
+    return min(spent() for _ in range(5)) / rows
+
+
+def test_a_row_costs_the_same_however_many_sources_there_are():
+    assert rows_of(1_000) < 10 * rows_of(1)
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_row_is_judged_by_what_holds_when_it_comes(unread):
+    checker = Checker()
+
+    def faults(partition, offset, time=10):
+        return [found.fault for found in checker.data(partition, offset, time)]
+
+    for number in range(2):
+        assert checker.mark(classify("t", number, 0, 0, *mark_record(said("a", 30, partitions=2)))) == []
+        assert faults(number, 1) == [Fault.LATE_ROW]
+    checker.mark(classify("t", 1, 2, 0, *mark_record(said("b", 5, size=2, version=2, partitions=2))))
+    assert (faults(0, 2), faults(1, 3)) == ([], [])  # wherever it was said: a second source is waited for, and for a
+    for number in range(2):
+        for sequence, source in enumerate("ba", start=1):
+            ended = said(source, 20, sequence, size=2, version=2, partitions=2, status=Status.ENDED)
+            checker.mark(classify("t", number, 3 + sequence, 0, *mark_record(ended)))
+        assert faults(number, 9) == [Fault.AFTER_END]
+    if unread:
+        garbage = {**mark_record(said("a", 20))._asdict(), "value": b"?"}
+        assert checker.mark(classify("t", 0, 10, 0, **garbage))
+        assert (faults(0, 11, time=25), faults(0, 12, time=40)) == ([Fault.LATE_ROW], [])
+        assert faults(1, 12) == [Fault.AFTER_END]
 
 
 def test_replays_of_marks_are_no_fault():
