@@ -18,6 +18,7 @@ from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentit
 from floodmark.spark_jobs.beginning.starting import Starting
 from floodmark.spark_jobs.formats.values import Format
 from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
+from floodmark.spark_jobs.internals.jvm import require_callbacks
 from floodmark.spark_jobs.internals.local_files import FILE_MANAGER, is_for_disks
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
@@ -87,6 +88,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
     _require_safe_files(spark, snapshots)
+    require_callbacks(spark)
     security = _security(options, specs[0])
     servers = options.bootstrap_servers or specs[0].connection.config()["bootstrap.servers"]
     config = {"bootstrap.servers": servers, **resolved(security)}

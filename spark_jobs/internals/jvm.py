@@ -1,11 +1,12 @@
 """Reaching Spark's own objects in the JVM: only classic sessions (not Connect) have them, and they may change."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import pyspark
-from floodmark.schemas.errors import UnsupportedSparkError
+from floodmark.schemas.errors import UnsupportedSparkError, UsageError
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
@@ -13,6 +14,8 @@ RELEASE: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
 """The Spark that is installed, for example ``(4, 1)``: names of its own move from one to the next."""
 
 _SHOWN: Final = 200
+_SELECTED: Final = 1_024
+"""Of the files of a process, ``select`` takes those with a lower number."""
 
 
 @contextmanager
@@ -41,6 +44,29 @@ def machine(spark: SparkSession) -> tuple[int, int]:
     with reaching("java.lang.Runtime"):
         runtime: Any = spark._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]  # noqa: SLF001
         return spark.sparkContext.defaultParallelism, int(runtime.maxMemory())
+
+
+def require_callbacks(spark: SparkSession) -> None:
+    """Make sure that Spark will be able to call this process, which it does for each batch.
+
+    py4j listens to its calls with ``select``.  That fails where many files are open, and the job would then stand still
+    without a word.  A process that listens already, since an earlier job, may open as many as it likes.
+
+    Raises:
+        UsageError: it has too many open files.
+    """
+    with reaching("the gateway to the JVM"):
+        if vars(spark.sparkContext._gateway).get("_callback_server") is not None:  # noqa: SLF001
+            return
+    number = os.open(os.devnull, os.O_RDONLY)  # the lowest that is free, as the socket's will be
+    os.close(number)
+    if number >= _SELECTED:
+        reason = (
+            f"this process has {number:,} open files; with {_SELECTED:,} or more PySpark cannot listen for Spark's "
+            "calls: start the first job before they are opened, or in a process of its own; many producers in one "
+            "process need fewer as a SourcePool"
+        )
+        raise UsageError(reason=reason)
 
 
 def each(collection: Any) -> Iterator[Any]:  # noqa: ANN401  # any of Scala's

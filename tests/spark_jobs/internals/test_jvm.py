@@ -1,0 +1,66 @@
+"""What a job needs of the process that it runs in."""
+
+import os
+import resource
+
+import pytest
+from floodmark.producers import WatermarkedProducer, ascending
+from floodmark.schemas.errors import UsageError
+from pyspark.java_gateway import ensure_callback_server_started
+from support.counting import counted, read_events, windowed
+from support.harness import events
+
+SELECTED = 1_024
+
+
+@pytest.fixture
+def many_files():
+    """Open more files than ``select`` takes, as the clients of some hundred producers do."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] < 2 * SELECTED:
+        pytest.skip(f"a process here may have {before[1]} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(SELECTED)]
+    yield
+    for file in files:
+        os.close(file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def job(kafka, spark, topic, tmp_path):
+    """Start a job whose input has ended."""
+
+    def start():
+        source, target = topic(), topic()
+        with WatermarkedProducer(kafka.config, topic=source, source="a", strategy=ascending()) as producer:
+            producer.produce(events.encode({"user": "u", "at": 1_000}), event_time=1_000)
+            producer.end()
+        rows = windowed(read_events(spark, kafka.bootstrap_servers, source))
+        return counted(rows, target, str(tmp_path / "checkpoint"))
+
+    return start
+
+
+@pytest.fixture
+def gateway(spark):
+    """Give the way to Spark's JVM; this process listens to its calls, as it does since its first job."""
+    found = spark.sparkContext._gateway  # noqa: SLF001  # Spark shows it nowhere else
+    ensure_callback_server_started(found)
+    return vars(found)
+
+
+@pytest.mark.spark
+@pytest.mark.every_spark
+def test_a_job_that_spark_could_not_call_is_refused_before_it_stands_still(gateway, many_files, job, monkeypatch):
+    monkeypatch.setitem(gateway, "_callback_server", None)  # as before the first job of a process
+    with pytest.raises(UsageError, match=r"1,\d\d\d open files.*before they are opened, or in a process of its own"):
+        job()
+    assert gateway["_callback_server"] is None
+
+
+@pytest.mark.spark
+def test_once_this_process_listens_to_spark_it_may_open_any_files(gateway, many_files, job):
+    running = job()
+    assert running.awaitTermination(60)
+    assert running.counts["records"] - running.counts["marks"] == 1
