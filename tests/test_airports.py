@@ -16,16 +16,18 @@ from typer.testing import CliRunner
 HOUR = 3_600_000
 
 
+APP = typer.Typer()
+APP.command()(command.main)
+
+
 @pytest.fixture
 def run(kafka, spark, monkeypatch):
     """Run the command on the broker and the Spark that all tests share."""
     monkeypatch.setattr(command, "EmbeddedKafka", lambda _place: nullcontext(kafka))
     monkeypatch.setattr(command, "local_session", lambda *_name, **_settings: spark)
-    app = typer.Typer()
-    app.command()(command.main)
 
     def invoke(*options):
-        done = CliRunner().invoke(app, [*options, "--json"])
+        done = CliRunner().invoke(APP, [*options, "--json"])
         assert done.stdout, done.stderr or repr(done.exception)
         return done.exit_code, json.loads(done.stdout)
 
@@ -52,6 +54,12 @@ def test_more_rows_than_a_year_has_go_on_with_the_next():
     years = frame["departed"] // (364 * 24 * HOUR)
     assert len(frame) == 7_000_000
     assert years.nunique() == 2
+
+
+def test_more_airports_than_there_are_is_a_usage_error():
+    done = CliRunner().invoke(APP, ["--rows", "10", "--airports", "5000"])
+    assert done.exit_code == 2
+    assert "5000 airports, expected at most 1462" in " ".join(done.stderr.split())
 
 
 def test_a_row_that_is_missing_doubled_or_other_is_named():

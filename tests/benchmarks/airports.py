@@ -72,7 +72,10 @@ def main(
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with bar(console, "making the data", rows) as advance:
-        flights = deal(rows, airports, seed)
+        try:
+            flights = deal(rows, airports, seed)
+        except ValueError as error:
+            raise typer.BadParameter(f"--airports: {error}") from error
         advance(len(flights.json))
     few = max(1, rows // 10) if before is None else min(before, rows)
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder, "kafka")) as kafka:
