@@ -77,6 +77,7 @@ class SharedWatch(PartitionWatch):
         super().__init__(client, topic, bootstrap_servers)
         self._clock = clock
         self._next = clock.steady() + _SHARED_INTERVAL
+        self._seen = self.partitions
 
     @override
     def ask_beside(self, on_growth: Callable[[], None]) -> None:
@@ -84,3 +85,9 @@ class SharedWatch(PartitionWatch):
         if now >= self._next:
             self._next = now + _SHARED_INTERVAL
             super().ask_beside(on_growth)
+
+    def has_grown(self) -> bool:
+        """Ask, where it is time to, and tell whether there are more partitions than when this was called last."""
+        self.ask_beside(lambda: None)
+        before, self._seen = self._seen, self.partitions
+        return self._seen > before

@@ -17,8 +17,9 @@ from floodmark.producers.pooled_source import PooledSource, Shared
 from floodmark.producers.predecessors import last_marks, last_membership_version
 from floodmark.producers.settings import check_settings
 from floodmark.producers.source import Link
+from floodmark.producers.strategies.agenda import Agenda
 from floodmark.producers.strategies.generator import Strategy
-from floodmark.producers.strategies.pool_membership import PoolMembership
+from floodmark.producers.strategies.pool_membership import PoolMembership, check_joining
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import duration_of
@@ -62,8 +63,9 @@ class SourcePool(Guarded):
         milliseconds = duration_of(interval, f"the pool of {topic!r}: the interval of marks", 1)
         self.topic = topic
         self._sources: dict[str, PooledSource] = {}
+        self._agenda: Agenda[PooledSource] = Agenda()
         client = Producer({**config, "enable.idempotence": True}, logger=_log)
-        watch = SharedWatch(client, topic, config.get("bootstrap.servers"), clock)
+        self._watch = SharedWatch(client, topic, config.get("bootstrap.servers"), clock)
         super().__init__(threading.RLock())
         marks = last_marks(config, topic, clock.wall())
         version = last_membership_version(config, topic) if membership is None else 0
@@ -75,7 +77,7 @@ class SourcePool(Guarded):
                 topic,
                 interval,
                 clock,
-                Link(client, watch, self._lock),
+                Link(client, self._watch, self._lock),
                 self._background,
                 marks,
                 floor=max((mark.epoch + 1 for mark in marks.values()), default=0),
@@ -125,7 +127,10 @@ class SourcePool(Guarded):
             UsageError: a source is there already, or none is given, or a given membership has no room; nothing changed.
         """
         with self._lock:
-            self._check(sources)
+            self._background.raise_failure()
+            if self._background.stopped:
+                raise UsageError(reason=f"{self!r} is closed: make a new one")
+            check_joining(repr(self), sources, self._sources.keys())
             here = sum(not source.ended for source in self._sources.values())
             membership = self._membership.grown(here, len(sources))
             new = [
@@ -133,21 +138,11 @@ class SourcePool(Guarded):
                 for name in sources
             ]
             self._adopt(membership)
-            self._sources.update((source.source, source) for source in new)
+            for source in new:
+                self._sources[source.source] = source
+                self._agenda.add(source)
             self._shared.floor = max(source.epoch for source in new) + 1
             return new
-
-    def _check(self, sources: tuple[str, ...]) -> None:
-        self._background.raise_failure()
-        if self._background.stopped:
-            raise UsageError(reason=f"{self!r} is closed: make a new one")
-        if not sources or len(set(sources)) < len(sources):
-            raise UsageError(
-                reason=f"{self!r}: sources {list(sources)} are to join, expected one or more different ids"
-            )
-        there = sorted(set(sources) & set(self._sources))
-        if there:
-            raise UsageError(reason=f"{self!r}: {there} have joined already; end() them before they join again")
 
     def _adopt(self, membership: Membership) -> None:
         self._membership.current = membership
@@ -164,17 +159,21 @@ class SourcePool(Guarded):
             self._membership.change(membership)
             self._adopt(membership)
 
-    def _leave(self, source: str) -> None:
-        self._sources.pop(source, None)
+    def _leave(self, source: PooledSource) -> None:
+        self._sources.pop(source.source, None)
+        self._agenda.remove(source)
 
     def _attend(self) -> None:
-        """Serve reports and marks in the thread, with the lock for one source at a time: others can go on."""
+        """Serve reports, and the marks that are due, with the lock for one source at a time: others can go on."""
         with self._lock:
             if self._background.stopped:
                 return
             self._shared.link.client.poll(0)
-            sources = list(self._sources.values())
-        self._each(sources, PooledSource.attend)
+            if self._watch.has_grown():
+                self._each(self._sources.values(), PooledSource.mark_soon)
+                self._agenda.hurry()
+            due = self._agenda.due(self._shared.clock.steady())
+        self._each(due, PooledSource.attend)
 
     def _each(self, sources: Iterable[PooledSource], do: Callable[[PooledSource], None]) -> None:
         """Do something with each source; an error of one must not silence the others."""
@@ -200,7 +199,7 @@ class SourcePool(Guarded):
             sources = list(self._sources.values())
             errors = self._settle(sources, timeout)
             with suppress(BrokerUnavailableError, UnknownTopicError):
-                self._shared.link.watch.ask(timeout)
+                self._watch.ask(timeout)
             self._each(sources, PooledSource.emit)
             errors += self._settle(sources, timeout, marks=True)
             if errors:
@@ -225,7 +224,7 @@ class SourcePool(Guarded):
             failed = {error.source for error in errors}
             ending = [source for source in sources if source.source not in failed]
             try:
-                self._shared.link.watch.ask(timeout)
+                self._watch.ask(timeout)
             except (BrokerUnavailableError, UnknownTopicError):
                 if errors:
                     raise errors[0] from None
@@ -234,7 +233,7 @@ class SourcePool(Guarded):
             errors += self._settle(ending, timeout, marks=True)
             for source in ending:
                 if source.settled:
-                    self._leave(source.source)
+                    self._leave(source)
             if errors:
                 raise errors[0]
             self._background.stop()

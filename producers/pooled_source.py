@@ -30,7 +30,7 @@ class Shared:
     """The last marks before the pool, by source."""
     floor: int
     """The lowest epoch that the next source may have."""
-    leave: Callable[[str], None]
+    leave: Callable[["PooledSource"], None]
     """Is told of a source that has ended."""
 
 
@@ -83,7 +83,7 @@ class PooledSource(WatermarkedProducer):
     def end(self, timeout: float = 60) -> None:
         with self._lock:
             super().end(timeout)
-            self._shared.leave(self.source)
+            self._shared.leave(self)
 
     @property
     def source(self) -> str:
@@ -115,6 +115,15 @@ class PooledSource(WatermarkedProducer):
             self._emitter.grow(self._watch.partitions)
             self._emitter.end()
         self.emit()
+
+    @property
+    def due_at(self) -> int:
+        """When its marks are due, by the steady clock, milliseconds; not later than that."""
+        return self._schedule.due_at
+
+    def mark_soon(self) -> None:
+        """Let its marks be due at once."""
+        self._schedule.mark_soon()
 
     def attend(self) -> None:
         """Send the marks that are due."""

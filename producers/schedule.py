@@ -40,13 +40,19 @@ class Schedule:
         """
         if now >= self._next_watch:
             self._next_watch = now + _WATCH_INTERVAL
-            self._watch.ask_beside(self._mark_soon)
+            self._watch.ask_beside(self.mark_soon)
         if now >= self._next_mark or self._emitter.due:
             self._next_mark = now + _RETRY_INTERVAL
             if not self._outbox.crowded:
                 self._send(wait=False)
 
-    def _mark_soon(self) -> None:
+    @property
+    def due_at(self) -> int:
+        """When `serve` has marks to send, by the steady clock, milliseconds; 0: it must be asked all the time."""
+        return 0 if self._emitter.punctual else self._next_mark
+
+    def mark_soon(self) -> None:
+        """Let the next marks be due at once."""
         self._next_mark = 0
 
     def emit(self, *, wait: bool = True) -> None:

@@ -52,7 +52,8 @@ class Emitter:
         self.failed = 0
         """How many records have failed and were not sent again."""
         self._registered_before = False
-        self._punctual = generator.punctual
+        self.punctual = generator.punctual
+        """Whether marks may be due at any time, see `due`."""
         self._paused = False
         self._resuming = False
         self._rounds = 0
@@ -85,7 +86,7 @@ class Emitter:
             all_in_flight.close(self._rounds)
         in_flight = all_in_flight.open
         in_flight.send(event_time, now)
-        if self._punctual and self._is_ahead(generator.watermark()):  # later records must not make it wait for theirs
+        if self.punctual and self._is_ahead(generator.watermark()):  # later records must not make it wait for theirs
             all_in_flight.close(self._rounds)
         return in_flight
 
@@ -171,7 +172,7 @@ class Emitter:
     @property
     def due(self) -> bool:
         """Whether the generator wants its watermark sent at once, and no record in flight holds it back."""
-        if not self._punctual or self.status is Status.ENDED:
+        if not self.punctual or self.status is Status.ENDED:
             return False
         watermark, hold = self.generator.watermark(), self.watermark_hold
         return self._is_ahead(watermark) and (hold is None or watermark is None or watermark <= hold)

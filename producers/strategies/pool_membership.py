@@ -1,5 +1,8 @@
 """How many sources write to the topic of a pool, and who counts them.  Pure."""
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, check_membership
 
@@ -57,3 +60,26 @@ fewer; call change_membership() with a higher version before
             reason = f"membership {membership} after {self.current}, expected a higher version"
             raise UsageError(reason=f"{self._pool}: {reason}")
         self.current = membership
+
+
+def check_joining(pool: str, sources: Sequence[str], there: AbstractSet[str]) -> None:
+    """Refuse sources that cannot join.
+
+    Args:
+        pool: whose they are to be, for errors.
+        sources: their ids.
+        there: those of the sources that have joined.
+
+    Raises:
+        UsageError: a source is there already, or twice, or none is given.
+
+    >>> check_joining("pool", ["JFK", "EWR"], {"EWR"})
+    Traceback (most recent call last):
+      ...
+    floodmark.schemas.errors.UsageError: pool: ['EWR'] have joined already; end() them before they join again
+    """
+    if not sources or len(set(sources)) < len(sources):
+        raise UsageError(reason=f"{pool}: sources {list(sources)} are to join, expected one or more different ids")
+    joined = sorted(set(sources) & there)
+    if joined:
+        raise UsageError(reason=f"{pool}: {joined} have joined already; end() them before they join again")

@@ -5,14 +5,16 @@ import random
 import re
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 from floodmark.producers import (
     EmbeddedKafka,
     Generator,
+    Mark,
     Observer,
     SourcePool,
     Strategy,
@@ -20,8 +22,10 @@ from floodmark.producers import (
     bounded_out_of_orderness,
     create_topics,
     explicit,
+    punctuated,
 )
 from floodmark.producers.readers.check import checker_of, findings
+from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership
 from floodmark.schemas.errors import DeliveryError, EndedError, InvalidRecordError, UsageError
 from support.harness import drain, until
@@ -167,6 +171,33 @@ def test_two_pools_share_a_topic_under_a_membership_that_counts_both(kafka, topi
     one.end()
     two.end()
     assert faults(kafka, target) == []
+
+
+def test_quiet_sources_all_mark_new_partitions_as_soon_as_they_are_seen(kafka, topic):
+    target, clock = topic(1), ManualClock(wall=datetime.now(UTC))
+    with SourcePool(kafka.config, topic=target, interval=DAY, clock=clock) as pool:
+        pool.join("a", "b", "c", strategy=explicit())
+        pool.flush()
+        admin = AdminClient(kafka.config)
+        admin.create_partitions([NewPartitions(target, 3)])[target].result(30)
+        clock.advance(timedelta(seconds=10))
+        with Observer(kafka.config, [target]) as observer:
+            marked = set()
+
+            def everywhere():
+                marked.update((one.source, one.partition) for one in observer.poll() if isinstance(one, Mark))
+                clock.advance(timedelta(seconds=1))  # the first answer may still be the old one
+                return marked == {(source, partition) for source in "abc" for partition in range(3)}
+
+            until(everywhere, "marks of all in the new partitions")
+
+
+def test_a_punctuation_is_sent_at_once_though_no_marks_are_due(kafka, topic):
+    target, clock = topic(1), ManualClock(wall=datetime.now(UTC))
+    with SourcePool(kafka.config, topic=target, interval=DAY, clock=clock) as pool:
+        [ours] = pool.join("a", strategy=punctuated(lambda value: 12 if value == b"all before 12" else None))
+        ours.produce(b"all before 12", event_time=12)
+        until_promised(kafka, target, 12)
 
 
 class Broken(Generator):
