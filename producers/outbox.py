@@ -11,7 +11,7 @@ from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.delivery import send
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import InFlight
-from floodmark.schemas.classify import mark_record
+from floodmark.schemas.classify import round_records
 from floodmark.schemas.errors import DeliveryError
 
 _log = logging.getLogger(__name__)
@@ -147,16 +147,17 @@ class Outbox:
         for record, _ in failed.values() if emitter.ended else ():
             self._send_mark(record, wait=True)
         marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
-        for position, (partition, mark) in enumerate(marks):
-            try:
-                key, value, headers = mark_record(mark)
-                self._send_mark(Record(value, key, partition, list(headers)), wait=wait)
-            except BaseException as error:
-                for left, _ in marks[position:]:
-                    emitter.unmark(left)
-                if wait or not isinstance(error, (BufferError, KafkaException)):
-                    raise
-                return False
+        left = [number.partition for number in reversed(marks.numbers)]
+        try:
+            for key, value, headers in round_records(marks):
+                self._send_mark(Record(value, key, left[-1], list(headers)), wait=wait)
+                left.pop()
+        except BaseException as error:
+            for partition in left:
+                emitter.unmark(partition)
+            if wait or not isinstance(error, (BufferError, KafkaException)):
+                raise
+            return False
         return True
 
     def _send_mark(self, record: Record, *, wait: bool) -> None:

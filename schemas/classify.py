@@ -1,7 +1,7 @@
 """The one edge between Kafka's records and Floodmark's: what a record is, and how a mark is written.  Pure.
 
-`classify` is the only reader of mark keys and `mark_record` the only writer of them; all that reads or writes a
-topic goes through these two, so the wire contract stands in one place.
+`classify` is the only reader of mark keys, `mark_record` and `round_records` are the only writers of them; all that
+reads or writes a topic goes through these, so the wire contract stands in one place.
 """
 
 from collections import Counter, defaultdict
@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from floodmark.schemas.codec import decode_watermark, encode_watermark
+from floodmark.schemas.codec import decode_watermark, encode_round, encode_watermark
 from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, is_mark_key, mark_key, source_of
+from floodmark.schemas.rounds import Round
 from floodmark.schemas.tracker import Tracker, Verdict
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -154,6 +155,16 @@ def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
     True
     """
     return MarkRecord(mark_key(record.source), encode_watermark(record), [(HEADER, FORMAT_VERSION), *headers])
+
+
+def round_records(marks: Round) -> list[MarkRecord]:
+    """Return the marks of a round as Kafka records, in its order; what they have in common is encoded once.
+
+    Raises:
+        InvalidRecordError: where one cannot be written.
+    """
+    key = mark_key(marks.shared.source)
+    return [MarkRecord(key, value, [(HEADER, FORMAT_VERSION)]) for value in encode_round(marks)]
 
 
 class Sorter:

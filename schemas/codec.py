@@ -22,6 +22,7 @@ from floodmark.schemas.errors import (
     UnreadableValueError,
 )
 from floodmark.schemas.records import KEY_PREFIX, Holder, Membership, Status, WatermarkRecord
+from floodmark.schemas.rounds import Round
 
 MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
@@ -138,6 +139,20 @@ def watermark_schema() -> dict[str, Any]:
 _WATERMARK: Final = AvroCodec(without_logical_types(watermark_schema()))
 
 
+def _between(first: str, last: str) -> Any:  # noqa: ANN401  # as fastavro has it
+    """Return a schema of the fields from one to another: Avro writes a record as its fields, one after the other."""
+    raw = json.loads(_WATERMARK.schema_json)
+    begin, end = _WATERMARK.fields.index(first), _WATERMARK.fields.index(last)
+    return fastavro.parse_schema({**raw, "fields": raw["fields"][begin : end + 1]})
+
+
+_BEFORE_SEQUENCE: Final = _between("source", "epoch")
+_SEQUENCE: Final = _between("sequence", "sequence")["fields"][0]["type"]
+_BETWEEN: Final = _between("watermark", "partitions")
+_RECORDS: Final = _between("records", "records")["fields"][0]["type"]
+_BEHIND_RECORDS: Final = _between("emitted_at", "holder")
+
+
 def encode_watermark(record: WatermarkRecord) -> bytes:
     """Return the Kafka value of a watermark record.
 
@@ -148,16 +163,45 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
     >>> decode_watermark(b"__floodmark__/JFK", encode_watermark(record)) == record
     True
     """
+    return _checked_size(record, _WATERMARK.encode(_fields(record)))
+
+
+def encode_round(marks: Round) -> list[bytes]:
+    """Return the Kafka values of the marks of a round, in its order; what they have in common is encoded once.
+
+    Raises:
+        InvalidRecordError: where one would be larger than `MAX_MARK_BYTES`, or cannot be.
+    """
+    shared, fields = marks.shared, _fields(marks.shared)
+    begin = _WATERMARK.prefix + _written(_BEFORE_SEQUENCE, fields)
+    middle, end = _written(_BETWEEN, fields), _written(_BEHIND_RECORDS, fields)
+    values = []
+    for position, (_, sequence, records) in enumerate(marks.numbers):
+        if sequence < 0 or (records is not None and records < 0):
+            marks[position]  # raises: it is no record
+        value = b"".join((begin, _written(_SEQUENCE, sequence), middle, _written(_RECORDS, records), end))
+        values.append(_checked_size(shared, value))
+    return values
+
+
+def _fields(record: WatermarkRecord) -> dict[str, Any]:
     holder, percentiles = record.holder, record.percentiles
-    data = _WATERMARK.encode(
-        {
-            **{field: getattr(record, field) for field in _WATERMARK.fields},
-            "status": record.status.value,
-            "membership": {"version": record.membership.version, "size": record.membership.size},  # asdict is dear
-            "percentiles": None if percentiles is None else {str(part): time for part, time in percentiles.items()},
-            "holder": None if holder is None else asdict(holder),
-        }
-    )
+    return {
+        **{field: getattr(record, field) for field in _WATERMARK.fields},
+        "status": record.status.value,
+        "membership": {"version": record.membership.version, "size": record.membership.size},  # asdict is dear
+        "percentiles": None if percentiles is None else {str(part): time for part, time in percentiles.items()},
+        "holder": None if holder is None else asdict(holder),
+    }
+
+
+def _written(schema: Any, value: Any) -> bytes:  # noqa: ANN401  # as fastavro has it
+    body = BytesIO()
+    fastavro.schemaless_writer(body, schema, value)
+    return body.getvalue()
+
+
+def _checked_size(record: WatermarkRecord, data: bytes) -> bytes:
     if len(data) > MAX_MARK_BYTES:
         raise InvalidRecordError(
             source=record.source, field="its size", value=len(data), expected=f"at most {MAX_MARK_BYTES} bytes"

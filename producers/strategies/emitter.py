@@ -5,14 +5,14 @@ is in flight, or that failed, may yet be sent (again), so every mark of the sour
 each of them.
 """
 
-from dataclasses import replace
 from typing import NoReturn
 
 from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight, InFlights
 from floodmark.producers.strategies.numbering import Identity, Numbering
 from floodmark.schemas.errors import EndedError, IdleError
-from floodmark.schemas.records import Holder, Membership, Status, WatermarkRecord
+from floodmark.schemas.records import Holder, Membership, Status
+from floodmark.schemas.rounds import Round
 from floodmark.schemas.timestamps import EARLIEST, is_late, promisable
 
 
@@ -182,7 +182,7 @@ class Emitter:
 
     def marks(
         self, now: int, holder: Holder | None = None, *, steady: int | None = None, counted: bool = True
-    ) -> list[tuple[int, WatermarkRecord]]:
+    ) -> Round:
         """Return one mark for every partition, to be sent at once and in this order.
 
         None for a source that has ended, once every partition has the mark that says so.
@@ -202,8 +202,9 @@ class Emitter:
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
         self.in_flight.close(self._rounds)
-        mark = replace(
-            self.identity.mark(partitions=self.partitions, now=now),
+        mark = self.identity.mark(
+            partitions=self.partitions,
+            now=now,
             watermark=watermark,
             status=self.status,
             processing_time_watermark=None if oldest is None else now - (steady - oldest),

@@ -1,11 +1,13 @@
 """What marks of one source have in common, and what numbers them in each partition.  Pure."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import Membership, Status, WatermarkRecord
+from floodmark.schemas.records import Holder, Membership, Status, WatermarkRecord
+from floodmark.schemas.rounds import Number, Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +27,31 @@ class Identity:
         """Refuse at once what the first mark would be refused for."""
         self.mark(partitions=1, now=0)
 
-    def mark(self, *, partitions: int, now: int) -> WatermarkRecord:
-        """Return a mark without a promise."""
+    def mark(
+        self,
+        *,
+        partitions: int,
+        now: int,
+        watermark: int | None = None,
+        status: Status = Status.ACTIVE,
+        processing_time_watermark: int | None = None,
+        percentiles: Mapping[int, int] | None = None,
+        holder: Holder | None = None,
+    ) -> WatermarkRecord:
+        """Return a mark, not numbered yet; by default it promises nothing."""
         return WatermarkRecord(
             source=self.source,
             epoch=self.epoch,
             sequence=0,
-            watermark=None,
+            watermark=watermark,
             partitions=partitions,
             emitted_at=now,
+            status=status,
             membership=self.membership,
+            processing_time_watermark=processing_time_watermark,
             lease=self.lease,
+            percentiles=percentiles,
+            holder=holder,
         )
 
     def with_membership(self, membership: Membership) -> Self:
@@ -79,22 +95,22 @@ class Numbering:
         """How many records there are in all partitions."""
         return self._records.total()
 
-    def number(self, mark: WatermarkRecord, *, counted: bool = True) -> list[tuple[int, WatermarkRecord]]:
+    def number(self, mark: WatermarkRecord, *, counted: bool = True) -> Round:
         """Return the mark for every partition, with its sequence there; none where one with the end stands already.
 
         Args:
             mark: what stands in all of them.
             counted: whether every record was counted; else the marks do not state how many.
         """
-        marks = []
+        numbers = []
         for partition in range(mark.partitions):
             if partition not in self._ended:
                 records = self._records[partition] if counted else None
-                marks.append((partition, replace(mark, sequence=self._sequences[partition], records=records)))
+                numbers.append(Number(partition, self._sequences[partition], records))
                 self._sequences[partition] += 1
         if mark.status is Status.ENDED:
             self._ended.update(range(mark.partitions))
-        return marks
+        return Round(mark, numbers)
 
     def unmark(self, partition: int) -> bool:
         """Take back the last mark of a partition; returns whether there is one left."""

@@ -14,7 +14,7 @@ from floodmark.schemas import (
     mark_key,
     watermark_schema,
 )
-from floodmark.schemas.codec import MAX_MARK_BYTES, without_logical_types
+from floodmark.schemas.codec import MAX_MARK_BYTES, encode_round, without_logical_types
 from floodmark.schemas.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -23,6 +23,7 @@ from floodmark.schemas.errors import (
     UnreadableMarkError,
 )
 from floodmark.schemas.records import MAX_PERCENTS, TIME_HEADER, header_time
+from floodmark.schemas.rounds import Number, Round
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +55,21 @@ records = st.builds(
 @given(records)
 def test_every_record_comes_back_as_it_was(record):
     assert decode_watermark(mark_key(record.source), encode_watermark(record)) == record
+
+
+@given(records, st.lists(st.builds(Number, st.integers(0, 99), counts, st.none() | counts), max_size=5))
+def test_a_round_is_written_as_each_of_its_marks_is(shared, numbers):
+    marks = Round(shared, numbers)
+    assert encode_round(marks) == [encode_watermark(record) for _, record in marks]
+    assert [partition for partition, _ in marks] == [number.partition for number in numbers]
+    assert list(marks[1:]) == list(marks)[1:]
+
+
+@pytest.mark.parametrize("number", [Number(0, -1, 5), Number(0, 1, -5)])
+def test_a_round_writes_no_number_that_no_reader_could_use(number):
+    shared = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=12, partitions=2, emitted_at=0)
+    with pytest.raises(InvalidRecordError, match="expected 0 to"):
+        encode_round(Round(shared, [Number(1, 0, 0), number]))
 
 
 @given(st.binary(max_size=1200))

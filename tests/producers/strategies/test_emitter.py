@@ -216,7 +216,7 @@ def test_nothing_is_said_after_the_end():
     ours.unmark(1)
     assert [(partition, one.sequence) for partition, one in ours.marks(now=0)] == [(1, 1)], "it was never handed over"
     assert not ours.grow(3)
-    assert ours.marks(now=0) == []
+    assert list(ours.marks(now=0)) == []
 
 
 class EmitterMachine(RuleBasedStateMachine):
