@@ -142,6 +142,22 @@ def test_what_is_public_is_sorted_there_and_explained(package):
         assert getattr(package, name).__doc__ or name.isupper(), f"{package.__name__}.{name} has no docstring"
 
 
+@pytest.mark.parametrize("package", [floodmark.producers, floodmark.spark_jobs])
+def test_public_names_are_imported_when_they_are_asked_for(package):
+    """The table that says from where agrees with the imports that type checkers read, and no module hides a name."""
+    shown = {
+        alias.name: node.module
+        for node in ast.walk(ast.parse(Path(package.__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("floodmark.")
+        for alias in node.names
+    }
+    assert vars(package)["_PLACES"] == shown
+    assert package.__all__ == sorted(shown)
+    assert set(shown) <= set(dir(package))
+    assert {info.name for info in pkgutil.iter_modules(package.__path__)} & set(shown) == set()
+    assert not hasattr(package, "no_such_name")
+
+
 def modules():
     packages = (floodmark.schemas, floodmark.producers, floodmark.spark_jobs)
     return [info.name for p in packages for info in pkgutil.walk_packages(p.__path__, f"{p.__name__}.")]

@@ -10,8 +10,8 @@ from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.demo.schemas import load_schema
 from floodmark.spark_jobs.demo.stage import PRINTED, run_to_end, session
 from floodmark.spark_jobs.formats.values import avro
-from floodmark.spark_jobs.read import read
-from floodmark.spark_jobs.write import write
+from floodmark.spark_jobs.reader import read
+from floodmark.spark_jobs.writer import write
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 

@@ -5,6 +5,7 @@ import sys
 
 
 def test_the_package_loads_no_pandas():
-    script = "import sys, floodmark.spark_jobs; print([name for name in ('pandas', 'pyarrow') if name in sys.modules])"
+    loaded = "[name for name in ('pandas', 'pyarrow') if name in sys.modules]"
+    script = f"import sys; from floodmark.spark_jobs import *; print({loaded})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

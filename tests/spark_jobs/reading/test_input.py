@@ -8,7 +8,7 @@ import pytest
 from floodmark.producers import Observer
 from floodmark.schemas.errors import UnreadableTopicError, UsageError
 from floodmark.spark_jobs import formats, write
-from floodmark.spark_jobs.read import _load
+from floodmark.spark_jobs.reader import _load
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
