@@ -1,39 +1,9 @@
 """The commands ``board`` and ``why``."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from json import dumps
 from typing import Annotated
 
 import typer
-from floodmark.producers.board.view import Board
-from floodmark.producers.board.why import trace
-from floodmark.producers.cli.board_page import BoardPage
-from floodmark.producers.cli.board_text import board_lines, board_table, why_text
-from floodmark.producers.cli.options import COULD_NOT, BootstrapServers, ConfigFile, ended_by_signals, kafka_settings
-from floodmark.producers.readers.chain import ChainReader
-from floodmark.schemas.errors import UsageError
-from rich.console import Console, RenderableType
-from rich.live import Live
-from rich.markup import escape
-
-
-@contextmanager
-def _reader(settings: dict[str, str], topics: list[str], *, since: bool = False) -> Iterator[ChainReader]:
-    """Read the chain; Ctrl-C and SIGTERM end the command, and no log disturbs the screen."""
-    console = Console(stderr=True)
-    logging.disable()
-    try:
-        with ended_by_signals(COULD_NOT):
-            with console.status("reading") as status:
-                reader = ChainReader(
-                    settings, topics, since=since, progress=lambda topic: status.update(f"reading {escape(topic)}")
-                )
-            with reader:
-                yield reader
-    finally:
-        logging.disable(logging.NOTSET)
+from floodmark.producers.cli.options import BootstrapServers, ConfigFile, ended_by_signals
 
 
 def board(  # noqa: PLR0913  # each is an option of the command line
@@ -64,52 +34,22 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     Exit status of --once: 0 all is well, 1 something is stuck or fails, 2 cannot tell.  Without it: 0, when Ctrl-C or
     SIGTERM ends it.
     """
+    from floodmark.producers.cli import looking
+    from floodmark.producers.cli.settings import kafka_settings
+    from floodmark.schemas.errors import UsageError
+
     if serve and (once or json):
         raise UsageError(reason="--serve shows the board in a browser; --once and --json print it: choose one")
     settings = kafka_settings(bootstrap_servers, config)
-    with _reader(settings, topics) as reader:
+    with looking.reading(settings, topics) as reader:
         if once:
             found = reader.board()
-            _show(found, every=every, json=json)
+            looking.show(found, every=every, json=json)
             raise typer.Exit(found.exit_status)
         with ended_by_signals(0):
             if serve:
-                _serve(reader, interval, port)
-            _follow(reader, interval, every=every, json=json)
-
-
-def _show(found: Board, *, every: bool, json: bool) -> None:
-    if json:
-        typer.echo(dumps(found.as_json()))
-        return
-    console = Console(highlight=False)
-    console.print(board_table(found, console.width, every=every))
-
-
-def _follow(reader: ChainReader, interval: float, *, every: bool, json: bool) -> None:
-    console = Console(highlight=False)
-    if json or not console.is_terminal:
-        while True:
-            found = reader.board()
-            typer.echo(dumps(found.as_json()) if json else "\n".join(board_lines(found)))
-            reader.poll(interval)
-    table: RenderableType = ""
-    try:
-        with Live(console=console, auto_refresh=False, screen=True) as live:
-            while True:
-                table = board_table(reader.board(), console.width, every=every)
-                live.update(table, refresh=True)
-                reader.poll(interval)
-    finally:
-        console.print(table, end="")  # the last look stays, where the screen was another
-
-
-def _serve(reader: ChainReader, interval: float, port: int) -> None:
-    with BoardPage(port) as page:
-        typer.echo(f"floodmark: the board is at {page.url}; Ctrl-C ends it", err=True)
-        while True:
-            page.show(reader.board())
-            reader.poll(interval)
+                looking.serve(reader, interval, port)
+            looking.follow(reader, interval, every=every, json=json)
 
 
 def why(
@@ -127,12 +67,9 @@ def why(
 
     Exit status: 0 nothing is stuck, 1 something is, 2 cannot tell.
     """
+    from floodmark.producers.cli import looking
+    from floodmark.producers.cli.settings import kafka_settings
+
     settings = kafka_settings(bootstrap_servers, config)
-    with _reader(settings, [topic], since=True) as reader:
-        found = reader.board()
-        answer = trace(found, topic)
-        if json:
-            typer.echo(dumps(answer.as_json()))
-        else:
-            Console(highlight=False).print(why_text(answer, found.now))
-        raise typer.Exit(answer.exit_status)
+    with looking.reading(settings, [topic], since=True) as reader:
+        raise typer.Exit(looking.explain(reader.board(), topic, json=json))

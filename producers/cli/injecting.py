@@ -1,4 +1,4 @@
-"""How an injection is shown while it runs, alone or as a member of a group."""
+"""An injection as a command runs and shows it, alone or as a member of a group."""
 
 from collections import Counter
 from json import dumps
@@ -6,8 +6,12 @@ from typing import Final
 
 import typer
 from floodmark.producers.cli.options import stop_on_signals
+from floodmark.producers.clients.exporter import serve_metrics
+from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
+from floodmark.producers.injector.injected import decisions_of
 from floodmark.producers.injector.injector import Injector
+from floodmark.producers.injector.preview import preview_injection
 from floodmark.schemas.combined import lowest
 from floodmark.schemas.timestamps import to_datetime
 from rich.console import Console
@@ -38,9 +42,57 @@ def as_line_of_json(injector: Injector | InjectorGroup) -> str:
     return dumps({**injector.counts, **injector.outcomes, **watermarks})
 
 
-def inject_with_others(group: InjectorGroup, *, as_json: bool) -> None:
-    """Run a member of a group until Ctrl-C or SIGTERM; what it has read is committed then."""
+def show_preview(injection: Injection, settings: dict[str, str]) -> None:
+    """Show what would become of the first records, and write nothing.
+
+    Raises:
+        FloodmarkError: where none of them tells a time.
+    """
+    preview = preview_injection(injection, settings)
+    typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))
+    preview.require_time()
+
+
+def inject_alone(
+    injection: Injection,
+    settings: dict[str, str],
+    *,
+    decisions_from: str | None,
+    reset: bool,
+    metrics_port: int | None,
+    until_end: bool,
+    end: bool,
+    as_json: bool,
+) -> None:
+    """Run an injection until Ctrl-C, SIGTERM or what is now the end; what it has read is committed then."""
+    with stop_on_signals() as stop:
+        decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
+        exporter = None if metrics_port is None else serve_metrics(metrics_port)
+        console = Console(stderr=True)
+        with (
+            Injector(injection, settings, decisions=decisions, reset=reset) as injector,
+            console.status("waiting") as status,
+        ):
+
+            def progress(injector: Injector) -> None:
+                if exporter is not None:
+                    exporter.update(injector.metrics(), injector.holders())
+                if as_json:
+                    typer.echo(as_line_of_json(injector))
+                status.update(escape(injection_line(injector)))
+
+            if exporter is not None:
+                exporter.update(injector.metrics(), injector.holders())  # counters are seen to begin at 0
+            injector.run(until_end=until_end, progress=progress, stop=stop)
+            if end and not stop():
+                injector.end()
+            typer.echo(injection_line(injector), err=True)
+
+
+def inject_with_others(injection: Injection, settings: dict[str, str], name: str, *, as_json: bool) -> None:
+    """Run a member of the group of this name until Ctrl-C or SIGTERM; what it has read is committed then."""
     console = Console(stderr=True)
+    group = InjectorGroup(injection, settings, group=name)
     with stop_on_signals() as stop, group, console.status("waiting for the group") as status:
 
         def progress(group: InjectorGroup) -> None:

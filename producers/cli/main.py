@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import asdict
-from importlib.metadata import entry_points, version
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Final, get_args
@@ -10,41 +9,18 @@ from typing import Annotated, Final, get_args
 import typer
 from floodmark.producers.cli.board import board, why
 from floodmark.producers.cli.catch_up import catch_up
-from floodmark.producers.cli.injecting import as_line_of_json, inject_with_others, injection_line
 from floodmark.producers.cli.options import (
     COULD_NOT,
     BootstrapServers,
-    ConfigFile,
-    ended_by_signals,
-    kafka_settings,
-    one_of,
-    run_command,
-    seconds,
-    stop_on_signals,
-)
-from floodmark.producers.cli.values import (
     Changefeed,
+    ConfigFile,
     RegistryUrl,
     TimeUnit,
-    decoder_of,
-    input_format,
-    judged_values,
-    registry_of,
-    substreams,
+    ended_by_signals,
+    one_of,
+    run_command,
 )
-from floodmark.producers.clients.admin import create_topics, require_topics
-from floodmark.producers.clients.exporter import serve_metrics
-from floodmark.producers.event_times.formats import Unit
-from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.event_times.time_policy import Action, TimePolicy
-from floodmark.producers.injector.group import InjectorGroup
-from floodmark.producers.injector.injected import decisions_of
-from floodmark.producers.injector.injector import Injector
-from floodmark.producers.injector.preview import preview_injection
-from floodmark.producers.readers.check import checker_of, findings
-from floodmark.producers.readers.tail import tail_lines
-from rich.console import Console
-from rich.markup import escape
+from floodmark.producers.event_times.choices import Action, Unit
 
 _TOLD: Final = 10_000  # records between two words of progress
 
@@ -58,6 +34,8 @@ app = typer.Typer(
 
 def _show_version(*, asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"floodmark {version('floodmark')}")
         raise typer.Exit
 
@@ -99,6 +77,11 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 nothing is wrong, 1 something is, 2 could not check.
     """
+    from floodmark.producers.cli.settings import kafka_settings
+    from floodmark.producers.cli.values import judged_values, registry_of
+    from floodmark.producers.readers.check import checker_of, findings
+    from rich.console import Console
+
     values = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
     settings = kafka_settings(bootstrap_servers, config)
     console = Console(stderr=True)
@@ -180,6 +163,13 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 could not go on.
     """
+    from floodmark.producers.cli.injecting import inject_alone, inject_with_others, show_preview
+    from floodmark.producers.cli.settings import kafka_settings, seconds
+    from floodmark.producers.cli.values import input_format, registry_of, substreams
+    from floodmark.producers.clients.admin import create_topics, require_topics
+    from floodmark.producers.event_times.injection import Injection
+    from floodmark.producers.event_times.time_policy import TimePolicy
+
     injection = Injection(
         source_topic,
         target_topic,
@@ -203,9 +193,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     )
     settings = kafka_settings(bootstrap_servers, config)
     if dry_run:
-        preview = preview_injection(injection, settings)
-        typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))
-        preview.require_time()
+        show_preview(injection, settings)
         return
     if create:
         create_topics(settings, {target_topic: require_topics(settings, [source_topic])[source_topic]})
@@ -214,30 +202,18 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         given = [name for name, value in {**alone, "--metrics-port": metrics_port}.items() if value]
         if given:
             raise typer.BadParameter(f"a member of a group has some partitions alone: leave {given[0]} out")
-        inject_with_others(InjectorGroup(injection, settings, group=group), as_json=json)
+        inject_with_others(injection, settings, group, as_json=json)
         return
-    with stop_on_signals() as stop:
-        decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
-        exporter = None if metrics_port is None else serve_metrics(metrics_port)
-        console = Console(stderr=True)
-        with (
-            Injector(injection, settings, decisions=decisions, reset=reset) as injector,
-            console.status("waiting") as status,
-        ):
-
-            def progress(injector: Injector) -> None:
-                if exporter is not None:
-                    exporter.update(injector.metrics(), injector.holders())
-                if json:
-                    typer.echo(as_line_of_json(injector))
-                status.update(escape(injection_line(injector)))
-
-            if exporter is not None:
-                exporter.update(injector.metrics(), injector.holders())  # counters are seen to begin at 0
-            injector.run(until_end=until_end, progress=progress, stop=stop)
-            if end and not stop():
-                injector.end()
-            typer.echo(injection_line(injector), err=True)
+    inject_alone(
+        injection,
+        settings,
+        decisions_from=decisions_from,
+        reset=reset,
+        metrics_port=metrics_port,
+        until_end=until_end,
+        end=end,
+        as_json=json,
+    )
 
 
 @app.command()
@@ -257,6 +233,10 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 could not read.
     """
+    from floodmark.producers.cli.settings import kafka_settings
+    from floodmark.producers.cli.values import decoder_of, registry_of
+    from floodmark.producers.readers.tail import tail_lines
+
     settings = kafka_settings(bootstrap_servers, config)
     decode = decoder_of(schema, registry_of(registry, config))
     with ended_by_signals(0):
@@ -278,6 +258,8 @@ def main() -> None:
     that is installed.  They are loaded unless the first argument shows that none of them is asked for.
     """
     if not {"board", "catch-up", "check", "inject", "tail", "why", "--version"} & set(sys.argv[1:2]):
+        from importlib.metadata import entry_points
+
         for command in entry_points(group="floodmark.commands"):
             app.command(command.name)(command.load())
     run_command(app)

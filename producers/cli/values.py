@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Any, Final
 
-import typer
-from floodmark.producers.cli.options import REGISTRY, one_of, settings_file, text_file
+from floodmark.producers.cli.settings import REGISTRY, settings_file, text_file
 from floodmark.producers.clients.framed import FramedValues
 from floodmark.producers.clients.registry import Registry
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
-from floodmark.producers.event_times.formats import AvroField, FramedField, InputFormat, JsonField, LogTime, Unit
+from floodmark.producers.event_times.formats import AvroField, FramedField, InputFormat, JsonField, LogTime
 from floodmark.producers.event_times.substreams import SubstreamKey, substream_json, substream_key
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
@@ -19,24 +18,6 @@ _CHANGEFEEDS: Final[dict[str, Callable[[], InputFormat]]] = {
     "ticdc-canal": TiCdcCanal,
     "ticdc-open": TiCdcOpen,
 }
-
-
-Changefeed = Annotated[str | None, one_of(_CHANGEFEEDS, "The format brings promises of its own.")]
-"""What kind of changefeed a topic holds."""
-
-TimeUnit = Annotated[str | None, one_of(get_args(Unit), "Of the field since 1970; default: ms, or as Avro says.")]
-"""The unit of a time in a field."""
-
-
-RegistryUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--registry",
-        envvar="FLOODMARK_REGISTRY",
-        help="Address of a schema registry, for Confluent-framed values; it overrules schema.registry.url in --config.",
-    ),
-]
-"""The option that says who knows the schemas of values."""
 
 
 def registry_of(url: str | None, config: Path | None) -> Registry | None:

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from math import isfinite
 from reprlib import repr as short
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from floodmark.producers.event_times.choices import Unit
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import (
     InfrastructureError,
@@ -25,7 +26,6 @@ from floodmark.schemas.errors import (
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of
 from typing_extensions import override
 
-Unit = Literal["s", "ms", "us", "ns"]
 _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _LOGICAL: Final[Mapping[object, Unit]] = {"timestamp-micros": "us", "timestamp-nanos": "ns"}
 _SHOWN_FIELDS: Final = 10

@@ -29,14 +29,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from heapq import heappop, heappush, heapreplace
-from typing import Any, Final, Literal
+from typing import Any, Final, get_args
 
+from floodmark.producers.event_times.choices import Action
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.snapshots import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, duration_of, event_time_of, is_late, milliseconds
 
-Action = Literal["adjust", "drop"]
-_ACTIONS: Final = ("adjust", "drop")
+_ACTIONS: Final = get_args(Action)
 
 
 class Outcome(StrEnum):

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 
 def demo(  # noqa: PLR0913  # each is an option of the command line
@@ -35,6 +34,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     """
     try:
         from floodmark.spark_jobs.demo import picture, run, show  # noqa: PLC0415  # needs the extra
+        from rich.console import Console  # noqa: PLC0415  # for its help, nobody waits for what it works with
     except ImportError as error:
         typer.echo(f"floodmark: {error.name} is not installed: pip install 'floodmark[demo]'", err=True)
         raise typer.Exit(2) from error

@@ -44,11 +44,46 @@ def test_the_package_declares_the_commands_that_join():
     assert all(callable(command.load()) for command in entry_points(group="floodmark.commands"))
 
 
-def test_the_version_is_shown_and_no_spark_is_imported():
-    done = floodmark("--version", PYTHONPROFILEIMPORTTIME="1")
-    assert done.stdout.startswith("floodmark ")
-    assert "confluent_kafka" in done.stderr
-    assert "pyspark" not in done.stderr
+HEAVY = {"confluent_kafka", "fastavro", "numpy", "pandas", "pyarrow", "pyspark"}
+COMPLETION = {"_FLOODMARK_COMPLETE": "complete_bash", "COMP_WORDS": "floodmark inject --", "COMP_CWORD": "2"}
+
+
+def imported(profile):
+    """Return the modules that the import profile of a process names."""
+    return {line.rpartition("|")[2].strip() for line in profile.splitlines() if line.startswith("import time:")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--version"], {}, "floodmark "),
+        (["--help"], {}, "Usage"),
+        *(([name, "--help"], {}, "Usage") for name in ("board", "catch-up", "check", "demo", "inject", "tail", "why")),
+        ([], COMPLETION, "--on-late"),
+    ],
+)
+def test_what_only_tells_of_commands_imports_nothing_that_they_work_with(arguments, environment, said):
+    """It takes no longer than the library that reads the command line."""
+    run = "sys.argv[0] = 'floodmark'; from floodmark.producers.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", f"import sys; {run}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert said in done.stdout
+    loaded = imported(done.stderr)
+    assert "floodmark.producers.cli.main" in loaded
+    assert {name for name in loaded if name.partition(".")[0] in HEAVY or name == "floodmark.schemas"} == set()
+
+
+def test_a_command_imports_no_spark_unless_it_needs_it():
+    done = floodmark("tail", "t", "--config", "no-such-file", PYTHONPROFILEIMPORTTIME="1")
+    loaded = imported(done.stderr)
+    assert "confluent_kafka" in loaded
+    assert "pyspark" not in loaded
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,21 @@ import signal
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import typer
-from floodmark.producers.cli import main, options
+from floodmark.producers.cli import main
 from floodmark.producers.cli.injecting import reached
-from floodmark.producers.cli.options import (
-    BootstrapServers,
-    ConfigFile,
-    ended_by_signals,
-    kafka_settings,
-    settings_file,
-)
+from floodmark.producers.cli.options import BootstrapServers, ConfigFile, ended_by_signals
+from floodmark.producers.cli.settings import kafka_settings, settings_file
+from floodmark.producers.cli.values import input_format
+from floodmark.producers.event_times.choices import Action, Changefeed, Unit
+from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.producers.readers.tail import _json
 from floodmark.producers.testing import InMemoryLog, mark
+from floodmark.schemas.errors import UsageError
 from floodmark.schemas.tracker import Tracker
 from typer.testing import CliRunner
 
@@ -95,11 +96,20 @@ def test_the_help_shows_what_an_option_takes():
     assert [option for option in TYPED if option not in text] == []
 
 
+def test_all_that_the_help_offers_is_taken():
+    for unit in get_args(Unit):
+        assert JsonField("at", unit)
+    for action in get_args(Action):
+        assert TimePolicy(on_late=action, on_out_of_order=action)
+    for feed in get_args(Changefeed):
+        assert input_format(feed, None, None, None, None, None, log_time=False).promises
+
+
 @pytest.mark.parametrize("bad", ["no equals sign", "=", "a=${NOT_SET_ANYWHERE}"])
 def test_a_line_that_is_no_setting_is_named(tmp_path, bad):
     file = tmp_path / "kafka.properties"
     file.write_text(f"client.id=me\n{bad}\n")
-    with pytest.raises(options.UsageError, match="line 2"):
+    with pytest.raises(UsageError, match="line 2"):
         settings_file(file)
 
 

@@ -1,0 +1,81 @@
+"""How the commands ``board`` and ``why`` read a chain, and show it once, again and again, or in a browser."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from json import dumps
+
+import typer
+from floodmark.producers.board.view import Board
+from floodmark.producers.board.why import trace
+from floodmark.producers.cli.board_page import BoardPage
+from floodmark.producers.cli.board_text import board_lines, board_table, why_text
+from floodmark.producers.cli.options import COULD_NOT, ended_by_signals
+from floodmark.producers.readers.chain import ChainReader
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.markup import escape
+
+
+@contextmanager
+def reading(settings: dict[str, str], topics: list[str], *, since: bool = False) -> Iterator[ChainReader]:
+    """Read the chain; Ctrl-C and SIGTERM end the command, and no log disturbs the screen."""
+    console = Console(stderr=True)
+    logging.disable()
+    try:
+        with ended_by_signals(COULD_NOT):
+            with console.status("reading") as status:
+                reader = ChainReader(
+                    settings, topics, since=since, progress=lambda topic: status.update(f"reading {escape(topic)}")
+                )
+            with reader:
+                yield reader
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def show(found: Board, *, every: bool, json: bool) -> None:
+    """Show it once."""
+    if json:
+        typer.echo(dumps(found.as_json()))
+        return
+    console = Console(highlight=False)
+    console.print(board_table(found, console.width, every=every))
+
+
+def follow(reader: ChainReader, interval: float, *, every: bool, json: bool) -> None:
+    """Show it every so many seconds."""
+    console = Console(highlight=False)
+    if json or not console.is_terminal:
+        while True:
+            found = reader.board()
+            typer.echo(dumps(found.as_json()) if json else "\n".join(board_lines(found)))
+            reader.poll(interval)
+    table: RenderableType = ""
+    try:
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                table = board_table(reader.board(), console.width, every=every)
+                live.update(table, refresh=True)
+                reader.poll(interval)
+    finally:
+        console.print(table, end="")  # the last look stays, where the screen was another
+
+
+def serve(reader: ChainReader, interval: float, port: int) -> None:
+    """Serve it as a page, read every so many seconds."""
+    with BoardPage(port) as page:
+        typer.echo(f"floodmark: the board is at {page.url}; Ctrl-C ends it", err=True)
+        while True:
+            page.show(reader.board())
+            reader.poll(interval)
+
+
+def explain(found: Board, topic: str, *, json: bool) -> int:
+    """Say why nothing comes out of a topic; return the exit status."""
+    answer = trace(found, topic)
+    if json:
+        typer.echo(dumps(answer.as_json()))
+    else:
+        Console(highlight=False).print(why_text(answer, found.now))
+    return answer.exit_status

@@ -1,0 +1,104 @@
+"""What the options of a command say of Kafka, in a file or by themselves."""
+
+import math
+import os
+from datetime import timedelta
+from pathlib import Path
+from string import Template
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from floodmark.producers.clients.admin import QUIET, redacted
+from floodmark.schemas.errors import UsageError
+
+REGISTRY: Final = "schema.registry."
+"""How the settings of a schema registry begin in the file of settings, as in those of Kafka's Java clients."""
+
+
+def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
+    """Return the confluent-kafka settings that the options of a command name, checked before anything is done.
+
+    Args:
+        bootstrap_servers: Kafka's address, of the command line or else of the environment; it overrules the file's.
+        config: a file of settings, see `settings_file`.
+
+    Raises:
+        UsageError: where no address is given, or a setting is none that confluent-kafka knows.
+    """
+    found = settings_file(config)
+    settings = {name: value for name, value in found.items() if not name.startswith(REGISTRY)}
+    if bootstrap_servers is not None:
+        settings["bootstrap.servers"] = bootstrap_servers
+    if not settings.get("bootstrap.servers"):
+        raise UsageError(reason="no Kafka address: pass --bootstrap-servers, or bootstrap.servers in --config")
+    try:
+        AdminClient(dict[str, Any](settings), logger=QUIET)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise UsageError(reason=f"Kafka setting: {_without_secrets(_reason(error), settings)}") from None
+    return settings
+
+
+def _reason(error: Exception) -> str:
+    return error.args[0].str() if isinstance(error, KafkaException) else str(error)
+
+
+def _without_secrets(text: str, settings: dict[str, str]) -> str:
+    for name, shown in redacted(settings).items():
+        if shown != settings[name] and settings[name]:
+            text = text.replace(settings[name], shown)
+    return text
+
+
+def settings_file(path: Path | None) -> dict[str, str]:
+    """Read Kafka settings from a file, so that no secret stands on a command line.
+
+    One ``name=value`` a line, as in the files of Kafka's own tools; ``#`` or ``!`` begins a comment; ``${NAME}`` is
+    filled in from the environment.  Settings are librdkafka's: those that only Java clients know are refused by name.
+
+    Raises:
+        UsageError: where the file or a line cannot be read, or a variable is not set; the message never holds a value.
+    """
+    if path is None:
+        return {}
+    settings = {}
+    for number, line in enumerate(text_file(path).splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith(("#", "!")):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(reason=f"{path} line {number}: expected name=value")
+        try:
+            settings[name.strip()] = Template(value.strip()).substitute(os.environ)
+        except (KeyError, ValueError) as error:
+            raise UsageError(reason=f"{path} line {number}: {name.strip()} names a variable that is not set") from error
+    return settings
+
+
+def text_file(path: Path) -> str:
+    """Return the text of a file that an option names.
+
+    Raises:
+        UsageError: where it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(reason=f"{path} is no UTF-8 text") from error
+    except OSError as error:
+        raise UsageError(reason=f"{path} cannot be read: {error.strerror}") from error
+
+
+def seconds(value: float, option: str) -> timedelta:
+    """Return the duration that an option gives in seconds.
+
+    Raises:
+        UsageError: where it is no duration that a calendar of 9999 years knows.
+
+    >>> seconds(1.5, "--late")
+    datetime.timedelta(seconds=1, microseconds=500000)
+    """
+    if not math.isfinite(value) or abs(value) > timedelta.max.total_seconds() / 2:
+        raise UsageError(reason=f"{option} is {value:g}, expected a number of seconds")
+    return timedelta(seconds=value)
