@@ -120,6 +120,18 @@ def test_some_libraries_are_let_into_one_room(library, rooms):
     assert found == rooms
 
 
+@pytest.mark.parametrize("library", ["rich", "typer"])
+def test_libraries_for_commands_are_let_into_commands_alone(library):
+    commands = {Path("producers/cli"), Path("spark_jobs/demo")}
+    found = {
+        path.relative_to(ROOT).parent
+        for package in PACKAGES
+        for path in sources(package)
+        if any(name.split(".")[0] == library for name in imported(path))
+    }
+    assert found <= commands
+
+
 def test_the_internals_of_spark_are_touched_in_one_room():
     """Its objects in the JVM, and the folders of its checkpoints."""
     words = ("._jsq", "._jdf", "._jvm", "._jsc", "._gateway", '"offsets"', '"commits"', '"state"')
