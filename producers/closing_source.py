@@ -91,6 +91,7 @@ class ClosingSource(Source):
 
     def _release(self) -> None:
         """Close what only this source uses."""
+        self._outbox.release()
         if self._background is not None:
             self._background.stop()
 

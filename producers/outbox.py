@@ -78,8 +78,8 @@ class Outbox:
         self._failed_marks: dict[int, tuple[Record, str]] = {}
         self._marks_in_flight = 0
         self._callback_error: Exception | None = None
-        self._in_flight = InFlight()
-        self._plain_report: OnDelivery = partial(self._delivered, _Sent(self._in_flight))
+        self._plain: tuple[InFlight, OnDelivery] | None = None
+        """What the records sent since the last marks hold, and the report of those that have nothing of their own."""
 
     def send(self, record: Record, *, event_time: int, now: int) -> None:
         """Send one record; after an error it was not sent.
@@ -95,10 +95,10 @@ class Outbox:
         """
         value, _, partition, headers, _, on_delivery = record
         in_flight = self._emitter.send(partition, event_time, now, value)
-        if in_flight is not self._in_flight:
-            self._in_flight = in_flight
-            self._plain_report = partial(self._delivered, _Sent(in_flight))
-        report = self._plain_report
+        plain = self._plain
+        if plain is None or plain[0] is not in_flight:
+            plain = self._plain = in_flight, partial(self._delivered, _Sent(in_flight))
+        report = plain[1]
         if headers is not None or on_delivery is not None:
             report = partial(self._delivered, _Sent(in_flight, headers, on_delivery))
         try:
@@ -125,6 +125,10 @@ class Outbox:
                 self.failed[:0] = [replace(lost, in_flight=in_flight), *failed[position + 1 :]]
                 raise
         return len(failed)
+
+    def release(self) -> None:
+        """Let go of itself, or the client would stay, with its threads, until Python looks for circles."""
+        self._plain = None
 
     @property
     def crowded(self) -> bool:

@@ -1,6 +1,8 @@
 """The producer against a real broker: order, failure, growth, refusal."""
 
+import gc
 import time
+import weakref
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -318,3 +320,17 @@ def test_a_punctuation_goes_out_at_once(kafka, topic):
     with Observer(kafka.config, [target]) as observer:
         tracker = observer.trackers[target]
         until(lambda: list(observer.poll()) and tracker.advance() == 10, "the promise in every partition", 20)
+
+
+def test_the_client_of_an_ended_source_goes_with_it_and_waits_for_no_garbage_collection(kafka, topic):
+    """Its threads and connections go then: hundreds of sources would leave too many open files behind."""
+    ours = WatermarkedProducer(kafka.config, topic=topic(1), source="a", strategy=ascending())
+    ours.produce(b"x", event_time=1_700_000_000_000)
+    ours.end()
+    outbox = weakref.ref(ours._outbox)  # noqa: SLF001  # it has the client, which takes no weak references
+    gc.disable()
+    try:
+        del ours
+        assert outbox() is None
+    finally:
+        gc.enable()
