@@ -44,7 +44,7 @@ injecting = partial(Injection, "a", "b", JsonField("at"))
 SHARED = SimpleNamespace(config=NOWHERE, topic="t", interval=timedelta(seconds=1), clock=Clock())
 POOL = SimpleNamespace(
     _lock=nullcontext(),
-    _check=lambda _sources: None,
+    _background=SimpleNamespace(raise_failure=lambda: None, stopped=False),
     _sources={},
     _membership=SimpleNamespace(grown=lambda _now, _more: Membership()),
     _shared=SHARED,
