@@ -55,6 +55,11 @@ def milliseconds(time):
     return round(time.timestamp() * 1_000) if isinstance(time, datetime) else time
 
 
+def orders(spark, kafka, source, value):
+    servers = kafka.bootstrap_servers
+    return read(spark, topics=source, value=value, event_time="payload.at", bootstrap_servers=servers)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["avro", "json", "protobuf"])
 def test_from_confluents_serializer_over_a_job_to_confluents_deserializer(
@@ -69,8 +74,7 @@ def test_from_confluents_serializer_over_a_job_to_confluents_deserializer(
         for value in GARBAGE:
             producer.produce(value, event_time=START + 30)
         producer.end()
-    servers = kafka.bootstrap_servers
-    rows = read(spark, topics=source, value=ROWS[kind](known), event_time="payload.at", bootstrap_servers=servers)
+    rows = orders(spark, kafka, source, ROWS[kind](known))
     if kind != "json":
         assert "note" in rows.columns
     job = write(
@@ -96,13 +100,7 @@ def test_a_schema_registered_while_the_job_runs_and_a_registry_that_is_away(spar
         known = Registry(registry.url, {"max.retries": 0})
 
         def start():
-            rows = read(
-                spark,
-                topics=source,
-                value=confluent_avro(known, READER),
-                event_time="payload.at",
-                bootstrap_servers=kafka.bootstrap_servers,
-            )
+            rows = orders(spark, kafka, source, confluent_avro(known, READER))
 
             def keep(batch, _):
                 seen.extend((row.id, row.note) for row in batch.collect())
@@ -143,13 +141,7 @@ def test_a_schema_registered_while_the_job_runs_and_a_registry_that_is_away(spar
 def test_what_the_registry_refuses_is_an_error_before_the_job_begins(spark, kafka, topic, registry, checkpoint):
     source, target, known = topic(1), topic(1), Registry(registry.url)
     client = SchemaRegistryClient({"url": registry.url})
-    rows = read(
-        spark,
-        topics=source,
-        value=confluent_avro(known, READER),
-        event_time="payload.at",
-        bootstrap_servers=kafka.bootstrap_servers,
-    )
+    rows = orders(spark, kafka, source, confluent_avro(known, READER))
 
     def begin(value):
         result = rows.select("id", "at")
