@@ -101,8 +101,11 @@ RegistryUrl = Annotated[
 
 @contextmanager
 def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Within the block, Ctrl-C and SIGTERM call a function."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Within the block, Ctrl-C, SIGTERM and the end of the terminal call a function."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as ``nohup`` sets it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
@@ -112,7 +115,7 @@ def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Within the block, Ctrl-C and SIGTERM only ask to stop; give a function that tells whether they have.
+    """Within the block, Ctrl-C, SIGTERM and the terminal's end only ask to stop; give a function that tells whether so.
 
     What is under way is finished, so nothing is committed by halves.  A second signal interrupts at once.
     """
@@ -130,7 +133,7 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def ended_by_signals(status: int) -> Iterator[None]:
-    """Within the block, Ctrl-C and SIGTERM end the command at once, with this exit status and without a traceback.
+    """Within the block, Ctrl-C, SIGTERM and the terminal's end end the command, with this status and no traceback.
 
     Whatever error comes after the signal is the signal: confluent-kafka makes errors of its own of an interrupt that
     strikes while it takes in its settings.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from floodmark.producers.cli.options import COULD_NOT, ended_by_signals
 
 
 def demo(  # noqa: PLR0913  # each is an option of the command line
@@ -40,7 +41,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
         raise typer.Exit(2) from error
     options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, seconds, crash, keep, timeout)
     console = Console(stderr=json)
-    with show.progress(console) as showing:
+    with ended_by_signals(COULD_NOT), show.progress(console) as showing:  # what was started ends with it
         outcome, watch = run.run(options, showing)
     picture.draw(outcome, watch.lines, watch.present, watch.started)
     if json:

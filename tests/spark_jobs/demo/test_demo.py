@@ -2,10 +2,14 @@
 
 import fcntl
 import json
+import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from support.harness import until
 
 pytestmark = pytest.mark.spark
 
@@ -50,6 +54,27 @@ def test_a_demo_leaves_alone_what_another_one_is_using(tmp_path):
     assert done.returncode == 2
     assert f"another demo uses the directory {tmp_path}" in done.stderr
     assert kept.exists()
+
+
+def processes_of(place):
+    """Return which processes have a folder in their command line."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [file.parent.name] if str(place).encode() in file.read_bytes() else []
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "a closed terminal"])
+def test_a_demo_that_is_ended_leaves_no_process_behind(tmp_path, number):
+    command = [sys.executable, "-m", "floodmark.producers.cli.main", "demo", "--days", "31", "--directory", tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        until((tmp_path / "departure-waves.log").exists, "the first job")
+        assert len(processes_of(tmp_path)) > 1
+        running.send_signal(number)
+        _, told = running.communicate(timeout=60)
+    assert (running.returncode, "Traceback" in told) == (2, False), told
+    until(lambda: not processes_of(tmp_path), "the end of all that was started", 20)
 
 
 def test_help_states_what_the_demo_compares_and_its_options():
