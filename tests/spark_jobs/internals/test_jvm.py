@@ -1,5 +1,6 @@
 """What a job needs of the process that it runs in."""
 
+import gc
 import os
 import resource
 
@@ -14,32 +15,37 @@ SELECTED = 1_024
 
 
 @pytest.fixture
-def many_files():
-    """Open more files than ``select`` takes, as the clients of some hundred producers do."""
+def job(kafka, spark, topic, tmp_path):
+    """Give what starts a job whose input has ended; all that it needs of Kafka is written before."""
+    source, target = topic(), topic()
+    with WatermarkedProducer(kafka.config, topic=source, source="a", strategy=ascending()) as producer:
+        producer.produce(events.encode({"user": "u", "at": 1_000}), event_time=1_000)
+        producer.end()
+    rows = windowed(read_events(spark, kafka.bootstrap_servers, source))
+    return lambda: counted(rows, target, str(tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def many_files(job):
+    """Open more files than ``select`` takes, as the clients of some hundred producers do.
+
+    Garbage of earlier tests would give low numbers back while a job starts: it is collected before, and not meanwhile.
+    """
+    del job  # the files of its producer are closed by now
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] < 2 * SELECTED:
         pytest.skip(f"a process here may have {before[1]} open files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(SELECTED)]
+    gc.collect()
+    gc.disable()
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    while files[-1] < SELECTED:
+        files.append(os.open(os.devnull, os.O_RDONLY))
     yield
+    gc.enable()
     for file in files:
         os.close(file)
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.fixture
-def job(kafka, spark, topic, tmp_path):
-    """Start a job whose input has ended."""
-
-    def start():
-        source, target = topic(), topic()
-        with WatermarkedProducer(kafka.config, topic=source, source="a", strategy=ascending()) as producer:
-            producer.produce(events.encode({"user": "u", "at": 1_000}), event_time=1_000)
-            producer.end()
-        rows = windowed(read_events(spark, kafka.bootstrap_servers, source))
-        return counted(rows, target, str(tmp_path / "checkpoint"))
-
-    return start
 
 
 @pytest.fixture
