@@ -1,12 +1,13 @@
 """A real single-node Apache Kafka (KRaft) from its own jars, on loopback: for the demo, tests and first steps.
 
-Not for production: one node, no replication.
+Not for production: one node, no replication.  It ends with the program that started it, however that ends.
 """
 
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
@@ -21,6 +22,7 @@ from floodmark.schemas.errors import EmbeddedKafkaError
 
 VERSION: Final = "4.1.0"
 _START_TIMEOUT: Final = 90.0
+_STOP_TIMEOUT: Final = 30.0
 _PORT_TIMEOUT: Final = 1.0
 _LOG4J: Final = """\
 <Configuration status="WARN">
@@ -40,6 +42,8 @@ def _cluster_id() -> str:
 class EmbeddedKafka:
     """One broker, started by `start` (or ``with``) and ended by `stop`; its data stays in ``directory``.
 
+    A program that ends without `stop`, or is killed, takes its broker with it.
+
     Args:
         directory: where data, settings and the log of the broker go; a directory used before is taken up again.
         heap: the broker's Java heap.
@@ -52,6 +56,8 @@ class EmbeddedKafka:
         self._heap = heap
         self._port, self._controller_port = self._ports()
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: tuple[subprocess.Popen[bytes], int] | None = None
+        """Beside the broker, and this program's end of the pipe that it reads."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -114,6 +120,7 @@ class EmbeddedKafka:
                     raise EmbeddedKafkaError(reason=reason, log=self.log)
 
     def _start(self, jars: list[Path], claim: int) -> None:
+        self._end_guard()  # that of a broker which died by itself
         self._require_ports()
         (self.directory / "ports").write_text(f"{self._port} {self._controller_port}", encoding="ascii")
         (self.directory / "log4j2.xml").write_text(_LOG4J, encoding="ascii")
@@ -138,6 +145,22 @@ class EmbeddedKafka:
             )
         os.truncate(claim, 0)
         os.pwrite(claim, str(self._process.pid).encode(), 0)
+        self._start_guard()
+
+    def _start_guard(self) -> None:
+        reading, writing = os.pipe()  # a number, which no garbage collection closes
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(self.directory / "claim")]
+        with self.log.open("ab") as log:
+            guard = subprocess.Popen(command, stdin=reading, stdout=log, stderr=log, start_new_session=True)  # noqa: S603
+        os.close(reading)
+        self._guard = guard, writing
+
+    def _end_guard(self) -> None:
+        if self._guard is not None:
+            guard, writing = self._guard
+            self._guard = None
+            os.close(writing)
+            guard.wait()
 
     def _properties(self) -> str:
         settings = {
@@ -186,16 +209,17 @@ class EmbeddedKafka:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
+        self._end_guard()
 
     def stop(self) -> None:
         """Stop the broker in order; its data stays."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        if self._process is not None and self.running:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._end_guard()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -55,3 +56,12 @@ class Process:
         if self.code is None:
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def processes_of(place: Path) -> list[str]:
+    """Return which processes have a folder in their command line."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [file.parent.name] if str(place).encode() in file.read_bytes() else []
+    return found

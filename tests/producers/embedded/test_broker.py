@@ -8,11 +8,13 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.embedded import broker
 from floodmark.producers.embedded.jars import java
 from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
 from support.harness import drain, until
+from support.processes import processes_of
 
 
 @pytest.mark.kafka
@@ -81,27 +83,50 @@ def test_a_directory_in_use_is_refused_and_its_broker_goes_on(kafka):
     create_topics(kafka.config, {"after-a-second-broker": 1})
 
 
+LEFT = """\
+import signal, sys
+from pathlib import Path
+from floodmark.producers import EmbeddedKafka
+kafka = EmbeddedKafka(Path(sys.argv[1])).start()
+print("started", flush=True)
+if sys.argv[2] == "waits":
+    signal.pause()
+"""
+"""A program that never stops its broker."""
+
+
 @pytest.mark.kafka
-def test_a_killed_broker_leaves_its_directory_free(tmp_path):
-    """And a broker whose program has died still holds it."""
-    command = (
-        "import sys; from pathlib import Path; from floodmark.producers import EmbeddedKafka;"
-        "kafka = EmbeddedKafka(Path(sys.argv[1])).start(); print(kafka._process.pid)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", command, tmp_path / "left"], capture_output=True, text=True, check=True, timeout=120
-    )
-    left = int(done.stdout)
-    try:
-        with pytest.raises(EmbeddedKafkaError, match=rf"process {left}\) uses"):
-            EmbeddedKafka(tmp_path / "left").start()
-    finally:
-        os.kill(left, signal.SIGKILL)
-    until(lambda: free(tmp_path / "left"), "the end of the broker")
-    with EmbeddedKafka(tmp_path / "left") as again:
+@pytest.mark.parametrize("end", ["by itself", signal.SIGTERM, signal.SIGKILL], ids=str)
+def test_a_broker_ends_with_its_program(tmp_path, end):
+    directory = tmp_path / "left"
+    manner = "ends" if end == "by itself" else "waits"
+    with subprocess.Popen([sys.executable, "-c", LEFT, directory, manner], stdout=subprocess.PIPE) as program:
+        assert program.stdout.readline() == b"started\n"
+        if end != "by itself":
+            program.send_signal(end)
+    until(lambda: free(directory), "the end of the broker")
+    with EmbeddedKafka(directory) as again:
         create_topics(again.config, {"t": 1})
-        again.kill()
-        assert again.start().running
+
+
+@pytest.mark.kafka
+def test_a_killed_broker_comes_back_in_its_directory(tmp_path):
+    with EmbeddedKafka(tmp_path / "killed") as kafka:
+        create_topics(kafka.config, {"t": 1})
+        kafka.kill()
+        assert not kafka.running
+        assert kafka.start().running
+        assert "t" in AdminClient(kafka.config).list_topics(timeout=30).topics
+
+
+@pytest.mark.kafka
+def test_nothing_of_a_broker_is_left_where_it_died_by_itself(tmp_path):
+    with EmbeddedKafka(tmp_path / "died") as kafka:
+        os.kill(int((tmp_path / "died" / "claim").read_text()), signal.SIGKILL)
+        until(lambda: not kafka.running, "its end")
+        kafka.start()
+    assert free(tmp_path / "died")
+    assert processes_of(tmp_path) == []
 
 
 def free(directory):

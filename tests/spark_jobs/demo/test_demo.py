@@ -5,11 +5,10 @@ import json
 import signal
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from support.harness import until
+from support.processes import processes_of
 
 pytestmark = pytest.mark.spark
 
@@ -56,19 +55,13 @@ def test_a_demo_leaves_alone_what_another_one_is_using(tmp_path):
     assert kept.exists()
 
 
-def processes_of(place):
-    """Return which processes have a folder in their command line."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            found += [file.parent.name] if str(place).encode() in file.read_bytes() else []
-    return found
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "a closed terminal"])
 def test_a_demo_that_is_ended_leaves_no_process_behind(tmp_path, number):
     command = [sys.executable, "-m", "floodmark.producers.cli.main", "demo", "--days", "31", "--directory", tmp_path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    before = signal.signal(number, signal.SIG_DFL)  # a child of tests under ``nohup`` would ignore a closed terminal
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(number, before)
+    with running:
         until((tmp_path / "departure-waves.log").exists, "the first job")
         assert len(processes_of(tmp_path)) > 1
         running.send_signal(number)
