@@ -88,6 +88,8 @@ class EmbeddedKafka:
         """
         jars = fetch("org.apache.kafka", "kafka_2.13", VERSION)
         self.directory.mkdir(parents=True, exist_ok=True)
+        if not self.running:
+            self._end_guard()  # of a broker that died by itself, before its claim is held again
         claim = self._claim()
         try:
             self._start(jars, claim)
@@ -120,7 +122,6 @@ class EmbeddedKafka:
                     raise EmbeddedKafkaError(reason=reason, log=self.log)
 
     def _start(self, jars: list[Path], claim: int) -> None:
-        self._end_guard()  # that of a broker which died by itself
         self._require_ports()
         (self.directory / "ports").write_text(f"{self._port} {self._controller_port}", encoding="ascii")
         (self.directory / "log4j2.xml").write_text(_LOG4J, encoding="ascii")
