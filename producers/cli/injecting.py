@@ -1,6 +1,7 @@
 """An injection as a command runs and shows it, alone or as a member of a group."""
 
 from collections import Counter
+from collections.abc import Callable
 from json import dumps
 from typing import Final
 
@@ -42,6 +43,14 @@ def as_line_of_json(injector: Injector | InjectorGroup) -> str:
     return dumps({**injector.counts, **injector.outcomes, **watermarks})
 
 
+def _exported(port: int | None) -> Callable[[Injector | InjectorGroup], None]:
+    """Return what shows the metrics of an injection on a port, where one is given."""
+    if port is None:
+        return lambda _: None
+    exporter = serve_metrics(port)
+    return lambda injector: exporter.update(injector.metrics(), injector.holders())
+
+
 def show_preview(injection: Injection, settings: dict[str, str]) -> None:
     """Show what would become of the first records, and write nothing.
 
@@ -67,7 +76,7 @@ def inject_alone(
     """Run an injection until Ctrl-C, SIGTERM or what is now the end; what it has read is committed then."""
     with stop_on_signals() as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
-        exporter = None if metrics_port is None else serve_metrics(metrics_port)
+        export = _exported(metrics_port)
         console = Console(stderr=True)
         with (
             Injector(injection, settings, decisions=decisions, reset=reset) as injector,
@@ -75,27 +84,29 @@ def inject_alone(
         ):
 
             def progress(injector: Injector) -> None:
-                if exporter is not None:
-                    exporter.update(injector.metrics(), injector.holders())
+                export(injector)
                 if as_json:
                     typer.echo(as_line_of_json(injector))
                 status.update(escape(injection_line(injector)))
 
-            if exporter is not None:
-                exporter.update(injector.metrics(), injector.holders())  # counters are seen to begin at 0
+            export(injector)  # counters are seen to begin at 0
             injector.run(until_end=until_end, progress=progress, stop=stop)
             if end and not stop():
                 injector.end()
             typer.echo(injection_line(injector), err=True)
 
 
-def inject_with_others(injection: Injection, settings: dict[str, str], name: str, *, as_json: bool) -> None:
+def inject_with_others(
+    injection: Injection, settings: dict[str, str], name: str, *, metrics_port: int | None, as_json: bool
+) -> None:
     """Run a member of the group of this name until Ctrl-C or SIGTERM; what it has read is committed then."""
     console = Console(stderr=True)
+    export = _exported(metrics_port)
     group = InjectorGroup(injection, settings, group=name)
     with stop_on_signals() as stop, group, console.status("waiting for the group") as status:
 
         def progress(group: InjectorGroup) -> None:
+            export(group)
             if as_json:
                 typer.echo(as_line_of_json(group))
             status.update(escape(f"partitions {group.partitions}: {injection_line(group)}"))

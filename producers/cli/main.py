@@ -199,10 +199,10 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         create_topics(settings, {target_topic: require_topics(settings, [source_topic])[source_topic]})
     if group is not None:
         alone = {"--until-end": until_end, "--end": end, "--reset": reset, "--decisions-from": decisions_from}
-        given = [name for name, value in {**alone, "--metrics-port": metrics_port}.items() if value]
+        given = [name for name, value in alone.items() if value]
         if given:
             raise typer.BadParameter(f"a member of a group has some partitions alone: leave {given[0]} out")
-        inject_with_others(injection, settings, group, as_json=json)
+        inject_with_others(injection, settings, group, metrics_port=metrics_port, as_json=json)
         return
     inject_alone(
         injection,

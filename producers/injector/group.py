@@ -13,6 +13,7 @@ All members write as one source.  Its epoch is counted in each partition, as rea
 
 import logging
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,10 +22,14 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.input_topic import sizes_of
+from floodmark.producers.injector.tracks import measured
+from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import FencedError, FloodmarkError, InjectorError, UsageError
+from floodmark.schemas.holds import Hold
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 0.1
@@ -38,6 +43,9 @@ _FIXED: Final = {
     "auto.offset.reset": "latest",
     "partition.assignment.strategy": "cooperative-sticky",
 }
+
+_OF_THE_GROUP: Final = {"group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"}
+"""Settings that only the client which follows the group takes."""
 
 
 class InjectorGroup(Closing):
@@ -56,12 +64,16 @@ class InjectorGroup(Closing):
 
     def __init__(self, injection: Injection, config: Config, *, group: str | None = None) -> None:
         self.injection = injection
-        self._config = dict(config)
+        self._config = {name: value for name, value in config.items() if name not in _OF_THE_GROUP}
         self._injectors: dict[int, Injector] = {}
         self._wanted: set[int] = set()
         self._fenced: dict[int, float] = {}
         """When another member took a partition that the group says is ours, monotonic clock."""
         self._counts: Counter[str] = Counter()
+        self._measured: Counter[str] = Counter({**measured(Counter()), "records": 0})
+        """What was counted in partitions that it has no longer, by the names of `Metrics`."""
+        self._epoch = time.time_ns() // 1_000_000
+        self._next_word = time.monotonic()
         self._trouble: str | None = None
         if injection.align is not None:
             raise UsageError(reason="a group of injectors cannot align partitions that different members have")
@@ -75,6 +87,8 @@ class InjectorGroup(Closing):
         self._members.subscribe(
             [injection.source_topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
+        self._leave = weakref.finalize(self, self._members.close)
+        """A program that ends without it would wait for ever for the answer to a rebalance."""
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         consumer.incremental_assign(places)
@@ -101,6 +115,7 @@ class InjectorGroup(Closing):
                 injector.commit()
         injector.close()
         self._counts += injector.counts
+        self._measured.update(_own(injector.metrics()))
         self._trouble = self._trouble or injector.first_trouble
 
     @property
@@ -129,13 +144,40 @@ class InjectorGroup(Closing):
         found = (injector.first_trouble for injector in self._injectors.values())
         return self._trouble or next((trouble for trouble in found if trouble), None)
 
+    def metrics(self) -> Metrics:
+        """Return what this member has counted itself, and how far its partitions are; with none it is idle."""
+        parts = [injector.metrics() for injector in self._injectors.values()]
+        counted = self._measured.copy()
+        for part in parts:
+            counted.update(_own(part))
+        watermark = lowest([part.watermark for part in parts])
+        known = [behind for part in parts if (behind := part.processing_time_delay_seconds) is not None]
+        return Metrics(
+            "injector",
+            self.injection.source,
+            **counted,
+            watermark_delay_seconds=delay(time.time_ns() // 1_000_000, watermark),
+            processing_time_delay_seconds=max(known, default=0.0) if len(known) == len(parts) else None,
+            topic=self.injection.target_topic,
+            watermark=watermark,
+            state=state_of(watermark, idle=not parts),
+            epoch=self._epoch,
+            before={},
+        )
+
+    def holders(self) -> list[Hold]:
+        """Return which of its partitions hold its watermark."""
+        holds = [hold for injector in self._injectors.values() for hold in injector.holders()]
+        low = lowest([hold.watermark for hold in holds])
+        return [hold for hold in holds if hold.watermark == low]
+
     def run(
         self, *, progress: Callable[["InjectorGroup"], None] | None = None, stop: Callable[[], bool] = lambda: False
     ) -> None:
         """Go on until asked to stop; what has been taken in is committed then, and the partitions are given back.
 
         Args:
-            progress: is told after each transaction.
+            progress: is told after each transaction, when partitions come or go, and while there are none.
             stop: is asked between the steps.
 
         Raises:
@@ -149,12 +191,8 @@ class InjectorGroup(Closing):
 
     def step(self, progress: Callable[["InjectorGroup"], None] | None = None) -> None:
         """Follow the group, and take in what has come to each partition that it gives us."""
-        message = self._members.poll(0 if self._injectors else _PATIENCE)
-        error = None if message is None else message.error()
-        if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
-            raise KafkaException(error)  # but not for having slept too long: the next poll joins the group again
-        for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):
-            self._injectors[number] = Injector(self.injection, self._config, partition=number)
+        had = self.partitions
+        self._follow()
         told = None if progress is None else lambda _: progress(self)
         for number, injector in list(self._injectors.items()):
             try:
@@ -166,9 +204,29 @@ class InjectorGroup(Closing):
                 self._fenced[number] = time.monotonic()
         if any(time.monotonic() > since + _TOLERATED for since in self._fenced.values()):
             raise FencedError(job=self.injection.source, topic=self.injection.target_topic)
+        waiting = not self._injectors and time.monotonic() >= self._next_word
+        if progress is not None and (waiting or self.partitions != had):
+            self._next_word = time.monotonic() + self.injection.interval.total_seconds()
+            progress(self)
+
+    def _follow(self) -> None:
+        """Learn of the group which partitions are ours."""
+        message = self._members.poll(0 if self._injectors else _PATIENCE)
+        error = None if message is None else message.error()
+        if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
+            raise KafkaException(error)  # but not for having slept too long: the next poll joins the group again
+        for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):
+            self._injectors[number] = Injector(self.injection, self._config, partition=number)
 
     def close(self) -> None:
         """Leave the group; what is not committed is given up, and done again by another member."""
         for number in self.partitions:
             self._give_up(number, commit=False)
-        self._members.close()
+        self._leave()
+
+
+def _own(metrics: Metrics) -> Counter[str]:
+    """Return what an instance has counted itself."""
+    own = Counter(records=metrics.records)
+    own.update({name: getattr(metrics, name) - before for name, before in metrics.before.items()})
+    return own

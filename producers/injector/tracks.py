@@ -217,18 +217,18 @@ class Tracks(dict[int, Track]):
             "injector",
             self._injection.source,
             records=records,
-            **_measured(self.outcomes),
+            **measured(self.outcomes),
             watermark_delay_seconds=delay(now, watermark),
             processing_time_delay_seconds=delay(now, self.worked_off),
             topic=self._injection.target_topic,
             watermark=watermark,
             state=state_of(watermark),
             epoch=epoch,
-            before=_measured(self._before),
+            before=measured(self._before),
         )
 
 
-def _measured(outcomes: Counter[str]) -> dict[str, int]:
+def measured(outcomes: Counter[str]) -> dict[str, int]:
     """Return the counters of `Metrics` that tell what became of the records."""
     return {
         "late_events": outcomes[Outcome.LATE_ADJUSTED] + outcomes[Outcome.LATE_DROPPED] + outcomes["late"],

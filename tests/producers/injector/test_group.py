@@ -22,7 +22,7 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas.errors import InjectorError, UsageError
 from support.harness import until
-from support.injection import look
+from support.injection import look, send
 
 pytestmark = pytest.mark.kafka
 PARTITIONS = 4
@@ -171,3 +171,63 @@ def test_a_group_goes_on_where_one_injector_stopped(kafka, topics, fed):
         written = fed()
         until(lambda: group.step() or passed_on(kafka, topics), "the last record")
     assert_exact(kafka, topics, written)
+
+
+def test_a_member_tells_what_it_has_counted_itself(kafka, topics, monkeypatch):
+    """Together the members count each record once, and a series of one of them never goes back."""
+    raw, _ = topics
+    for place in range(PARTITIONS):
+        send(kafka, raw, (1_000_000, 1_000_000), (1_000, 1_000_100), partition=place)
+    config = {**kafka.config, **SOON}
+    told = []
+    with InjectorGroup(injection(*topics), config) as first:
+        idle = first.metrics()
+        assert (idle.state, idle.records, idle.late_events, idle.processing_time_delay_seconds) == ("idle", 0, 0, 0.0)
+        assert first.holders() == []
+        with monkeypatch.context() as patch:
+            patch.setattr(first, "_follow", lambda: None)  # the group has not answered yet
+            first.step(lambda group: told.append(group.partitions))
+        assert told == [[]]
+        until(lambda: first.step() or passed_on(kafka, topics), "the first records")
+        alone = first.metrics()
+        assert (alone.records, alone.late_events, alone.state) == (2 * PARTITIONS, PARTITIONS, "active")
+        assert alone.watermark == min(first.watermarks.values())
+        assert {hold.watermark for hold in first.holders()} == {alone.watermark}
+        with InjectorGroup(injection(*topics), config) as second:
+            half = PARTITIONS // 2
+            until(lambda: first.step() or second.step() or len(second.partitions) == half, "half with the second")
+            assert {hold.holder.partition for hold in second.holders()} <= set(second.partitions)
+            for place in range(PARTITIONS):
+                send(kafka, raw, (2_000, 2_000_000), partition=place)
+            until(lambda: first.step() or second.step() or passed_on(kafka, topics), "the last records")
+            shared, other = first.metrics(), second.metrics()
+    assert (shared.records, other.records) == (2 * PARTITIONS + half, half)
+    assert (shared.late_events, other.late_events) == (PARTITIONS + half, half)
+    assert shared.epoch == alone.epoch
+    assert (shared.before, other.before) == ({}, {})
+
+
+FORGOTTEN = """\
+import json, sys, time
+from datetime import timedelta
+from floodmark.producers import TimePolicy
+from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.group import InjectorGroup
+config, raw, marked = json.loads(sys.argv[1])
+injection = Injection(raw, marked, JsonField("at"), TimePolicy(late=timedelta(seconds=5)))
+first = InjectorGroup(injection, config)
+deadline = time.monotonic() + 60
+while not first.partitions and time.monotonic() < deadline:
+    first.step()
+second = InjectorGroup(injection, config)
+time.sleep(2)  # the group asks the first for a half, and is not answered
+print(first.partitions)
+"""
+
+
+def test_a_program_that_forgets_to_close_its_members_ends(kafka, topics):
+    given = json.dumps([{**kafka.config, **SOON}, *topics])
+    command = [sys.executable, "-c", FORGOTTEN, given]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "[0, 1, 2, 3]\n"

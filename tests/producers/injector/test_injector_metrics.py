@@ -88,11 +88,20 @@ def scrape(port):
     return {}
 
 
-def test_the_command_serves_them_while_it_runs(kafka, topic):
+@pytest.mark.parametrize("options", [[], ["--group", "together"]], ids=["alone", "in a group"])
+def test_the_command_serves_them_while_it_runs(kafka, topic, options):
     raw, marked, port = topic(1), topic(1), free_port()
     send(kafka, raw, (10_000, 10_000), (10_000, 100_000))
     command = [sys.executable, "-m", "floodmark.producers.cli.main", "inject", "--from", raw, "--to", marked]
-    command += ["--json-field", "at", "--metrics-port", str(port), "--bootstrap-servers", kafka.bootstrap_servers]
+    command += [
+        "--json-field",
+        "at",
+        "--metrics-port",
+        str(port),
+        "--bootstrap-servers",
+        kafka.bootstrap_servers,
+        *options,
+    ]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         until(lambda: scrape(port).get(("floodmark_late_events_total", None)) == 1, "the late event")
