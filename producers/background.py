@@ -53,8 +53,8 @@ class Background:
     def keep(self, failure: Exception) -> None:
         """Keep an error for the owner's next call, and log it, for there may be none; serving goes on."""
         if self._failure is None:
-            _log.error("%r: an error beside the caller: %r", self._owner, failure, exc_info=failure)
             self._failure = failure
+            _log.error("%r: an error beside the caller: %r", self._owner, failure, exc_info=failure)
 
     def raise_failure(self) -> None:
         """Raise what was kept, once."""
