@@ -1,5 +1,6 @@
 """The board as a page for the browser: served on loopback, read-only, with no script from elsewhere."""
 
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -111,10 +112,9 @@ class BoardPage(Closing):
             answer = staticmethod(page._answer)
 
         try:
-            self._server = ThreadingHTTPServer((_HOST, port), Handler)
+            self._server = _Server((_HOST, port), Handler)
         except OSError as error:
             raise UsageError(reason=f"the page cannot be served on port {port}: {error}; choose another") from error
-        self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name="floodmark-board-page")
         self._thread.start()
 
@@ -140,6 +140,16 @@ class BoardPage(Closing):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    @override
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A browser that was closed while it was answered is no news.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
