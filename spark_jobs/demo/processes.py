@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,23 @@ from floodmark.schemas.errors import JobFailedError
 from typing_extensions import override
 
 _TAIL: Final = 1500
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put signals off until the end of the block: one that strikes within `Popen` leaves a child that nobody knows."""
+    came: list[int] = []
+    before = {one: signal.getsignal(one) for one in _ENDING if callable(signal.getsignal(one))}
+    for one in before:
+        signal.signal(one, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 class Child:
@@ -59,7 +78,8 @@ class Child:
     def crash(self) -> None:
         """End it at once with all its children (SIGKILL, as a machine would die) and start it again."""
         self.kill()
-        self._start()
+        with _undisturbed():
+            self._start()
 
     def kill(self) -> None:
         """End it at once, with all its children."""
@@ -79,8 +99,8 @@ class Children(Closing):
     def start(self, name: str, module: str, **options: object) -> Child:
         """Start ``python -m module`` with these options, and Kafka's address, under a name."""
         named = {option.replace("_", "-"): value for option, value in options.items()}
-        child = Child(name, module, {"bootstrap-servers": self._servers, **named}, self._directory)
-        self.all[name] = child
+        with _undisturbed():
+            child = self.all[name] = Child(name, module, {"bootstrap-servers": self._servers, **named}, self._directory)
         return child
 
     def check(self) -> bool:
