@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET
 from floodmark.producers.embedded.jars import fetch, java
+from floodmark.producers.embedded.ports import free_port
 from floodmark.schemas.errors import EmbeddedKafkaError
 
 VERSION: Final = "4.1.0"
@@ -74,10 +75,10 @@ class EmbeddedKafka:
         if kept.exists():  # a restart must come back where its clients look for it
             first, second = kept.read_text(encoding="ascii").split()
             return int(first), int(second)
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            return int(one.getsockname()[1]), int(other.getsockname()[1])
+        one = other = free_port()
+        while other == one:
+            other = free_port()
+        return one, other
 
     def start(self) -> Self:
         """Start the broker and wait until it answers.
