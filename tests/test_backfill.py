@@ -18,7 +18,7 @@ def test_twelve_rows_make_a_result():
 
 @pytest.mark.spark
 def test_each_way_has_its_figures_and_counts_each_row_once():
-    command = [sys.executable, str(TESTS / "benchmarks" / "backfill.py"), "--rows", "13000", "--batch", "7000"]
+    command = [sys.executable, str(TESTS / "benchmarks" / "backfill.py"), "--rows", "13000", "--batch", "3000"]
     command += ["--partitions", "2", "--rounds", "1", "--warm-up", "0", "--json"]
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}

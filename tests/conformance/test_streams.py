@@ -126,7 +126,7 @@ def test_over_kafka(kafka, topic, sources, case):
                 stored.append(handed.position)
                 return [place[-1] for place in json.loads(handed.position.text)["places"]] == [end]
 
-            until(all_read, f"reading to offset {end}", 20)
+            until(all_read, f"reading to offset {end}")
             assert (reader.watermark, windows, late + reader.counts["late"]) == expected(step)
     finally:
         reader.close()
@@ -171,7 +171,6 @@ def test_in_a_spark_job(spark, kafka, topic, sources, checkpoint, case):
                     fails(job) or (job.watermark == watermark and len(out) >= len(due))
                 ),
                 f"watermark {watermark} and windows {due}",
-                20,
             )
             job.processAllAvailable(60)
             assert (job.watermark, sorted(out), job.counts["late"]) == expected(step)

@@ -1,12 +1,12 @@
 """Marks through MirrorMaker 2, from one Kafka to another: what stays, and what does not."""
 
-import socket
 from dataclasses import replace
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Producer
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import EmbeddedKafka
+from floodmark.producers.embedded.ports import free_port
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.readers.replay import read_until_end
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.kafka
 
 def settings(here, there, *topics):
     """Write what schemas/README.md advises, and what one broker needs."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     return f"""\
 clusters = here, there
 here.bootstrap.servers = {here.bootstrap_servers}

@@ -4,7 +4,6 @@ Kafka's console consumer, Kafka Connect with its ``HasHeaderKey`` predicate, Con
 """
 
 import json
-import socket
 import time
 from datetime import timedelta
 
@@ -14,6 +13,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, create_topics
+from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.embedded.ports import free_port
 from floodmark.spark_jobs import read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro
@@ -52,9 +53,7 @@ def test_the_console_consumer(kafka, topic, tmp_path):
 def test_kafka_connect_skips_marks_by_their_header(kafka, topic, tmp_path):
     target = topic(2)
     write_lines(kafka, target)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     worker, sink, out = tmp_path / "worker.properties", tmp_path / "sink.properties", tmp_path / "out.txt"
     strings = "org.apache.kafka.connect.storage.StringConverter"
     worker.write_text(
@@ -150,8 +149,8 @@ def test_a_compacted_topic_keeps_the_last_mark_of_each_source(kafka):
         producer.flush()
         number[0] += 1
         with Observer(kafka.config, [name]) as observer:
-            seen = []
-            until(lambda: seen.extend(observer.poll(0.3)) or seen, "something", 10)
+            seen, end = [], end_offsets(kafka.config, name)[0]
+            until(lambda: seen.extend(observer.poll(0.1)) or observer.ends.get((name, 0), 0) >= end, "its end")
             observer.trackers[name].advance()
             kept = [record for record in seen if isinstance(record, Mark)]
             return len(kept), observer.trackers[name].watermark

@@ -1,7 +1,6 @@
 """The two-stage pipeline on Kafka in a container, through testcontainers."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from floodmark.producers import create_topics
 from floodmark.producers.clients.admin import require_topics
+from floodmark.producers.embedded.ports import free_port
 from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs.demo import batch, daily_waves, departure_waves, flights
 from floodmark.spark_jobs.demo.processes import Children
@@ -35,12 +35,6 @@ def _skip_or_fail(reason):
     pytest.skip(reason)
 
 
-def _free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
     """Start Kafka in a container, on loopback."""
@@ -56,7 +50,7 @@ def servers() -> Iterator[str]:
     except docker.errors.DockerException as error:
         _skip_or_fail(f"no Docker engine, or no image {IMAGE}: {error}")
     os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
-    port = _free_port()
+    port = free_port()
     settings = {
         "KAFKA_NODE_ID": "1",
         "KAFKA_PROCESS_ROLES": "broker,controller",

@@ -48,8 +48,7 @@ def test_kafka_streams_releases_the_rows_that_are_complete(streams, kafka, topic
         try:
             until(released, f"the rows (see {log})", 120)
         finally:
-            process.terminate()
-            process.wait(30)
+            end(process)
     assert sorted(found) == complete, log.read_text()[-3000:]
     for key in {key for _, key in sent}:
         times = [time for time, of in found if of == key]

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 from floodmark.producers import WatermarkedConsumer
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas.classify import Mark
-from support.harness import records_by_partition, until
+from support.harness import grow, records_by_partition, until
 
 pytestmark = pytest.mark.kafka
 
@@ -85,8 +84,7 @@ def test_an_aborted_transaction_promises_nothing(plain, kafka, topic):
 def test_a_partition_that_is_added_is_marked_before_its_first_record(plain, kafka, topic):
     target = topic(1)
     plain("Writer", kafka.bootstrap_servers, target, "java", 1, 1, lines=[*rows(0, 3), upto(3)])
-    admin = AdminClient(kafka.config)
-    admin.create_partitions([NewPartitions(target, 2)])[target].result(30)
+    grow(kafka.config, target, 2)
     plain("Writer", kafka.bootstrap_servers, target, "java", 2, 1, lines=[*rows(1, 4), upto(4), {"do": "end"}])
     assert faults(kafka, target) == []
     assert released(kafka, target, 2) == [3, 4]

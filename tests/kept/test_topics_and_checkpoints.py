@@ -22,6 +22,7 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.schemas import is_late
 from support.counting import WIDTH, counted, read_events, windowed
 from support.harness import Stream, drain, events, until, window_counts
+from support.injection import until_readable
 
 pytestmark = pytest.mark.kafka
 FOLDER = Path(__file__).parent
@@ -58,6 +59,7 @@ def write_again(kafka, topic, partitions):
             if has_holes:
                 transactional.commit_transaction(30)
         assert plain.flush(30) == 0
+    until_readable(kafka, topic)
     assert end_offsets(kafka.config, topic) == {number: kept["end"] for number, kept in enumerate(partitions)}
 
 
@@ -154,12 +156,17 @@ def everything(kafka, topic):
     return data
 
 
+@pytest.fixture(scope="module")
+def stored(kafka):
+    """Write again what kept consumers have read, and what came after; return what they have left."""
+    found = kept("consumers")
+    write_again(kafka, "read", found["topic"])  # the positions name it
+    produce_rest(kafka, "read")
+    return found
+
+
 @pytest.mark.parametrize("use", ["rows", "windows"])
-def test_a_kept_position_hands_out_the_rest_and_nothing_twice(kafka, use):
-    stored = kept("consumers")
-    if use == "rows":
-        write_again(kafka, "read", stored["topic"])
-        produce_rest(kafka, "read")
+def test_a_kept_position_hands_out_the_rest_and_nothing_twice(kafka, stored, use):
     handed_out = [tuple(place) for place in stored[use]["handed_out"]]
     position = Position(stored[use]["position"])
     everywhere = {(record.partition, record.offset) for record in drained(kafka, "read")}

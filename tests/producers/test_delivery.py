@@ -41,7 +41,7 @@ def test_the_setting_on_delivery_is_the_default_and_marks_are_not_reported(kafka
 
 
 def test_poll_counts_the_reports_that_it_serves(kafka, topic):
-    ours = producer(kafka, topic(1))
+    ours = producer(kafka, topic(1), interval=timedelta(days=1))
     ours.flush()
     assert ours.poll() == 0
     ours.produce(b"12", event_time=12)

@@ -6,8 +6,6 @@ import weakref
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 from floodmark.producers import (
     Data,
     EmbeddedKafka,
@@ -33,7 +31,7 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from support.harness import drain, records_by_partition, until
+from support.harness import drain, grow, records_by_partition, until
 
 pytestmark = pytest.mark.kafka
 
@@ -110,13 +108,6 @@ def test_a_source_back_from_idle_says_so_before_its_record(kafka, topic):
     assert said == [Status.IDLE, Status.ACTIVE, b"x", Status.ENDED]
 
 
-def add_partitions(kafka, target, count):
-    admin = AdminClient(kafka.config)
-    for future in admin.create_partitions([NewPartitions(target, count)]).values():
-        future.result(30)
-    until(lambda: len(admin.list_topics(target).topics[target].partitions) == count, "growth")
-
-
 @pytest.mark.parametrize("idle", [False, True])
 def test_new_partitions_are_found_and_marked_while_nothing_is_sent(kafka, topic, idle):
     target, clock = topic(partitions=1), ManualClock(wall=datetime.now(UTC))
@@ -124,7 +115,7 @@ def test_new_partitions_are_found_and_marked_while_nothing_is_sent(kafka, topic,
     ours.produce(b"x", event_time=12)
     if idle:
         ours.mark_idle()
-    add_partitions(kafka, target, 3)
+    grow(kafka.config, target, 3)
     clock.advance(timedelta(seconds=10))
     with Observer(kafka.config, [target]) as observer:
         marked = set()
@@ -146,7 +137,7 @@ def test_flush_and_end_mark_partitions_that_were_added_a_moment_ago(kafka, topic
     ours = producer(kafka, target)
     ours.produce(b"x", event_time=12)
     ours.flush()
-    add_partitions(kafka, target, 3)
+    grow(kafka.config, target, 3)
     getattr(ours, how)()
     if how == "flush":
         ours.end()
@@ -242,14 +233,14 @@ def test_a_dead_broker_holds_the_watermark_and_is_named(tmp_path, topic):
     with EmbeddedKafka(tmp_path / "dying") as broker:
         create_topics(broker.config, {"t": 1})
         ours = WatermarkedProducer(
-            {**broker.config, "message.timeout.ms": 1500}, topic="t", source="a", strategy=ascending()
+            {**broker.config, "message.timeout.ms": 5_000}, topic="t", source="a", strategy=ascending()
         )
         ours.produce(b"x", event_time=12)
         ours.flush()
         broker.kill()
         ours.produce(b"x", event_time=30)
         with pytest.raises(DeliveryError) as caught:
-            ours.end(timeout=10)
+            ours.end(timeout=30)
         assert caught.value.held_at == 30
         ours._emitter.generator.on_event(99)  # noqa: SLF001  # even if the source could promise more
         assert ours.watermark == 30

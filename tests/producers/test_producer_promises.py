@@ -204,7 +204,7 @@ def test_a_second_source_that_no_membership_counts_is_named(kafka, topic, caplog
         producer(kafka, target, source="web-2", membership=Membership(2, 2))
         first.end()
         producer(kafka, target, source="web-2")
-        assert caplog.text == ""
+        assert target not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_broker_that_restarts_delays_no_record_and_doubles_none(tmp_path):
             began = time.monotonic()
             ours.produce(b"%d" % number, event_time=number)
             longest = max(longest, time.monotonic() - began)
-        assert longest < 2, "seconds, on a machine however busy"
+        assert longest < 10, "seconds, on a machine however busy; to ask for partitions would take 15"
         assert ours.watermark == 1, "held at the first that is not acknowledged"
         back = threading.Thread(target=broker.start)
         back.start()

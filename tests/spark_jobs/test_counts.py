@@ -14,6 +14,7 @@ from floodmark.spark_jobs import WriteOptions, write
 from prometheus_client import CollectorRegistry, generate_latest
 from support.counting import read_events
 from support.harness import Stream, events
+from support.injection import until_readable
 
 pytestmark = pytest.mark.spark
 
@@ -121,6 +122,7 @@ def test_holes_of_transactions_are_no_loss_and_hide_none(kafka, topic, counting)
         send(producer, target, *log)
         producer.flush(30)
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
+        until_readable(kafka, target)
 
     transact(counting_mark(0, 0), 10, 11, counting_mark(1, 2))
     transact(98, 99, commit=False)

@@ -32,6 +32,7 @@ from floodmark.spark_jobs import formats, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import Stream, counts, drain, events, until, window_counts
+from support.injection import until_readable
 
 pytestmark = pytest.mark.spark
 
@@ -423,6 +424,7 @@ def test_a_job_that_has_ended_knows_it_when_it_starts_again(kafka, topic, source
     start().awaitTermination(_LIMIT)
     for snapshot in Path(checkpoint, "floodmark").glob(lost or "nothing"):
         snapshot.unlink()
+    until_readable(kafka, out)
     before = end_offsets(kafka.config, out)
     again = start()
     assert again.ended

@@ -48,9 +48,9 @@ def run(spark, kafka, topic, checkpoint, percent):
     try:
         for score, minute, second in SCORES:
             time = minute * 60 + second
+            sent[0] += 1
             producer.produce(b'{"score": %d, "at": %d}' % (score, time), event_time=time * 1000)
             producer.flush()
-            sent[0] += 1
             job.processAllAvailable(60)
         producer.end()
         job.awaitTermination(60)

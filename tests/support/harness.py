@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
@@ -146,6 +146,13 @@ def records_by_partition(config: dict[str, str], topic: str) -> dict[int, list[A
                 found.setdefault(record.partition, []).append(record)
             tracker.advance()
     return found
+
+
+def grow(config: dict[str, str], topic: str, partitions: int) -> None:
+    """Give a topic more partitions, and wait until clients see them."""
+    admin = AdminClient(config)
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+    until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == partitions, "growth")
 
 
 def delete_before(config: dict[str, str], topic: str, offset: int, partitions: int = 2) -> None:

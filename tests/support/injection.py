@@ -1,10 +1,11 @@
 """What the tests of the injector share: records into a topic, and what stands in it."""
 
 import json
-import time
 
 from confluent_kafka import Producer
 from floodmark.producers import Data, Mark, Observer
+from floodmark.producers.clients.admin import end_offsets
+from support.harness import until
 
 
 def send(kafka, topic, *rows, partition=0):
@@ -16,15 +17,28 @@ def send(kafka, topic, *rows, partition=0):
     assert producer.flush(30) == 0
 
 
+def written_ends(kafka, topic):
+    """Return where the partitions of a topic end: Kafka answers a commit before readers of it see its last records."""
+    return end_offsets({**kafka.config, "isolation.level": "read_uncommitted"}, topic)
+
+
+def until_readable(kafka, topic):
+    """Wait until what has been committed can be read."""
+    until(lambda: end_offsets(kafka.config, topic) == written_ends(kafka, topic), f"the last commit to {topic}")
+
+
 def look(kafka, topic, partitions=1):
     """Return the data and the marks of a topic, and its observer, closed."""
     data, marks = [], []
+    ends = written_ends(kafka, topic)
     with Observer(kafka.config, [topic]) as observer:
-        deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline:
+
+        def is_read():
             for record in observer.poll(0.1):
                 (data if isinstance(record, Data) else marks).append(record)
-                deadline = time.monotonic() + 0.5
+            return all(observer.ends.get((topic, number), 0) >= end for number, end in ends.items())
+
+        until(is_read, f"the end of {topic}")
         observer.trackers[topic].advance()
     return data, [mark for mark in marks if isinstance(mark, Mark)], observer.trackers[topic]
 

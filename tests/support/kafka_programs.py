@@ -8,6 +8,7 @@ from pathlib import Path
 
 from floodmark.producers.embedded.broker import VERSION
 from floodmark.producers.embedded.jars import fetch, java
+from support.processes import end
 
 
 @contextmanager
@@ -20,5 +21,4 @@ def running(main: str, *arguments: object, log: Path, modules: Collection[str]) 
         try:
             yield process
         finally:
-            process.terminate()
-            process.wait(30)
+            end(process)

@@ -13,8 +13,8 @@ from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Membership
 
-STEP = 0.05
-"""Seconds between two rounds of marks."""
+STEP = 0.2
+"""Seconds between two rounds of marks: ten of them are a pause after which a source is said to have stopped."""
 
 
 class MarkingJob:

@@ -58,6 +58,16 @@ class Process:
             self._process.wait()
 
 
+def end(process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+    """Ask a process to end (SIGTERM), and end it at once where it has not after so many seconds."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def processes_of(place: Path) -> list[str]:
     """Return which processes have a folder in their command line."""
     found = []

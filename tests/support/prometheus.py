@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +12,9 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from floodmark.producers.embedded.ports import free_port
+from support.harness import until
+from support.processes import end
 
 REQUIRED = os.environ.get("FLOODMARK_REQUIRE_PROMETHEUS") == "1"
 
@@ -35,12 +37,6 @@ def promtool(*arguments, text=None):
     return done.stdout
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 class Server:
     """A running Prometheus."""
 
@@ -57,8 +53,14 @@ class Server:
 
     def value(self, expression):
         """Return what an expression yields now: labels and value of each series."""
-        found = self.get("/api/v1/query", query=expression)
-        return [] if found is None else [(one["metric"], float(one["value"][1])) for one in found["result"]]
+        answers = []
+
+        def is_answered():
+            answers.append(self.get("/api/v1/query", query=expression))
+            return answers[-1] is not None
+
+        until(is_answered, "an answer")
+        return [(one["metric"], float(one["value"][1])) for one in answers[-1]["result"]]
 
 
 @contextmanager
@@ -83,9 +85,4 @@ def served(config: Path, data: Path) -> Iterator[Server]:
                 time.sleep(0.05)
             yield server
         finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)

@@ -3,7 +3,6 @@
 (Confluent's own jars are not there, and Karapace is not on PyPI.)  The last one that Java 17 runs is 3.0.
 """
 
-import socket
 import subprocess
 import tarfile
 import tempfile
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from floodmark.producers.embedded.jars import cache, java, retrieve
+from floodmark.producers.embedded.ports import free_port
+from support.processes import end
 
 VERSION = "3.0.9"
 # The archive alone, without the POM, whose parents are not on every mirror.
@@ -52,9 +53,7 @@ class EmbeddedRegistry:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -87,8 +86,7 @@ class EmbeddedRegistry:
     def stop(self) -> None:
         """Stop it."""
         if self.process is not None:
-            self.process.terminate()
-            self.process.wait(30)
+            end(self.process)
 
     def __enter__(self) -> Self:
         return self.start()

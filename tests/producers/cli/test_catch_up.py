@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from floodmark.producers.board.catch_up import Estimate, TopicGap
 from floodmark.producers.cli.main import app
-from floodmark.producers.testing import mark
+from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import FloodmarkError
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Holder
@@ -64,10 +64,11 @@ def ago(now, **duration):
 
 
 @pytest.mark.kafka
-def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic):
+def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic, monkeypatch):
     """Two partitions: 600 records an hour ago, and 1,200 of the last minute and more, one each 50 ms."""
     given_, out = topic(2), topic(1)
     now = datetime.now(UTC)
+    monkeypatch.setattr("floodmark.producers.cli.catching_up.Clock", lambda: ManualClock(wall=now))
     producer = Producer(kafka.config)
     for number in range(600):
         producer.produce(given_, b"old", partition=number % 2, timestamp=ago(now, hours=1))

@@ -1,7 +1,6 @@
 """Metrics: a plain snapshot of where a source, an injector or a job stands."""
 
 import json
-import socket
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.producers.clients.exporter import PrometheusExporter, serve_metrics
 from floodmark.producers.clients.metrics import Metrics, delay
+from floodmark.producers.embedded.ports import free_port
 from floodmark.schemas.errors import UsageError
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -44,9 +44,7 @@ def test_an_unknown_watermark_has_no_delay_in_any_form():
 
 
 def test_they_are_served_on_loopback():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     serve_metrics(port).update(Metrics("source", "web", records=3))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert b'floodmark_records_total{kind="source",name="web",topic=""} 3.0' in answer.read()

@@ -24,7 +24,7 @@ from floodmark.schemas import WatermarkRecord, encode_watermark
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UsageError
 from floodmark.schemas.records import mark_key
 from support.harness import until
-from support.injection import look, send, times
+from support.injection import look, send, times, until_readable
 
 pytestmark = pytest.mark.kafka
 FAST = timedelta(milliseconds=100)
@@ -158,6 +158,7 @@ def test_a_wrong_option_does_not_begin(kafka, topic):
             run(kafka, Injection(raw, marked, fmt))
         assert set(end_offsets(kafka.config, marked).values()) == {0}, "nothing was written"
     run(kafka, Injection(raw, marked, JsonField("at")))
+    until_readable(kafka, marked)
     before = end_offsets(kafka.config, marked)
     send(kafka, raw, (NOW + 50, NOW))
     with pytest.raises(InjectorError, match=r"there are 'at'"):
@@ -190,6 +191,7 @@ def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):
     assert set(end_offsets(kafka.config, marked).values()) == {0}
     with Injector(injection, kafka.config) as injector:
         injector.run(until_end=True)
+        until_readable(kafka, marked)
         before = end_offsets(kafka.config, marked)
         send(kafka, raw, (NOW + 5, NOW))
         assert preview_injection(injection, kafka.config).outcomes == {"on_time": 1}, (

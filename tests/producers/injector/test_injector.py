@@ -11,7 +11,6 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 from floodmark.producers import Mark, TimePolicy
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
 from floodmark.producers.event_times.formats import JsonField
@@ -21,7 +20,7 @@ from floodmark.producers.injector.injected import decisions_of
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
 from support.golden import POLICIES, golden
-from support.harness import until
+from support.harness import grow, until
 from support.injection import look, send, times
 
 pytestmark = pytest.mark.kafka
@@ -201,9 +200,8 @@ def test_both_topics_grow_while_it_runs(kafka, topic):
         injector.run(until_end=True)
         tracker = look(kafka, marked)[2]
         assert tracker.watermark == 5_000, "the partition that the input lacks holds nothing up"
-        admin = AdminClient(kafka.config)
-        for future in admin.create_partitions([NewPartitions(raw, 2), NewPartitions(marked, 3)]).values():
-            future.result(30)
+        grow(kafka.config, raw, 2)
+        grow(kafka.config, marked, 3)
         send(kafka, raw, (5_010, 5_010), partition=1)
         injector._next_look = 0  # noqa: SLF001  # the metadata is looked at every ten seconds
         until(lambda: injector.step() or injector.outcomes["on_time"] == 2, "the row of the new partition", 30)

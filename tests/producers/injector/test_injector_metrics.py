@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 from floodmark.producers import TimePolicy
+from floodmark.producers.embedded.ports import free_port
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
@@ -17,7 +18,6 @@ from floodmark.schemas.timestamps import EARLIEST
 from prometheus_client.parser import text_string_to_metric_families
 from support.harness import until
 from support.injection import look, send
-from support.prometheus import free_port
 
 pytestmark = pytest.mark.kafka
 POLICY = TimePolicy(late=timedelta(seconds=5))

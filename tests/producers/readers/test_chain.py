@@ -1,7 +1,7 @@
 """The marks of a chain are read from near the ends of its topics, and followed from there."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
@@ -9,7 +9,7 @@ from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.board.history import Health
 from floodmark.producers.readers import chain
 from floodmark.producers.readers.chain import ChainReader
-from floodmark.producers.testing import mark
+from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Holder
 from support.harness import until
@@ -74,7 +74,7 @@ def test_it_looks_further_back_for_a_source_that_is_not_near_the_end(kafka, topi
 
 @pytest.mark.kafka
 def test_a_topic_that_a_mark_names_and_that_cannot_be_read_is_on_the_board(kafka, topic):
-    target = topic(1)
+    target, clock = topic(1), ManualClock(wall=datetime.now(UTC))
     plain = Producer(kafka.config)
     for number in range(3):
         key, value, headers = mark_record(
@@ -82,7 +82,7 @@ def test_a_topic_that_a_mark_names_and_that_cannot_be_read_is_on_the_board(kafka
         )
         plain.produce(target, value, key, 0, headers=headers)
     plain.flush(30)
-    with ChainReader(kafka.config, [target]) as reader:
+    with ChainReader(kafka.config, [target], clock=clock) as reader:
         board = reader.board()
     assert [name for name, _ in board.unread] == ["no-such-topic"]
     assert board.topic(target).watermark == 2
@@ -110,8 +110,10 @@ def test_it_follows_what_comes(kafka, topic):
 @pytest.mark.kafka
 def test_silence_is_no_news_while_kafka_is_away(kafka, topic, monkeypatch):
     target = topic(1)
+    clock = ManualClock(wall=datetime.now(UTC))
     twelve_marks(kafka, target)
-    with ChainReader(kafka.config, [target]) as reader:
+    with ChainReader(kafka.config, [target], clock=clock) as reader:
+        clock.advance(timedelta(hours=1))
         with monkeypatch.context() as away:
             away.setattr(reader, "_is_answered", lambda _topic: False)
             for _ in range(10):

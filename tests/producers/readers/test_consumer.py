@@ -6,14 +6,13 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
 from floodmark.producers import Observer, Position, WatermarkedConsumer, WatermarkedProducer, explicit
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.completeness.buffer import Buffer
 from floodmark.schemas.errors import CorruptSnapshotError, UnreadableTopicError, UsageError
 from hypothesis import given
 from hypothesis import strategies as st
-from support.harness import Stream, events, until
+from support.harness import Stream, events, grow, until
 
 
 def event_time(record):
@@ -139,18 +138,12 @@ def test_a_consumer_follows_a_topic_that_grows(kafka, topic):
             ours.advance(5)
             ours.flush()
             until(lambda: read() or rows == [1], "the first row")
-        grow(kafka, target, 2)
+        grow(kafka.config, target, 2)
         with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
             ours.produce(events.encode({"user": "u", "at": 6}), event_time=6, partition=1)
             ours.end()
         until(lambda: read() or consumer.ended, "the end", 20)
     assert rows == [1, 6]
-
-
-def grow(kafka, topic, partitions):
-    admin = AdminClient(kafka.config)
-    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
-    until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == partitions, "growth")
 
 
 @pytest.mark.kafka
@@ -159,11 +152,13 @@ def test_an_observer_asks_for_partitions_now_and_then_and_lives_without_an_answe
     with Observer(kafka.config, [target]) as observer:
         asked = []
         monkeypatch.setattr(observer, "refresh", lambda: asked.append(1))
-        for _ in range(50):
-            list(observer.poll(0))
+        clock = time.monotonic()
+        with monkeypatch.context() as still:
+            still.setattr("floodmark.producers.readers.observer.time.monotonic", lambda: clock)
+            for _ in range(50):
+                list(observer.poll(0))
         assert not asked
         monkeypatch.undo()
-        clock = time.monotonic()
         monkeypatch.setattr("floodmark.producers.readers.observer.time.monotonic", lambda: clock + 60)
         away = Consumer({"bootstrap.servers": "localhost:1", "group.id": "x"}, logger=logging.getLogger("away"))
         monkeypatch.setattr(observer, "_consumer", away)

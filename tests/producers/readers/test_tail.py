@@ -4,9 +4,10 @@ import json
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.readers.tail import tail_lines
+from support.harness import grow
+from support.injection import until_readable
 
 
 @pytest.mark.kafka
@@ -18,6 +19,7 @@ def test_it_stops_at_the_end_also_behind_a_transaction_and_in_empty_partitions(k
     for number in range(3):
         writer.produce(target, value=b"%d" % number, partition=number % 2)
     writer.commit_transaction(30)
+    until_readable(kafka, target)
     lines = [
         json.loads(line) for line in tail_lines(kafka.config, target, from_beginning=True, until_end=True, as_json=True)
     ]
@@ -35,8 +37,7 @@ def test_it_follows_a_topic_that_grows(kafka, topic):
     found = lambda: json.loads(next(lines)).get("value")  # noqa: E731
     while found() != "old":
         pass
-    admin = AdminClient(kafka.config)
-    admin.create_partitions([NewPartitions(target, 2)])[target].result(30)
+    grow(kafka.config, target, 2)
     with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
         ours.produce(b"new", event_time=6, partition=1)
     while found() != "new":

@@ -8,6 +8,7 @@ from floodmark.schemas.errors import FencedError, ReplacedCheckpointError
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.spark_jobs.batch.sinks import ExactlyOnceSink
 from floodmark.spark_jobs.progress.published import Published
+from support.injection import until_readable
 
 READ = Published({}, 0)
 
@@ -40,6 +41,7 @@ def test_the_older_instance_does_not_fence_the_newer_one(kafka, topic, size):
     newer.consume(Frame(b"newer", 1), 1)
     newer.commit(1, [], READ)
     newer.close()
+    until_readable(kafka, name)
     records = [record for record in read_until_end(kafka.config, {(name, 0): 0}) if isinstance(record, Data)]
     assert [record.value for record in records] == [b"older", b"newer"]
 
@@ -52,6 +54,7 @@ def test_an_old_checkpoint_is_refused_once_a_newer_one_has_published_and_shuts_n
         for batch in range(batches):
             sink.consume(Frame(b"row", 1), batch)
             sink.commit(batch, [(0, mark())], READ)
+    until_readable(kafka, name)
     with pytest.raises(ReplacedCheckpointError, match="since batch 1 of"):
         old.open()
     new.consume(Frame(b"row", 1), 1)

@@ -7,6 +7,8 @@ import resource
 import pytest
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs import writer
+from floodmark.spark_jobs.internals.jvm import require_callbacks
 from pyspark.java_gateway import ensure_callback_server_started
 from support.counting import counted, read_events, windowed
 from support.harness import events
@@ -26,21 +28,32 @@ def job(kafka, spark, topic, tmp_path):
 
 
 @pytest.fixture
-def many_files(job):
+def many_files(job, monkeypatch):
     """Open more files than ``select`` takes, as the clients of some hundred producers do.
 
-    Garbage of earlier tests would give low numbers back while a job starts: it is collected before, and not meanwhile.
+    Garbage of earlier tests gives low numbers back, also when the JVM collects its own: they are taken again at the
+    moment of the check.
     """
     del job  # the files of its producer are closed by now
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] < 2 * SELECTED:
         pytest.skip(f"a process here may have {before[1]} open files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    files = []
+
+    def fill():
+        files.append(os.open(os.devnull, os.O_RDONLY))
+        while files[-1] < SELECTED:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+
+    def check(spark):
+        fill()
+        require_callbacks(spark)
+
     gc.collect()
     gc.disable()
-    files = [os.open(os.devnull, os.O_RDONLY)]
-    while files[-1] < SELECTED:
-        files.append(os.open(os.devnull, os.O_RDONLY))
+    fill()
+    monkeypatch.setattr(writer, "require_callbacks", check)
     yield
     gc.enable()
     for file in files:
