@@ -2,14 +2,17 @@
 
 import itertools
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -24,6 +27,7 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions, read, write
 from floodmark.spark_jobs import json as json_values
 from support.guarded import GuardedKafka, login
 from support.harness import until
+from support.processes import Process
 from support.trial import quick
 
 _PAGE = Path(__file__).parents[2] / "producers" / "OPERATING.md"
@@ -34,7 +38,7 @@ _VALUES = [json.dumps({"at": time}).encode() for time in _TIMES]
 
 
 def rights():
-    """Return the rows of the table: program -> rights on what it reads, on what it writes, on its transactional id."""
+    """Return the rows of the table: program -> rights on what it reads and writes, its transactional id, a group."""
     table = _PAGE.read_text(encoding="utf-8").split("| program |")[1].split("\n\n")[0]
     rows = [line[1:-1].split("|") for line in table.splitlines()[2:]]
     return {row[0].strip(): [re.findall(r"`(\w+)`", cell) for cell in row[1:]] for row in rows}
@@ -55,15 +59,19 @@ def grant(guarded):
     """Make two topics, and give the user of a program the rights of its row on them; return the user's settings."""
     admin = AdminClient(guarded.config)
 
-    def give(program, incoming, outgoing, identity):
-        places = [(ResourceType.TOPIC, incoming), (ResourceType.TOPIC, outgoing)]
-        places.append((ResourceType.TRANSACTIONAL_ID, identity))
+    def give(program, incoming, outgoing, *identities, group="-"):
+        topics, (one_id, its_group) = rights()[program][:2], rights()[program][2:]
+        places = [
+            *zip([(ResourceType.TOPIC, incoming), (ResourceType.TOPIC, outgoing)], topics, strict=True),
+            *(((ResourceType.TRANSACTIONAL_ID, identity), one_id) for identity in identities),
+            ((ResourceType.GROUP, group), its_group),
+        ]
         bindings = [
             AclBinding(
                 *(*place, ResourcePatternType.LITERAL, f"User:{USERS[program]}", "*"),
                 *(AclOperation[right.upper()], AclPermissionType.ALLOW),
             )
-            for place, names in zip(places, rights()[program], strict=True)
+            for place, names in places
             for right in names
         ]
         for future in admin.create_acls(bindings).values():
@@ -102,12 +110,17 @@ def read_all(config, topic):
     return values
 
 
-def floodmark(config, folder, *arguments):
-    """Run a command with the settings of a user."""
+def command(config, folder, *arguments):
+    """Return a command with the settings of a user."""
     settings = folder / "kafka.properties"
     settings.write_text("".join(f"{name}={value}\n" for name, value in config.items()), encoding="utf-8")
-    command = [sys.executable, "-m", "floodmark.producers.cli.main", *arguments, "--config", str(settings)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    return [sys.executable, "-m", "floodmark.producers.cli.main", *arguments, "--config", str(settings)]
+
+
+def floodmark(config, folder, *arguments):
+    """Run it to its end."""
+    line = command(config, folder, *arguments)
+    return subprocess.run(line, capture_output=True, text=True, timeout=_LIMIT, check=False)
 
 
 @pytest.mark.kafka
@@ -125,9 +138,9 @@ def test_the_broker_refuses_who_was_given_nothing(guarded):
 def test_a_producer_and_a_consumer(guarded, grant, caplog):
     written, back = "`WatermarkedProducer`", "`WatermarkedConsumer`"
     topic, _ = topics(guarded)
-    fill(grant(written, "-", topic, "-"), topic)
+    fill(grant(written, "-", topic), topic)
     assert "cannot be read" not in caplog.text
-    assert read_all(grant(back, topic, "-", "-"), topic) == _VALUES
+    assert read_all(grant(back, topic, "-"), topic) == _VALUES
 
 
 @pytest.mark.kafka
@@ -145,19 +158,54 @@ def test_a_command_that_reads(guarded, grant, tmp_path, program, arguments):
     topic, _ = topics(guarded)
     fill(guarded.config, topic)
     name, *options = arguments
-    done = floodmark(grant(program, topic, "-", "-"), tmp_path, name, topic, *options)
+    done = floodmark(grant(program, topic, "-"), tmp_path, name, topic, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not read" not in done.stdout
 
 
 @pytest.mark.kafka
-def test_the_injector(guarded, grant, tmp_path):
-    program = "`floodmark inject`"
+def test_catch_up_with_a_group(guarded, grant, tmp_path):
+    topic, _ = topics(guarded)
+    fill(guarded.config, topic)
+    with closing(Consumer({**guarded.config, "group.id": "readers"})) as readers:
+        readers.commit(offsets=[TopicPartition(topic, number, 1) for number in (0, 1)], asynchronous=False)
+    config = grant("`floodmark catch-up --group`", topic, "-", group="readers")
+    done = floodmark(config, tmp_path, "catch-up", topic, "--group", "readers", "--rate", "10", "--json")
+    assert json.loads(done.stdout)["unread"] > 0, done.stderr
+
+
+@pytest.fixture
+def fed(guarded):
+    """Make two topics, the first of them full of records without marks."""
     raw, marked = topics(guarded)
     producer = Producer(guarded.config)
     for time, value in zip(_TIMES, _VALUES, strict=True):
         producer.produce(raw, value, timestamp=time)
-    producer.flush(30)
+    assert producer.flush(30) == 0
+    return raw, marked
+
+
+@pytest.mark.kafka
+def test_a_member_of_a_group_of_injectors(guarded, grant, fed, tmp_path):
+    raw, marked = fed
+    identities = [f"floodmark-inject-{raw}-{number}-{marked}" for number in (0, 1)]
+    config = grant("`floodmark inject --group`", raw, marked, *identities, group="members")
+    options = ["--from", raw, "--to", marked, "--json-field", "at", "--group", "members", "--json"]
+    member = Process("member", command(config, tmp_path, "inject", *options), tmp_path, os.environ)
+    try:
+        until(lambda: member.code is not None or '"records": 100' in "".join(member.lines()), "the last record")
+        os.kill(member.pid, signal.SIGTERM)
+        until(lambda: member.code is not None, "its end")
+    finally:
+        member.kill()
+    assert member.code == 0, member.log()
+    assert "100 records read" in member.log()
+
+
+@pytest.mark.kafka
+def test_the_injector(grant, fed, tmp_path):
+    program = "`floodmark inject`"
+    raw, marked = fed
     config = grant(program, raw, marked, f"floodmark-inject-{raw}-{marked}")
     options = ("--from", raw, "--to", marked, "--json-field", "at", "--until-end")
     done = floodmark(config, tmp_path, "inject", *options)
