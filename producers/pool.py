@@ -1,6 +1,5 @@
 """Many sources of a topic in one process, over one Kafka client: they join and leave while it runs."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import Literal, Self
 from confluent_kafka import Producer
 from floodmark.producers.background import Background
 from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.client_log import client_log
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.forks import Guarded
 from floodmark.producers.partition_watch import SharedWatch
@@ -25,7 +25,7 @@ from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 
-_log = logging.getLogger(__name__)
+_log = client_log(__name__)
 
 
 class SourcePool(Guarded):

@@ -1,6 +1,5 @@
 """A source of a topic: the client, what it may promise, and when its marks are sent."""
 
-import logging
 import threading
 import time
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import Producer
 from floodmark.producers.background import Background
 from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.client_log import client_log
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.forks import Guarded, Lock
@@ -24,7 +24,7 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, Status, check_membership
 from floodmark.schemas.timestamps import are_seconds, event_time_of, to_datetime
 
-_log = logging.getLogger(__name__)
+_log = client_log(__name__)
 _SLICE: Final = 0.005
 """Seconds that `Source.poll` leaves to other threads between two looks at the client."""
 

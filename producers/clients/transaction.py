@@ -1,18 +1,18 @@
 """A transactional producer that says clearly what went wrong.  A thin shell around confluent-kafka's Producer."""
 
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.client_log import client_log
 from floodmark.producers.clients.delivery import send
 from floodmark.schemas.classify import Headers, mark_record
 from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError
 from floodmark.schemas.records import WatermarkRecord
 
-_log = logging.getLogger(__name__)
+_log = client_log(__name__)
 _TIMEOUT: Final = 30.0
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 """Another instance has the same transactional id now."""

@@ -4,7 +4,6 @@ A sink works in two steps.  ``consume`` runs the batch, whole and once; ``commit
 watermark records that follow it.  Between the two the handler of the batch stores its snapshot.
 """
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 from floodmark.producers.clients.admin import Config, answering, partition_count
+from floodmark.producers.clients.client_log import client_log
 from floodmark.producers.clients.delivery import send
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction
@@ -27,7 +27,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from typing_extensions import override
 
-_log = logging.getLogger(__name__)
+_log = client_log(__name__)
 _TIMEOUT: Final = 30.0
 _ATTEMPTS: Final = 5
 BATCH_HEADER: Final = "floodmark-batch"
