@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.embedded import broker
 from floodmark.producers.embedded.jars import java
+from floodmark.producers.embedded.ports import free_port
 from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
 from support.harness import drain, until
 from support.processes import processes_of
@@ -142,3 +144,12 @@ def free(directory):
 def test_producers_can_be_imported_where_there_are_no_file_locks():
     program = "import sys; sys.modules['fcntl'] = None; import floodmark.producers"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_port_is_one_that_nobody_gets_by_chance():
+    found = {free_port() for _ in range(20)}
+    assert len(found) > 10
+    for port in found:
+        assert 20_000 <= port < 32_000
+        with socket.socket() as mine:
+            mine.bind(("127.0.0.1", port))
