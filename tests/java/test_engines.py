@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.embedded.jars import java
 from floodmark.producers.readers.replay import read_until_end
 from support.harness import until
+from support.processes import end_process
 from support.two_sources import LAST, write
 
 pytestmark = pytest.mark.kafka
@@ -48,7 +49,7 @@ def test_kafka_streams_releases_the_rows_that_are_complete(streams, kafka, topic
         try:
             until(released, f"the rows (see {log})", 120)
         finally:
-            end(process)
+            end_process(process)
     assert sorted(found) == complete, log.read_text()[-3000:]
     for key in {key for _, key in sent}:
         times = [time for time, of in found if of == key]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from floodmark.producers.embedded.broker import VERSION
 from floodmark.producers.embedded.jars import fetch, java
-from support.processes import end
+from support.processes import end_process
 
 
 @contextmanager
@@ -21,4 +21,4 @@ def running(main: str, *arguments: object, log: Path, modules: Collection[str]) 
         try:
             yield process
         finally:
-            end(process)
+            end_process(process)

@@ -58,7 +58,7 @@ class Process:
             self._process.wait()
 
 
-def end(process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+def end_process(process: subprocess.Popen[bytes], seconds: float = 30) -> None:
     """Ask a process to end (SIGTERM), and end it at once where it has not after so many seconds."""
     process.terminate()
     try:

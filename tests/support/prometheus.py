@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from floodmark.producers.embedded.ports import free_port
 from support.harness import until
-from support.processes import end
+from support.processes import end_process
 
 REQUIRED = os.environ.get("FLOODMARK_REQUIRE_PROMETHEUS") == "1"
 
@@ -85,4 +85,4 @@ def served(config: Path, data: Path) -> Iterator[Server]:
                 time.sleep(0.05)
             yield server
         finally:
-            end(process)
+            end_process(process)

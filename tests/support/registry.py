@@ -13,7 +13,7 @@ from typing import Self
 
 from floodmark.producers.embedded.jars import cache, java, retrieve
 from floodmark.producers.embedded.ports import free_port
-from support.processes import end
+from support.processes import end_process
 
 VERSION = "3.0.9"
 # The archive alone, without the POM, whose parents are not on every mirror.
@@ -86,7 +86,7 @@ class EmbeddedRegistry:
     def stop(self) -> None:
         """Stop it."""
         if self.process is not None:
-            end(self.process)
+            end_process(self.process)
 
     def __enter__(self) -> Self:
         return self.start()
