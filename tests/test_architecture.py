@@ -141,11 +141,12 @@ def test_the_internals_of_spark_are_touched_in_one_room():
             assert not any(word in text for word in words), path
 
 
-def test_modules_are_small():
+def test_modules_hold_one_noun():
+    """A module may be as long as its noun needs, up to 600 lines: a shorter limit splits a noun over several files."""
     for package in PACKAGES:
         for path in sources(package):
             lines = len(path.read_text(encoding="utf-8").splitlines())
-            assert lines <= 300, f"{path} has {lines} lines"
+            assert lines <= 600, f"{path} has {lines} lines"
 
 
 @pytest.mark.parametrize("package", [floodmark.schemas, floodmark.producers, floodmark.spark_jobs])
