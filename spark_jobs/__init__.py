@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from floodmark.spark_jobs.options import ReadOptions, WriteOptions
     from floodmark.spark_jobs.reader import read
     from floodmark.spark_jobs.reading.event_time import drop_duplicates_within, event_time
+    from floodmark.spark_jobs.reading.rows import kafka_timestamp
     from floodmark.spark_jobs.session import local_session, packages
     from floodmark.spark_jobs.substreams import windows_per_key
     from floodmark.spark_jobs.writer import write
@@ -36,6 +37,7 @@ __all__ = [
     "drop_duplicates_within",
     "event_time",
     "json",
+    "kafka_timestamp",
     "local_session",
     "packages",
     "read",
@@ -57,6 +59,7 @@ _PLACES: Final = {
     "drop_duplicates_within": "floodmark.spark_jobs.reading.event_time",
     "event_time": "floodmark.spark_jobs.reading.event_time",
     "json": "floodmark.spark_jobs.formats",
+    "kafka_timestamp": "floodmark.spark_jobs.reading.rows",
     "local_session": "floodmark.spark_jobs.session",
     "packages": "floodmark.spark_jobs.session",
     "read": "floodmark.spark_jobs.reader",

@@ -56,8 +56,9 @@ def read(
         topics: one or several; each must exist.
         value: what the bytes mean: `avro`, `json`, or a function from a binary column to a struct column.
         event_time: the timestamp field of the decoded values that becomes Spark's event-time column; or the path of one
-            (``"payload.at"``), or an expression over them (SQL or a Column).  A column of the path's last name, or of
-            the expression's (``"date_trunc('minute', at) AS minute"``; without one ``event_time``), is added then.
+            (``"payload.at"``), an expression over them (SQL or a Column), or `kafka_timestamp`.  A path or an
+            expression adds a column.  Its name is the last one of the path or the alias of the expression
+            (``"date_trunc('minute', at) AS minute"``); without an alias, ``event_time``.
         bootstrap_servers: Kafka's address.
         late: what becomes of late rows: ``"drop"``; ``"adjust"``, which lifts their event time to the watermark they
             are behind; or the name of a topic that they go to, in the transaction of their batch.  A row is then judged

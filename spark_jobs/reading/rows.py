@@ -21,6 +21,16 @@ OURS: Final = "floodmark "
 """How the names of our columns begin, beside fields whose names may be any."""
 
 
+def kafka_timestamp() -> Column:
+    """Return Kafka's timestamp of a record as the event time: ``read(event_time=kafka_timestamp())``.
+
+    Use it for topics whose event time is the time of arrival: of a producer with the strategy ``ingress()``, or of
+    ``floodmark inject --log-time``.  The column of the result is ``kafka_timestamp``; ``.alias("arrived")`` names it
+    otherwise.  A record without a timestamp is counted as ``out_of_range``.
+    """
+    return F.col(f"`{OURS}timestamp`").alias("kafka_timestamp")
+
+
 def header_time(name: str) -> Column:
     """Return the time in the last header of a name that holds one; null: there is none.
 
