@@ -1,14 +1,20 @@
-"""The lines of a folder of files that grow, appear and fall silent, and how complete they are."""
+"""The lines of a folder of files that appear, grow, stop growing and are deleted, and how complete they are."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from time import monotonic_ns
+from typing import BinaryIO, Final
+from zlib import crc32
 
 from floodmark.producers.strategies.growing_logs import GrowingLogs
+from floodmark.schemas.errors import UsageError
 
+_log = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 20
+_CHECKED: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +27,32 @@ class Line:
     event_time: int
 
 
+@dataclass(slots=True)
+class _Part:
+    """What was read of one log, before any of it counts."""
+
+    lines: list[Line]
+    skipped: int
+    end: int
+    before: bytes
+    """The last bytes before the end."""
+
+
 class LogFolder:
     """Read the lines of all files in a folder, as they grow and appear.
 
     Produce the lines with a `WatermarkedProducer` and the strategy `explicit`; then ``advance`` it to `watermark`.
-    To go on after a restart, keep ``logs.snapshot()`` once they are acknowledged, and pass it to ``logs.restore``.
+    To resume after a restart, keep ``logs.snapshot()`` once the lines are acknowledged, and pass it to
+    ``logs.restore``.  ``logs.holders()`` names the files that hold the watermark.
+
+    A file that you delete is forgotten; a warning says how many bytes of it were not read.
 
     Args:
         folder: where the files are.
-        event_time: from a line to its time, epoch milliseconds; ``None``: it has none, so it is counted and skipped.
+        event_time: from a line to its time, epoch milliseconds; ``None``: the line is counted and skipped.
         pattern: of the names of the files.
-        quiet: after how long without growth a file that is read to its end is not waited for.
+        quiet: a file that is read to its end and has not grown for longer than this does not hold the watermark.
+            Time counts where both the clock of the caller and a clock that is never set say that it has passed.
 
     Raises:
         UsageError: where ``quiet`` is not more than 0.
@@ -46,42 +67,93 @@ class LogFolder:
         self._folder = folder
         self._event_time = event_time
         self._pattern = pattern
+        self._looked: tuple[int, int] | None = None
+        """When the last look was, by both clocks, milliseconds."""
 
     def poll(self, now: int) -> list[Line]:
-        """Return the new whole lines of all files, at most a mebibyte of each.
+        """Return the new whole lines of all files: of each at most a mebibyte, or one line that is longer.
+
+        After an error no line counts as read: the next call returns them all.
+
+        Args:
+            now: wall clock, epoch milliseconds.
+
+        Raises:
+            UsageError: where a file has shrunk or was replaced.
+            OSError: where the folder or a file cannot be read.
+            Exception: what ``event_time`` raises; a note on it names the line.
+        """
+        parts = {name: self._read(name) for name in self._look(now)}
+        for name, part in parts.items():
+            last = max((line.event_time for line in part.lines), default=None)
+            self.logs.read(name, part.end, last, checked=len(part.before), checksum=crc32(part.before))
+            self.skipped += part.skipped
+        return [line for part in parts.values() for line in part.lines]
+
+    def _look(self, now: int) -> list[str]:
+        """Note the sizes of all files; return the names of those that have unread bytes."""
+        self._folder.stat()  # a folder that is away has no files, and all of them would count as deleted
+        sizes = {}
+        for path in sorted(self._folder.glob(self._pattern)):
+            try:
+                sizes[path.relative_to(self._folder).as_posix()] = path.stat().st_size
+            except FileNotFoundError:
+                continue  # deleted since it was listed
+        steady = monotonic_ns() // 1_000_000
+        wall_before, steady_before = self._looked or (now, steady)
+        passed = max(0, min(now - wall_before, steady - steady_before))
+        for name, count in self.logs.look(sizes, passed).items():
+            _log.warning("log %r was deleted before its last %d bytes were read", name, count)
+        self._looked = now, steady
+        return list(self.logs.backlog())
+
+    def _read(self, name: str) -> _Part:
+        position, checked, checksum = self.logs.position(name)
+        with (self._folder / name).open("rb") as file:
+            file.seek(position - checked)
+            before = file.read(checked)
+            if crc32(before) != checksum:
+                reason = f"log {name!r} was replaced: the bytes before {position} are not those that were read"
+                raise UsageError(reason=f"{reason}; give the new file another name")
+            whole = _whole_lines(file, self.logs.backlog()[name])
+        part = _Part([], 0, position, (before + whole[-_CHECKED:])[-_CHECKED:])
+        for raw in whole.split(b"\n")[:-1]:
+            value = raw.rstrip(b"\r")
+            try:
+                event_time = self._event_time(value)
+            except Exception as error:
+                error.add_note(f"the line at byte {part.end} of log {name!r}")
+                raise
+            if event_time is None:
+                part.skipped += 1
+            else:
+                part.lines.append(Line(name, part.end, value, event_time))
+            part.end += len(raw) + 1
+        return part
+
+    def watermark(self, now: int) -> int | None:
+        """Return what can be promised of the lines that `poll` has yet to return, epoch milliseconds.
+
+        It looks at all files first: what was written since `poll` holds it, too.
 
         Args:
             now: wall clock, epoch milliseconds.
 
         Raises:
             UsageError: where a file has shrunk.
+            OSError: where the folder or a file cannot be read.
         """
-        paths = sorted(self._folder.glob(self._pattern))
-        for path in paths:  # first all sizes: what is not read yet must hold the watermark
-            self.logs.seen(path.name, path.stat().st_size, now)
-        return [line for path in paths for line in self._read(path)]
+        self._look(now)
+        return self.logs.watermark
 
-    def _read(self, path: Path) -> list[Line]:
-        position, last, lines = self.logs.position(path.name), None, []
-        with path.open("rb") as file:
-            file.seek(position)
-            chunk = file.read(_CHUNK)
-        for raw in chunk[: chunk.rfind(b"\n") + 1].splitlines(keepends=True):
-            value = raw.rstrip(b"\r\n")
-            event_time = self._event_time(value)
-            if event_time is None:
-                self.skipped += 1
-            else:
-                last = event_time
-                lines.append(Line(path.name, position, value, event_time))
-            position += len(raw)
-        self.logs.read(path.name, position, last)
-        return lines
 
-    def watermark(self, now: int) -> int | None:
-        """Return what can be promised of the lines that `poll` has yet to return, epoch milliseconds.
-
-        Args:
-            now: wall clock, epoch milliseconds.
-        """
-        return self.logs.watermark(now)
+def _whole_lines(file: BinaryIO, size: int) -> bytes:
+    """Read up to the last end of line in the next chunk of at most ``size`` bytes; where it has none, read on."""
+    pieces: list[bytes] = []
+    for start in range(0, size, _CHUNK):
+        pieces.append(file.read(min(_CHUNK, size - start)))
+        end = pieces[-1].rfind(b"\n")
+        if end >= 0:
+            pieces[-1] = pieces[-1][: end + 1]
+            return b"".join(pieces)
+    return b""

@@ -179,13 +179,12 @@ def test_checks_keep_counts_and_no_records():
     soak((checker, counts), step, 70_000)
 
 
-def test_growing_logs_keep_their_sizes_alone():
+def test_growing_logs_keep_nothing_of_deleted_logs():
     logs = GrowingLogs(timedelta(seconds=1))
 
     def step(number):
-        name = f"{number % 7}.log"
-        logs.seen(name, number + 1, number)
-        logs.read(name, number + 1, number)
-        logs.watermark(number)
+        logs.look({f"{number + later}.log": number + 1 for later in range(7)}, 1)
+        logs.read(f"{number}.log", number + 1, number)
+        assert logs.watermark is None or logs.holders()
 
     soak(logs, step, 100_000)

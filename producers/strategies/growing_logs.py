@@ -1,17 +1,18 @@
-"""The watermark of a dynamic set of time-ordered logs, which grow, appear and fall silent.  Pure.
+"""The watermark of a dynamic set of time-ordered logs, which appear, grow, stop growing and are deleted.  Pure.
 
-Each log is ordered by time on its own; which logs there are, and which still grow, is known only by looking.  So the
-watermark is a heuristic ("Streaming Systems", ch. 3): the least time that the logs with unprocessed bytes, or with
-recent growth, have reached.
+Each log is ordered by time on its own; which logs exist, and which still grow, is known only by looking.  So the
+watermark is a heuristic ("Streaming Systems", ch. 3): the least time that the logs with unread bytes, or with recent
+growth, have reached.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
 from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import UsageError
+from floodmark.schemas.snapshots import restoring
 from floodmark.schemas.timestamps import duration_of
 
 
@@ -21,28 +22,35 @@ class _Log:
 
     size: int = 0
     read: int = 0
-    grown: int = 0
-    """When it had last grown, wall clock."""
+    silent: int = 0
+    """For how long all looks have found it at this size, milliseconds."""
     event_time: int | None = None
+    checked: int = 0
+    """How many of the bytes before ``read`` the checksum covers."""
+    checksum: int = 0
 
 
 class GrowingLogs:
-    """The watermark of a set of logs.  All times are epoch milliseconds, sizes are bytes.
+    """The watermark of a set of logs.  Event times are epoch milliseconds, sizes are bytes.
+
+    Only a look can find a log quiet, so no log is quiet because time has passed since the last look.
 
     Args:
-        quiet: a log that is read to its end and has not grown for so long is not waited for.
+        quiet: a log that is read to its end and has not grown for longer than this does not hold the watermark.
 
     Raises:
         UsageError: where quiet is not more than 0.
 
     >>> logs = GrowingLogs(timedelta(seconds=1))
-    >>> logs.seen("a.log", size=10, now=0); logs.seen("b.log", size=5, now=0)
+    >>> logs.look({"a.log": 10, "b.log": 5}, passed=0)
+    {}
     >>> logs.read("a.log", to=10, event_time=700); logs.read("b.log", to=5, event_time=300)
-    >>> logs.watermark(now=500)
-    300
-    >>> logs.seen("a.log", size=20, now=1500)  # b.log is quiet by now
-    >>> logs.watermark(now=1500)
-    700
+    >>> logs.watermark, logs.holders()
+    (300, {'b.log': 'changed less than 0:00:01 ago'})
+    >>> logs.look({"a.log": 20, "b.log": 5}, passed=1500)  # b.log is quiet now
+    {}
+    >>> logs.watermark, logs.holders()
+    (700, {'a.log': '10 bytes are not read'})
     """
 
     def __init__(self, quiet: timedelta) -> None:
@@ -50,56 +58,89 @@ class GrowingLogs:
         self._logs: dict[str, _Log] = {}
         self._watermark: int | None = None
 
-    def seen(self, name: str, size: int, now: int) -> None:
-        """Note the size of a log, and whether it has grown.
+    def look(self, sizes: Mapping[str, int], passed: int) -> dict[str, int]:
+        """Note which logs exist, and which of them have grown.
 
         Args:
-            name: of the log; a new one begins to be waited for.
-            size: bytes.
-            now: wall clock, epoch milliseconds.
+            sizes: of all logs, in bytes; a log that is missing was deleted, and is forgotten.
+            passed: how long ago the last look was, milliseconds, by a clock that is never set.
+
+        Returns:
+            The deleted logs that were not read to their end, and how many bytes were left.
 
         Raises:
-            UsageError: where it has shrunk: it was truncated, and its position means nothing any more.
+            UsageError: where a log is shorter than what was read of it.  Then this look changes nothing.
         """
-        log = self._logs.get(name)
-        if log is None:
-            log = self._logs[name] = _Log(grown=now)
-        if size < log.size:
-            raise UsageError(reason=f"log {name!r} has shrunk from {log.size} to {size} bytes; give it a new name")
-        if size > log.size:
-            log.size, log.grown = size, now
+        for name, size in sizes.items():
+            if name in self._logs and size < self._logs[name].read:
+                shrunk = f"has shrunk to {size} bytes, and {self._logs[name].read} were read"
+                raise UsageError(reason=f"log {name!r} {shrunk}; give the new file another name")
+        left = {name: log.size - log.read for name, log in self._logs.items() if name not in sizes}
+        self._logs = {name: self._logs.get(name) or _Log(size=-1) for name in sizes}
+        for name, size in sizes.items():
+            log = self._logs[name]
+            log.silent = log.silent + passed if size == log.size else 0  # a new log has just grown, also an empty one
+            log.size = size
+        return {name: count for name, count in left.items() if count}
 
-    def read(self, name: str, to: int, event_time: int | None) -> None:
-        """Note that a log was read up to a position, bytes; ``event_time``: of the last event before it, if any."""
+    def read(self, name: str, to: int, event_time: int | None, *, checked: int = 0, checksum: int = 0) -> None:
+        """Note that a log was read up to a position.
+
+        Args:
+            name: of the log.
+            to: the position, bytes.
+            event_time: of the last event before it; ``None``: there was none.
+            checked: how many bytes before the position the checksum covers.
+            checksum: tells whether a file of this name is still the same one.
+        """
         log = self._logs[name]
-        log.read = to
+        log.read, log.checked, log.checksum = to, checked, checksum
         if event_time is not None and (log.event_time is None or event_time > log.event_time):
             log.event_time = event_time
 
-    def position(self, name: str) -> int:
-        """Return up to where a log was read, bytes."""
-        log = self._logs.get(name)
-        return 0 if log is None else log.read
+    def position(self, name: str) -> tuple[int, int, int]:
+        """Return up to where a log was read, and what `read` was told of the bytes before: how many, their checksum."""
+        log = self._logs[name]
+        return log.read, log.checked, log.checksum
 
     def backlog(self) -> dict[str, int]:
-        """Return the number of unprocessed bytes of each log that has any."""
+        """Return the number of unread bytes of each log that has any."""
         return {name: log.size - log.read for name, log in self._logs.items() if log.size > log.read}
 
-    def watermark(self, now: int) -> int | None:
-        """Return what can be promised, epoch milliseconds; it never goes back, and stays where no log is awaited."""
-        awaited = [log for log in self._logs.values() if log.size > log.read or now - log.grown <= self._quiet]
+    def _awaited(self) -> dict[str, _Log]:
+        return {name: log for name, log in self._logs.items() if log.size > log.read or log.silent <= self._quiet}
+
+    def holders(self) -> dict[str, str]:
+        """Return the logs that hold the watermark, and why: those without an event yet, else the lowest."""
+        awaited = self._awaited()
         # A log of which nothing was read yet may begin anywhere at or above what was promised.
-        reached = lowest([log.event_time for log in awaited])
+        low = lowest([log.event_time for log in awaited.values()])
+        return {
+            name: f"{log.size - log.read} bytes are not read"
+            if log.size > log.read
+            else f"changed less than {timedelta(milliseconds=self._quiet)} ago"
+            for name, log in awaited.items()
+            if log.event_time == low
+        }
+
+    @property
+    def watermark(self) -> int | None:
+        """What can be promised, epoch milliseconds; it never goes back, and stays where no log holds it."""
+        reached = lowest([log.event_time for log in self._awaited().values()])
         if reached is not None:
             self._watermark = reached if self._watermark is None else max(self._watermark, reached)
         return self._watermark
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as a value that JSON can carry."""
-        logs = {name: [log.size, log.read, log.grown, log.event_time] for name, log in self._logs.items()}
-        return {"watermark": self._watermark, "logs": logs}
+        return {"watermark": self._watermark, "logs": {name: asdict(log) for name, log in self._logs.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned."""
-        self._watermark = state["watermark"]
-        self._logs = {name: _Log(*fields) for name, fields in state["logs"].items()}
+        """Take up the state that `snapshot` returned.
+
+        Raises:
+            CorruptSnapshotError: where it is no such state.
+        """
+        with restoring("of logs"):
+            watermark, logs = state["watermark"], {name: _Log(**fields) for name, fields in state["logs"].items()}
+        self._watermark, self._logs = watermark, logs

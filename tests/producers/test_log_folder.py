@@ -3,9 +3,11 @@
 import json
 import random
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from floodmark.producers import LogFolder, WatermarkedProducer, explicit
+from floodmark.producers import LogFolder, WatermarkedProducer, explicit, log_folder
+from floodmark.schemas.errors import UsageError
 from support.harness import drain
 
 SECOND = timedelta(seconds=1)
@@ -57,6 +59,160 @@ def test_half_a_line_waits_and_garbage_is_counted(tmp_path):
     with path.open("ab") as file:
         file.write(b"lf\r\n")
     assert [(line.value, line.event_time) for line in folder.poll(1)] == [(b"17 half", 17)]
+
+
+def test_a_line_that_fails_is_named_and_no_line_counts_as_read(tmp_path):
+    (tmp_path / "a.log").write_bytes(b"12\n# comment\n")
+    (tmp_path / "b.log").write_bytes(b"13\n1x\n")
+    folder = LogFolder(tmp_path, lambda line: None if line.startswith(b"#") else int(line), quiet=SECOND)
+    for now in range(2):
+        with pytest.raises(ValueError, match="1x") as raised:
+            folder.poll(now)
+        assert raised.value.__notes__ == ["the line at byte 3 of log 'b.log'"]
+        assert (folder.watermark(now), folder.skipped) == (None, 0)
+    (tmp_path / "b.log").write_bytes(b"13\n14\n")
+    assert [line.event_time for line in folder.poll(2)] == [12, 13, 14]
+    assert folder.skipped == 1
+
+
+def test_a_file_that_was_replaced_by_a_longer_one_is_refused_also_after_a_restart(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_bytes(b"12 a\n17 b\n")
+    folder = LogFolder(tmp_path, event_time, quiet=SECOND)
+    assert len(folder.poll(0)) == 2
+    stored = json.loads(json.dumps(folder.logs.snapshot()))
+    path.write_bytes(b"20 first of the next day\n21 second\n")
+    again = LogFolder(tmp_path, event_time, quiet=SECOND)
+    again.logs.restore(stored)
+    for one in (folder, again):
+        with pytest.raises(UsageError, match=r"'a.log' was replaced: .*; give the new file another name"):
+            one.poll(1)
+    path.rename(tmp_path / "b.log")
+    assert [line.event_time for line in folder.poll(2)] == [20, 21]
+
+
+def test_a_folder_that_is_away_deletes_nothing(tmp_path):
+    home = tmp_path / "logs"
+    home.mkdir()
+    (home / "a.log").write_bytes(b"12\n")
+    folder = LogFolder(home, event_time, quiet=SECOND)
+    assert len(folder.poll(0)) == 1
+    home.rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        folder.poll(1)
+    (tmp_path / "away").rename(home)
+    assert folder.poll(2) == []
+
+
+def test_files_of_one_name_in_two_folders_are_two_logs(tmp_path):
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.log").write_bytes(b"12 %s\n" % name.encode())
+    folder = LogFolder(tmp_path, event_time, pattern="*/*.log", quiet=SECOND)
+    assert [(line.log, line.value) for line in folder.poll(0)] == [("x/a.log", b"12 x"), ("y/a.log", b"12 y")]
+
+
+class World:
+    """A folder to which everything happens, and what must come of it; the times of a log never fall."""
+
+    def __init__(self, folder, seed, monkeypatch):
+        self.folder, self.chance = folder, random.Random(seed)  # noqa: S311  # repeatable
+        self.wall = self.steady = 1_000_000
+        self.unread, self.queued, self.last, self.grown, self.done = {}, {}, {}, {}, {}
+        self.failing, self.promised, self.made = True, 0, 0
+        real = Path.open
+        monkeypatch.setattr(Path, "open", lambda path, mode: real(path, mode + self.trouble(mode)))
+        monkeypatch.setattr(log_folder, "monotonic_ns", lambda: self.steady * 1_000_000)
+        monkeypatch.setattr(log_folder, "_CHUNK", 64)
+        self.restart({"watermark": None, "logs": {}})
+
+    def trouble(self, mode):
+        """Return what makes a mode invalid, now and then."""
+        return "?" * (self.failing and mode == "rb" and self.chance.random() < 0.05)
+
+    def event_time(self, line):
+        return int(line[: self.chance.choice((0, None)) if self.trouble("rb") else None].split()[0])
+
+    def restart(self, state):
+        self.reader = LogFolder(self.folder, self.event_time, quiet=SECOND)
+        self.reader.logs.restore(json.loads(json.dumps(state)))
+
+    def create(self):
+        name, self.made = f"{self.made}.log", self.made + 1
+        self.unread[name], self.queued[name], self.last[name], self.done[name] = [], b"", self.promised, 0
+        self.write(name, 0)
+
+    def write(self, name, size):
+        """Write what was queued, up to some byte of a line."""
+        written, self.queued[name] = self.queued[name][:size], self.queued[name][size:]
+        with (self.folder / name).open("ab") as file:
+            file.write(written)
+        if written or not size:
+            self.grown[name] = self.steady
+
+    def delete(self, name):
+        (self.folder / name).unlink()
+        for kept in (self.unread, self.queued, self.last, self.grown, self.done):
+            del kept[name]
+
+    def change(self):
+        """Let some of what happens to such folders happen."""
+        if len(self.unread) < 2 or self.chance.random() < 0.1:
+            self.create()
+        for name in list(self.unread):
+            for _ in range(self.chance.choice((0, 0, 3))):
+                self.last[name] += self.chance.randrange(300)
+                self.unread[name].append(self.last[name])
+                self.queued[name] += b"%d%s\n" % (self.last[name], b" x" * self.chance.choice((0, 5, 150)))
+            if self.chance.random() < 0.02:
+                self.delete(name)
+            elif self.queued[name] and self.chance.random() < 0.5:
+                self.write(name, self.chance.randint(1, len(self.queued[name])))
+        if self.chance.random() < 0.1:
+            self.restart(self.reader.logs.snapshot())
+
+    def look(self):
+        """Let time pass, with a clock that is set now and then; read, and ask for the watermark."""
+        passed = self.chance.choice((1, 50, 400))
+        self.steady += passed
+        self.wall += passed + self.chance.choice((0, 0, 0, -50_000, 50_000))
+        lines = []
+        try:
+            lines = self.reader.poll(self.wall)
+        except (ValueError, IndexError):
+            assert self.failing
+        for line in lines:
+            assert line.event_time == self.unread[line.log].pop(0), "every line once, in its order"
+            self.done[line.log] = line.position + len(line.value) + 1
+        if self.chance.random() < 0.5:
+            self.check(self.reader.watermark(self.wall) or 0)
+
+    def check(self, watermark):
+        if watermark > self.promised:
+            self.promised = watermark
+            for name, unread in self.unread.items():
+                written = (self.folder / name).stat().st_size
+                if written > self.done[name] or self.steady - self.grown[name] <= 1_000:
+                    assert watermark <= [*unread, self.last[name]][0], f"{name} may still bring an earlier line"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_fails_every_line_comes_once_and_no_line_of_a_growing_log_is_late(tmp_path, seed, monkeypatch):
+    world = World(tmp_path, seed, monkeypatch)
+    for _ in range(200):
+        world.change()
+        world.look()
+    world.failing = False
+    for name in world.unread:
+        world.write(name, len(world.queued[name]))
+    for _ in range(100):
+        world.look()
+    assert not any(world.unread.values())
+    furthest = max(world.last, key=world.last.__getitem__)
+    with (tmp_path / furthest).open("ab") as file:
+        file.write(b"%d\n" % world.last[furthest])
+    assert [line.event_time for line in world.reader.poll(world.wall)] == [world.last[furthest]]
+    assert world.reader.watermark(world.wall) == world.last[furthest], "all others are quiet"
 
 
 @pytest.mark.kafka
