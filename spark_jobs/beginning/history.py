@@ -47,7 +47,7 @@ class History:
             Tracker([topic for spec in specs for topic in spec.topics]),
             output=beginning.output,
             epoch=beginning.epoch,
-            record_counts=RecordCounts(_behind_the_first(beginning.begins)),
+            record_counts=RecordCounts(_behind_the_first(beginning.replayed or beginning.begins)),
         )
         self.progress.resume(
             now=time.time_ns() // 1_000_000,
@@ -84,6 +84,6 @@ class History:
                 yield record
 
 
-def _behind_the_first(begins: Places) -> set[Partition]:
-    """Name the partitions that are not read from their first record on."""
-    return {(topic, int(part)) for topic, parts in begins.items() for part, begin in parts.items() if begin > 0}
+def _behind_the_first(places: Places) -> set[Partition]:
+    """Name the partitions in which rows stand before these offsets: the job does not count rows of a replay."""
+    return {(topic, int(part)) for topic, parts in places.items() for part, offset in parts.items() if offset > 0}

@@ -184,7 +184,7 @@ def differences(trial: Trial, ran: Ran) -> list[str]:
     """Say where a run differs from the plain computation: no line where it is right."""
     rows, clock = trial.query.plain([log.rows for log in trial.logs], trial.closes)
     if trial.lost:  # other batches than those that were published
-        return [*_of_all(Counter((row.k, row.stamp, row.n) for row in rows), total(ran.written)), *_of_late(ran)]
+        return [*_of_all(Counter((row.k, row.stamp, row.n) for row in rows), total(ran.written)), *_of_doubts(ran)]
     return [*_of_rows(rows, ran), *_of_marks(clock, ran), *_of_counts(trial, ran)]
 
 
@@ -215,9 +215,10 @@ def _of_all(whole: Counter[Values], done: Counter[Values]) -> list[str]:
     return found
 
 
-def _of_late(ran: Ran) -> list[str]:
+def _of_doubts(ran: Ran) -> list[str]:
     late = sum(batch.late for batch in ran.batches.values())
-    return [f"{late} rows were late"] if late else []
+    doubts = [str(found) for batch in ran.batches.values() for found in batch.discrepancies]
+    return [*doubts, *([f"{late} rows were late"] if late else [])]
 
 
 def _of_marks(clock: Clock, ran: Ran) -> list[str]:
