@@ -13,32 +13,13 @@ from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
+from floodmark.spark_jobs.internals.failure import reason_of, was_interrupted
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _POLL: Final = 0.05
-_SHOWN: Final = 500
-_TRACEBACK: Final = "Traceback (most recent call last):"
-
-
-def cause(text: str) -> str:
-    r"""Return, of all that Spark says of an error, the line that names its cause.
-
-    >>> trace = "Traceback (most recent call last):\n  File 'job.py', line 3, in f\nValueError: no such user\n"
-    >>> cause("An error occurred: org.apache.spark.SparkException: aborted: " + trace + "\n\tat org.apache.spark")
-    'ValueError: no such user'
-    >>> cause("org.apache.spark.SparkException: [SOME_CLASS] what it is\n\tat org.apache.spark")
-    'org.apache.spark.SparkException: [SOME_CLASS] what it is'
-    """
-    _, found, trace = text.rpartition(_TRACEBACK)
-    if found:
-        last = [line for line in trace.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
-        if last:
-            return last[0][:_SHOWN]
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\t")]
-    return (" ".join(line for line in lines if "Exception" in line) or text)[:_SHOWN]
 
 
 def _measured(counts: Mapping[str, int]) -> dict[str, int]:
@@ -156,15 +137,19 @@ class Job:
     def exception(self) -> FloodmarkError | None:
         """Return what failed the job: an error of Floodmark, or else a `JobFailedError`; ``None``: nothing did."""
         failure = self._handler.failure
-        if isinstance(failure, FloodmarkError):
-            return failure
         error: BaseException | None = failure or self.query.exception()
-        if error is None:
+        if error is None or (self._is_being_stopped() and was_interrupted(error)):
             return None
+        if isinstance(error, FloodmarkError):
+            return error
         kind = "" if failure is None else f"{type(failure).__name__}: "
-        failed = JobFailedError(job=self.name, reason=kind + cause(str(error)))
+        failed = JobFailedError(job=self.name, reason=kind + reason_of(error))
         failed.__cause__ = error
         return failed
+
+    def _is_being_stopped(self) -> bool:
+        """Tell whether the query was stopped while it ran; by Spark, too: the query then ends without an exception."""
+        return self._handler.stopping.is_of_active_query or (not self.isActive and self.query.exception() is None)
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until all sources have ended and every result is out, then stop.

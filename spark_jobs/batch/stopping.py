@@ -30,6 +30,8 @@ class Stopping:
     def __init__(self) -> None:
         self.last_batch: int | None = None
         """The last batch that was worked off; Spark commits it after that."""
+        self.is_of_active_query = False
+        """Whether a stop was requested while the query ran: an interrupt is then no failure."""
         self._lock: Final = threading.Lock()
         self._between: Final = threading.Event()
         """The query has committed its last batch, and the next one waits."""
@@ -77,6 +79,7 @@ class Stopping:
         """Wait for the batch in work, and let no other begin."""
         with self._lock:
             self._query = query
+            self.is_of_active_query = self.is_of_active_query or query.isActive
             self._requested.set()
 
     def wait_committed(self, query: StreamingQuery, timeout: float) -> None:
