@@ -217,7 +217,7 @@ def _sink(identity: JobIdentity, options: WriteOptions, config: dict[str, Any], 
     if options.delivery == "exactly-once":
         return ExactlyOnceSink(config, topic, identity.job, identity.checkpoint_id)
     servers = {"kafka.bootstrap.servers": str(config["bootstrap.servers"])}
-    settings = {**servers, **spark_options(security), **options.sink_options}
+    settings = {**servers, **spark_options(security, options.sink_options)}
     return AtLeastOnceSink(config, topic, identity.job, settings)
 
 

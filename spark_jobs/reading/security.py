@@ -35,6 +35,12 @@ _LOGIN: Final = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+_READ: Final = {
+    *(*_SAME, "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.kerberos.kinit.cmd"),
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location"),
+    *("ssl.key.pem", "ssl.endpoint.identification.algorithm", "sasl.kerberos.min.time.before.relogin"),
+}
+"""Security settings that are translated, or that Spark's Kafka client does without."""
 
 
 def settings_of(client: Client | None) -> dict[str, Any]:
@@ -74,38 +80,69 @@ def _properties(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def spark_options(settings: Mapping[str, Any]) -> dict[str, str]:
+def spark_options(settings: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
     """Translate the security settings of confluent-kafka to options of Spark's Kafka source and writer.
 
+    Args:
+        settings: of confluent-kafka.
+        own: the options that the user gives Spark; they overrule the translated ones.
+
+    Raises:
+        UsageError: where a security setting has no translation, and ``own`` has none of its kind (``kafka.sasl.*`` or
+            ``kafka.ssl.*``).  Spark's client would connect without it, or fail with an error that does not name it.
+
     >>> secret = {"sasl.mechanism": "PLAIN", "sasl.username": "us", "sasl.password": "${env:PASSWORD}"}
-    >>> options = spark_options({"security.protocol": "SASL_SSL", **secret, "ssl.ca.location": "/ca.pem"})
+    >>> options = spark_options({"security.protocol": "SASL_SSL", **secret, "ssl.ca.location": "/ca.pem"}, {})
     >>> options["kafka.sasl.jaas.config"].partition(" ")[2]
     'required username="us" password="${env:PASSWORD}";'
     >>> options["kafka.ssl.truststore.location"], options["kafka.config.providers"]
     ('/ca.pem', 'env')
     """
+    for name in sorted(settings.keys() - _READ):
+        _require_own(name, own)
     java = {name: str(settings[name]) for name in _SAME if name in settings}
     mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
     if mechanism is not None:
         java["sasl.mechanism"] = str(mechanism)
+        if mechanism not in {*_LOGIN, "GSSAPI"}:
+            _require_own(f"sasl.mechanism={mechanism}", own)
         if mechanism in _LOGIN and "sasl.username" in settings:
             user, password = (_quoted(settings.get(f"sasl.{part}", "")) for part in ("username", "password"))
             java["sasl.jaas.config"] = f"{_LOGIN[mechanism]} required username={user} password={password};"
+    java |= _tls(settings)
+    used = {place.group(1) for value in java.values() for place in _PLACE.finditer(value)}
+    if used:
+        java["config.providers"] = ",".join(sorted(used))
+        java |= {f"config.providers.{name}.class": _PROVIDERS[name] for name in used}
+    return {f"kafka.{name}": value for name, value in java.items()} | dict(own)
+
+
+def _tls(settings: Mapping[str, Any]) -> dict[str, str]:
+    java = {}
     if "ssl.keystore.location" in settings:
         java["ssl.keystore.type"] = "PKCS12"
     if "ssl.ca.location" in settings:
         java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(settings["ssl.ca.location"])}
+    elif "ssl.ca.pem" in settings:
+        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": str(settings["ssl.ca.pem"])}
     for name, java_name in (("ssl.certificate", "ssl.keystore.certificate.chain"), ("ssl.key", "ssl.keystore.key")):
         pem, location = settings.get(f"{name}.pem"), settings.get(f"{name}.location")
         if pem is not None or location is not None:
             java |= {"ssl.keystore.type": "PEM", java_name: str(pem) if pem is not None else _file(str(location))}
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
         java["ssl.endpoint.identification.algorithm"] = ""
-    used = {place.group(1) for value in java.values() for place in _PLACE.finditer(value)}
-    if used:
-        java["config.providers"] = ",".join(sorted(used))
-        java |= {f"config.providers.{name}.class": _PROVIDERS[name] for name in used}
-    return {f"kafka.{name}": value for name, value in java.items()}
+    return java
+
+
+def _require_own(setting: str, own: Mapping[str, str]) -> None:
+    """Refuse a security setting without a translation, unless the user gives Spark options of its kind."""
+    kind = re.search(r"\b(?:sasl|ssl)\.", setting)
+    if kind is not None and not any(name.lower().startswith(f"kafka.{kind[0]}") for name in own):
+        reason = (
+            f"setting {setting!r} does not reach Spark's Kafka client, which has another name for it: "
+            f"pass Java's setting as well, as a Spark option 'kafka.{kind[0]}...' (source_options, sink_options)"
+        )
+        raise UsageError(reason=reason)
 
 
 def _quoted(value: object) -> str:

@@ -39,7 +39,7 @@ class Connection:
 
     def source_options(self) -> dict[str, str]:
         """Return all options of Spark's Kafka source, with the places of secrets."""
-        given = {**spark_options(settings_of(self.client)), **self.options}
+        given = spark_options(settings_of(self.client), self.options)
         return source_options(self.bootstrap_servers, self.topics, given)
 
     @property

@@ -1,8 +1,11 @@
 """A Kafka that speaks TLS, asks each client for a certificate, and for a password as well."""
 
+from pathlib import Path
+
 import pytest
 from floodmark.producers import create_topics
-from floodmark.schemas.errors import BrokerUnavailableError
+from floodmark.schemas.errors import BrokerUnavailableError, UsageError
+from floodmark.spark_jobs.reading.security import spark_options
 from support.certificates import Certificates
 from support.counting import WIDTH, counted, read_events, windowed
 from support.guarded import GuardedKafka
@@ -28,13 +31,23 @@ def client(broker):
     return {name: value for name, value in broker.config.items() if name != "bootstrap.servers"}
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_job_reads_and_writes_over_tls_with_the_settings_of_its_producers(spark, guarded, checkpoint, delivery):
+def in_pem(settings):
+    """Give the certificates and the key themselves in place of the files that hold them."""
+    files = {name: name.replace(".location", ".pem") for name in settings if name.endswith(".location")}
+    return {
+        files.get(name, name): Path(value).read_text() if name in files else value for name, value in settings.items()
+    }
+
+
+@pytest.mark.parametrize(("delivery", "given"), [("exactly-once", dict), ("at-least-once", in_pem)])
+def test_a_job_reads_and_writes_over_tls_with_the_settings_of_its_producers(
+    spark, guarded, checkpoint, delivery, given
+):
     name, out = f"in-{delivery}", f"out-{delivery}"
     create_topics(guarded.config, {name: 2, out: 1})
     stream = Stream.seeded(24)
     stream.produce(guarded.config, name)
-    rows = read_events(spark, guarded.bootstrap_servers, name, client=client(guarded))
+    rows = read_events(spark, guarded.bootstrap_servers, name, client=given(client(guarded)))
     counted(windowed(rows), out, checkpoint, delivery=delivery).awaitTermination(_LIMIT)
     assert window_counts(drain(guarded.config, out)[0]) == stream.windows(WIDTH)
 
@@ -51,3 +64,22 @@ def test_who_lacks_a_part_is_told_before_a_job_begins(spark, guarded, certificat
     monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 3.0)
     with pytest.raises(BrokerUnavailableError):
         read_events(spark, guarded.bootstrap_servers, "in-exactly-once", client=settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sasl.mechanism": "OAUTHBEARER"},
+        {"sasl.oauthbearer.token.endpoint.url": "https://tokens.example.org"},
+        {"sasl.kerberos.keytab": "/etc/job.keytab"},
+        {"ssl.cipher.suites": "ECDHE"},
+        {"enable.ssl.certificate.verification": False},
+    ],
+    ids=str,
+)
+def test_a_security_setting_that_spark_would_not_get_is_refused_by_name(settings):
+    (name,) = settings
+    with pytest.raises(UsageError, match=name):
+        spark_options(settings, {"kafka.fetch.max.bytes": "1"})
+    own = {"kafka.sasl.jaas.config": "login", "kafka.ssl.protocol": "TLSv1.3"}
+    assert spark_options(settings, own).items() >= own.items()
