@@ -38,14 +38,17 @@ def from_datetime(moment: datetime) -> int:
     """Turn an aware datetime into epoch milliseconds, rounding down.
 
     Raises:
-        InvalidEventTimeError: for a naive datetime, whose zone nobody can know.
+        InvalidEventTimeError: for a naive datetime, or one that is outside the years 1 to 9999 in UTC.
 
     >>> from_datetime(datetime(2013, 1, 1, tzinfo=UTC))
     1356998400000
     """
     if moment.tzinfo is None:
         raise InvalidEventTimeError(value=moment, reason="it has no time zone; use datetime(..., tzinfo=UTC)")
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    time = (moment - _EPOCH) // timedelta(milliseconds=1)
+    if not EARLIEST <= time <= END_OF_TIME:
+        raise InvalidEventTimeError(value=moment, reason="in UTC it is outside the years 1 to 9999")
+    return time
 
 
 def to_datetime(time: int) -> datetime:

@@ -1,6 +1,6 @@
 """Event times and durations as users have them: integers and datetimes of other libraries, slips of unit and type."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,16 @@ def test_a_timestamp_of_pandas_is_its_datetime(moment):
     assert event_time_of(pd.Timestamp(moment)) == event_time_of(moment)
 
 
+@given(st.datetimes(timezones=st.timezones()))
+def test_a_datetime_is_a_time_of_the_calendar_or_is_refused(moment):
+    try:
+        time = event_time_of(moment)
+    except InvalidEventTimeError:
+        assert moment.year in {1, 9999}
+    else:
+        assert EARLIEST <= time <= END_OF_TIME
+
+
 def test_nanoseconds_are_rounded_down():
     assert event_time_of(pd.Timestamp("1970-01-01T00:00:00.012999999Z")) == 12
     assert event_time_of(pd.Timestamp("1969-12-31T23:59:59.999999999Z")) == -1
@@ -48,6 +58,9 @@ def test_nanoseconds_are_rounded_down():
         (pd.NaT, "missing time"),
         (np.int64(10**18), "are these milliseconds"),
         (np.datetime64("2026-01-01"), "expected epoch milliseconds"),
+        (datetime.min.replace(tzinfo=timezone(timedelta(minutes=1))), "outside the years 1 to 9999"),
+        (datetime.max.replace(tzinfo=timezone(timedelta(minutes=-1))), "outside the years 1 to 9999"),
+        (pd.Timestamp("9999-12-31T23:59:59-00:01"), "outside the years 1 to 9999"),
     ],
 )
 def test_what_is_no_time_is_refused_with_a_reason(value, said):
