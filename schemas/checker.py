@@ -261,6 +261,12 @@ class Checker:
         ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members.values())
         return min(known) if known and len(known) == len(active) else None, ended
 
+    def _only_named(self, partitions: int) -> set[int]:
+        """Return the lowest and the highest partition that marks alone name: a mark may claim billions."""
+        numbers = range(partitions, self._named)
+        found = (next((n for n in way if n not in self._partitions), None) for way in (numbers, reversed(numbers)))
+        return {number for number in found if number is not None}
+
     def finish(self, partitions: int) -> list[Finding]:
         """Return what only the end of the log shows to be wrong.
 
@@ -274,7 +280,7 @@ class Checker:
             message = f"{total}; of the first, {cause}; check schema, field and unit"
             found.append(Finding(Fault.UNREADABLE_TOPIC, number, offset, None, message))
         size = self._sizes.get(self._version, 1)
-        for number in range(max(partitions, self._named)):
+        for number in sorted({*range(partitions), *self._partitions, *self._only_named(partitions)}):
             state = self._partitions[number]
             if not state.sources:
                 found.append(Finding(Fault.UNMARKED_PARTITION, number, None, None, "no source has ever marked it"))

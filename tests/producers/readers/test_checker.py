@@ -177,6 +177,13 @@ def test_a_partition_of_the_topic_that_no_source_names_is_found():
     assert [finding.fault for finding in check(*SOUND, partitions=2)] == [Fault.UNMARKED_PARTITION]
 
 
+@pytest.mark.parametrize(("partitions", "named"), [(1, [1, 2**31 - 2]), (2, [1, 2, 2**31 - 2]), (0, [1, 2**31 - 2])])
+def test_of_partitions_that_marks_alone_name_the_lowest_and_the_highest_are_found(partitions, named):
+    found = check(said(partitions=2**31 - 1), partitions=partitions)
+    assert {finding.fault for finding in found} == {Fault.UNMARKED_PARTITION}
+    assert [finding.partition for finding in found] == named
+
+
 def command(kafka, topic, tmp_path, *options):
     schema = tmp_path / "event.avsc"
     schema.write_text(json.dumps(EVENT))
