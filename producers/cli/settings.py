@@ -2,9 +2,9 @@
 
 import math
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
-from string import Template
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -14,6 +14,8 @@ from floodmark.schemas.errors import UsageError
 
 REGISTRY: Final = "schema.registry."
 """How the settings of a schema registry begin in the file of settings, as in those of Kafka's Java clients."""
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}", re.ASCII)
 
 
 def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
@@ -31,11 +33,13 @@ def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[s
     if bootstrap_servers is not None:
         settings["bootstrap.servers"] = bootstrap_servers
     if not settings.get("bootstrap.servers"):
-        raise UsageError(reason="no Kafka address: pass --bootstrap-servers, or bootstrap.servers in --config")
+        reason = "no Kafka address: pass --bootstrap-servers, or set FLOODMARK_BOOTSTRAP_SERVERS, or set"
+        raise UsageError(reason=f"{reason} bootstrap.servers in the file of --config")
     try:
         AdminClient(dict[str, Any](settings), logger=QUIET)
     except (KafkaException, ValueError, TypeError) as error:
-        raise UsageError(reason=f"Kafka setting: {_without_secrets(_reason(error), settings)}") from None
+        where = "Kafka setting" if config is None else f"Kafka setting in {config}"
+        raise UsageError(reason=f"{where}: {_without_secrets(_reason(error), settings)}") from None
     return settings
 
 
@@ -54,7 +58,8 @@ def settings_file(path: Path | None) -> dict[str, str]:
     """Read Kafka settings from a file, so that no secret stands on a command line.
 
     One ``name=value`` a line, as in the files of Kafka's own tools; ``#`` or ``!`` begins a comment; ``${NAME}`` is
-    filled in from the environment.  Settings are librdkafka's: those that only Java clients know are refused by name.
+    filled in from the environment, and any other ``$`` stays.  Settings are librdkafka's: those that only Java clients
+    know are refused by name.
 
     Raises:
         UsageError: where the file or a line cannot be read, or a variable is not set; the message never holds a value.
@@ -69,10 +74,11 @@ def settings_file(path: Path | None) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise UsageError(reason=f"{path} line {number}: expected name=value")
-        try:
-            settings[name.strip()] = Template(value.strip()).substitute(os.environ)
-        except (KeyError, ValueError) as error:
-            raise UsageError(reason=f"{path} line {number}: {name.strip()} names a variable that is not set") from error
+        for variable in _VARIABLE.findall(value):
+            if variable not in os.environ:
+                reason = f"{path} line {number}: {name.strip()} names the variable {variable!r}, which is not set"
+                raise UsageError(reason=reason)
+        settings[name.strip()] = _VARIABLE.sub(lambda found: os.environ[found[1]], value.strip())
     return settings
 
 

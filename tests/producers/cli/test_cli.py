@@ -142,7 +142,7 @@ def test_settings_come_from_a_file_and_no_secret_is_shown(tmp_path):
     place = ["tail", "t", "--bootstrap-servers", "127.0.0.1:1", "--config", settings]
     done = floodmark(*place)
     assert done.returncode == 2
-    assert "line 2: sasl.password names a variable that is not set" in done.stderr
+    assert "line 2: sasl.password names the variable 'HUSH', which is not set" in done.stderr
     done = floodmark(*place, HUSH="hunter2")
     assert done.returncode == 2
     assert "no Kafka broker answered" in done.stderr
@@ -158,7 +158,8 @@ def test_settings_come_from_a_file_and_no_secret_is_shown(tmp_path):
     ("text", "said"),
     [
         (None, "cannot be read: No such file"),
-        ("", "no Kafka address: pass --bootstrap-servers"),
+        ("", "no Kafka address: pass --bootstrap-servers, or set FLOODMARK_BOOTSTRAP_SERVERS"),
+        ("bootstrap.servers=127.0.0.1:1\nsecurty.protocol=ssl", "kafka.properties: No such"),
         ("bootstrap.servers=127.0.0.1:1\nsecurty.protocol=ssl", 'No such configuration property: "securty.protocol"'),
         ("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=hunter2", 'Invalid value "hunter2"'),
         (

@@ -113,6 +113,21 @@ def test_a_line_that_is_no_setting_is_named(tmp_path, bad):
         settings_file(file)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("pa$$w$ord", "pa$$w$ord"),
+        ("$ORD ${ ${} ${1} ${OR D} $", "$ORD ${ ${} ${1} ${OR D} $"),
+        ("a${ORD}b${ORD}$", "a${x}$$b${x}$$$"),
+    ],
+)
+def test_a_dollar_stays_but_before_a_name_in_braces(tmp_path, monkeypatch, written, meant):
+    monkeypatch.setenv("ORD", "${x}$$")
+    file = tmp_path / "kafka.properties"
+    file.write_text(f"sasl.password = {written}\n")
+    assert settings_file(file) == {"sasl.password": meant}
+
+
 def test_tail_gives_times_in_human_form_beside_the_numbers():
     log, tracker = InMemoryLog("t"), Tracker({"t"})
     log.append(mark("a", 1_767_225_600_000))
