@@ -111,12 +111,15 @@ class _Partition:
             return None
         if source is not None and record.epoch == source.epoch:
             return source.earlier
+        if source is not None and record.sequence > 0 and not self.whole:
+            source = None  # its epoch began before the first record: what was read of it so far are a zombie's marks
         if source is None and self.whole:
             return 0
         if source is not None and (source.ended or source.total is None):
             return source.total
         others = [other.total for name, other in self.sources.items() if name != record.source]
-        if None in others or not self._have_others_ended(record.source):
+        unheard = len(others) + 1 < record.membership.size
+        if unheard or None in others or not self._have_others_ended(record.source):
             self.inexact = True
             return -record.records if source is None else source.total
         # Only this source can have left rows uncounted: so many that the counts are even now.

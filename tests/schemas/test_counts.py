@@ -97,6 +97,16 @@ def test_a_partition_read_from_its_middle_is_judged_from_its_first_mark_on():
     assert audit(log, partial={("t", 0)}) == [(LOST, 11, 13, "a", 1)]
 
 
+def test_a_zombie_whose_successor_began_before_the_first_record_loses_no_row():
+    log = [said("a", 9, 40, epoch=1), 2, said("a", 3, 7, epoch=2), 2, said("a", 4, 10, epoch=2)]
+    assert [found for found in audit(log, partial={("t", 0)}) if found[0] is LOST] == [(LOST, 3, 6, "a", 1)]
+
+
+def test_rows_of_a_source_without_a_mark_yet_are_not_taken_for_those_of_another_that_crashed():
+    sound = [said("a", 0, 0, size=2), 1, said("a", 0, 0, size=2, epoch=2), said("b", 1, 1, size=2)]
+    assert audit(sound) == []
+
+
 def test_a_late_start_beside_an_ended_source_tells_no_surplus():
     log = [said("a", 1, 0, status=Status.ENDED, size=2), 1, said("b", 2, 1, size=2)]
     assert audit(log, partial={("t", 0)}) == []
