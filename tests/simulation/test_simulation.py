@@ -1,5 +1,6 @@
 """Thousands of seeded histories with crashes: zero late rows, exact results, every time.
 
+In some of them Kafka deletes records, topics are created again, and sources run twice: then what is late is counted.
 ``FLOODMARK_HISTORIES=100000 pytest tests/simulation`` runs more; a failing seed is named and repeats exactly.
 """
 
@@ -9,9 +10,12 @@ from collections import Counter
 import pytest
 from floodmark.schemas.checker import Checker, Fault
 from floodmark.schemas.classify import Data, classify
+from floodmark.schemas.counts import RecordCounts
+from support.forgetful import NEW, ForgetfulWorld, Newcomer
 from support.world import HAPPENINGS, STEPS, World, row_of
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "1000"))
+FORGETFUL = int(os.environ.get("FLOODMARK_HISTORIES", "150"))
 CHUNKS = 10
 # What the world itself sows: a zombie's word, and counts that a lost acknowledgement makes unsure.
 SOWN = {Fault.ZOMBIE}
@@ -48,6 +52,35 @@ def test_every_history_equals_its_batch_computation(chunk):
         happened["stops"] += world.follower.stops
     assert set(happened) == {*HAPPENINGS, "lower", "kills", "stops", "foresights", "settled"}
     assert min(happened.values()) > 0
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_reader_of_what_is_left_is_never_ahead_of_its_rows_and_counts_what_it_lacks(chunk):
+    happened = Counter()
+    for seed in range(chunk, FORGETFUL, CHUNKS):
+        world = ForgetfulWorld(seed)
+        world.run()
+        assert world.mistakes() == [], f"seed {seed}"
+        happened.update(world.faults)
+        happened["overtaken"] += sum(newcomer.overtaken for newcomer in world.newcomers)
+        happened["waiting"] += sum(not newcomer.reader.ended for newcomer in world.newcomers)
+    assert all(happened[name] for name in (*NEW, "overtaken"))
+
+
+def test_a_reader_that_takes_what_is_left_for_the_whole_topic_is_found_out(monkeypatch):
+    begin = Newcomer.__init__
+
+    def whole(self, topic, chance):
+        begin(self, topic, chance)
+        self.counts = RecordCounts()
+
+    monkeypatch.setattr(Newcomer, "__init__", whole)
+    found = 0
+    for seed in range(60):
+        world = ForgetfulWorld(seed)
+        world.run()
+        found += world.mistakes() != []
+    assert found > 3
 
 
 def test_the_simulation_can_fail():

@@ -51,6 +51,8 @@ class Row:
         return json.dumps([self.event_time, self.count, self.window]).encode()
 
 
+WRITER = "writer"
+"""The header of a data record that says who wrote it."""
 POISON = b"poison"
 """A value whose event time cannot be read."""
 FUTURE = b"a later format"
@@ -73,6 +75,7 @@ class Source:
     ) -> None:
         """Begin in epoch 1."""
         self.name, self.topic, self.chance, self.floor, self.clock = name, topic, chance, floor, clock
+        self.writer = name.encode()
         self.membership = membership
         self.skew = chance.choice([0, 0, 90_000, -90_000])
         self.lease = chance.choice([None, LEASE])
@@ -103,7 +106,8 @@ class Source:
             key = mark_key(self.name)
             self.topic.append(FUTURE, key=key, partition=partition, log_time=self.clock.wall() + self.skew)
         else:
-            self.topic.append(value, partition=partition, log_time=self.clock.wall() + self.skew)
+            now = self.clock.wall() + self.skew
+            self.topic.append(value, partition=partition, headers=[(WRITER, self.writer)], log_time=now)
 
     def send(self, event_time: int, *, lost: bool) -> None:
         """Write a record; its acknowledgement is still to come.  ``lost``: Kafka never got it."""
@@ -347,6 +351,10 @@ class Follower:
         self.sorter = Sorter({self.topic.topic: self.reader.tracker}, self.reader.applied)
         self.at: dict[int, int] = {}
 
+    def needs(self, number: int) -> int:
+        """Return the offset from which it reads a partition when it starts again."""
+        return Reader([self.topic.topic], event_time_of, self.position).begin.get((self.topic.topic, number), 0)
+
     def run(self, *, stops: bool) -> None:
         """Read some of each partition, and take windows; ``stops``: perhaps stop before or after one is stored."""
         chance, reader, name = self.chance, self.reader, self.topic.topic
@@ -375,12 +383,15 @@ HAPPENINGS = (
 class World:
     """One history."""
 
+    happenings: tuple[str, ...] = HAPPENINGS
+    input: type[InMemoryLog] = InMemoryLog
+
     def __init__(self, seed: int) -> None:
         """Set it up: two or three sources, one to three partitions, two stages."""
         self.chance = Random(seed)  # noqa: S311  # a repeatable history
         chance = self.chance
         self.topics = [
-            InMemoryLog("events", chance.randint(1, 3)),
+            self.input("events", chance.randint(1, 3)),
             InMemoryLog("windows", chance.randint(1, 2)),
             InMemoryLog("totals"),
         ]
@@ -436,7 +447,7 @@ class World:
         if chance.random() < 0.4:
             self.follower.run(stops=True)
         if chance.random() < 0.6 and alive:
-            getattr(self, chance.choice(HAPPENINGS))(chance.choice(alive), alive)
+            getattr(self, chance.choice(self.happenings))(chance.choice(alive), alive)
 
     def front(self) -> int:
         """Return where the farthest source is: nobody who was away may begin below it."""
