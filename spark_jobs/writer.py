@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import pyspark
 from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
-from floodmark.spark_jobs.batch import output
+from floodmark.spark_jobs.batch import output, running
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.resume import settle
 from floodmark.spark_jobs.batch.settings import Settings
@@ -122,7 +122,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         stream = frame.writeStream.option("checkpointLocation", checkpoint_location).outputMode(output_mode)
         return stream.queryName(f"{name}-{next(_starts)}").foreachBatch(function)
 
-    starting.carry_out(spark, plan, sink, query, options.windows_close)
+    if not running.stop(identity.checkpoint_id):  # one that runs has carried it out
+        starting.carry_out(spark, plan, sink, query, options.windows_close)
     stream = query(handler)
     if trigger:
         stream = stream.trigger(**trigger)
@@ -134,6 +135,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     except BaseException:
         handler.stopping.stop(started)
         raise
+    running.started(handler)
     return Job(started, handler, available_now="availableNow" in (trigger or {}))
 
 

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from traceback import clear_frames
 from typing import Final
@@ -252,6 +253,20 @@ class BatchHandler:
         if not passed:
             require_shift(self.identity.job, self._settings.derived, observed.metrics, before)
         observed.output.check(self.identity, batch_id, None if passes_late and passed else self.progress.output)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its query is active."""
+        with suppress(Exception):  # the session may be gone
+            return self._running() is not None
+        return False
+
+    def stop(self, patience: float = -1) -> None:
+        """Stop its query behind the batch in work, where it runs; ``patience``: seconds for that batch, -1: any."""
+        query = self._running()
+        if query is not None:
+            self.stopping.stop(query, patience=patience)
+        self.close()
 
     def close(self) -> None:
         """Let go of all clients."""

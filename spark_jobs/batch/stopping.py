@@ -58,14 +58,15 @@ class Stopping:
             time.sleep(_POLL)
         raise InterruptedBatchError
 
-    def stop(self, query: StreamingQuery, timeout: float = _COMMIT_TIMEOUT) -> None:
+    def stop(self, query: StreamingQuery, timeout: float = _COMMIT_TIMEOUT, *, patience: float = -1) -> None:
         """Stop a query behind the batch in work.
 
         Args:
             query: the query.
             timeout: how long Spark may take to commit the batch, seconds; the query is stopped then, too.
+            patience: how long the batch itself may take, seconds; -1: as long as it takes.
         """
-        self.request_stop(query)
+        self.request_stop(query, patience)
         self.wait_committed(query, timeout)
         query.stop()
         self._query = None  # Spark holds the handler, which holds this: neither would ever be released
@@ -75,12 +76,13 @@ class Stopping:
         """Whether the query is to be stopped."""
         return self._requested.is_set()
 
-    def request_stop(self, query: StreamingQuery) -> None:
-        """Wait for the batch in work, and let no other begin."""
-        with self._lock:
-            self._query = query
-            self.is_of_active_query = self.is_of_active_query or query.isActive
-            self._requested.set()
+    def request_stop(self, query: StreamingQuery, patience: float = -1) -> None:
+        """Let no other batch begin, and wait for the one in work; ``patience``: seconds, -1: as long as it takes."""
+        self._query = query
+        self.is_of_active_query = self.is_of_active_query or query.isActive
+        self._requested.set()
+        if self._lock.acquire(timeout=patience):
+            self._lock.release()
 
     def wait_committed(self, query: StreamingQuery, timeout: float) -> None:
         """Wait until Spark has committed the last batch, or has stopped, for as many seconds at most."""

@@ -1,18 +1,46 @@
 """A job, asked as PySpark's `StreamingQuery` is."""
 
+import os
 import re
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.schemas.errors import JobFailedError
+from floodmark.schemas.errors import ChangedQueryError, JobFailedError
 from floodmark.spark_jobs import write
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import counted, fails, read_events, windowed
 from support.harness import Stream, until
 
 pytestmark = pytest.mark.spark
 
 _LIMIT = 120
+_PROGRAM = """
+import sys, threading
+from floodmark.spark_jobs import local_session, write
+from support.counting import read_events, windowed
+from support.harness import SHORT_LIVED
+
+servers, topic, checkpoint = sys.argv[1:]
+in_work, go_on = threading.Event(), threading.Event()
+
+def writer(frame, batch_id):
+    if not in_work.is_set():
+        in_work.set()
+        go_on.wait()
+        frame.collect()
+        print("the batch is done")
+
+rows = windowed(read_events(local_session("cell", settings=SHORT_LIVED), servers, topic))
+job = write(rows, writer=writer, job="cell", checkpoint_location=checkpoint)
+in_work.wait()
+print("the program ends", flush=True)
+print("the program ends", file=sys.stderr)
+go_on.set()
+"""
 
 
 @pytest.fixture
@@ -102,3 +130,55 @@ def test_what_failed_a_job_is_its_exception(kafka, topic, read, checkpoint):
     assert str(job.exception()) == "job 'broken' failed: ValueError: no such table"
     assert isinstance(job.exception().__cause__, ValueError)
     until(lambda: not job.isActive, "the end of the query")
+
+
+def test_a_cell_that_is_run_again_replaces_its_job_between_two_batches(spark, kafka, topic, read, checkpoint, caplog):
+    given, stream = topic(1), Stream.seeded(5, sources=1)
+    stream.produce(kafka.config, given)
+    in_work, go_on, written = threading.Event(), threading.Event(), []
+
+    def cell(*, slow=False, user="user"):
+        def writer(frame, batch_id):
+            rows = frame.collect()
+            if slow and rows:
+                in_work.set()
+                assert go_on.wait(_LIMIT)
+            written.append((batch_id, sum(row["n"] for row in rows)))
+
+        rows = read(given, max_offsets_per_trigger=60).withColumn("user", F.expr(user))
+        return write(windowed(rows), writer=writer, job="cell", checkpoint_location=checkpoint)
+
+    first = cell(slow=True)
+    until(lambda: fails(first) or in_work.is_set(), "a batch in progress")
+    with pytest.raises(ChangedQueryError):
+        cell(user="concat(user, '!')")
+    assert first.isActive, "a start that is refused replaces nothing"
+    again = []
+    starting = threading.Thread(target=lambda: again.append(cell()))
+    starting.start()
+    until(lambda: first._handler.stopping.is_requested, "the stop of the first run")  # noqa: SLF001
+    assert not again, "it waits for the batch in progress"
+    go_on.set()
+    starting.join(_LIMIT)
+    assert not first.isActive
+    assert first.exception() is None
+    assert first.awaitTermination() is True
+    again[0].awaitTermination(_LIMIT)
+    assert [number for number, _ in written] == list(range(len(written))), "each batch ran once"
+    assert sum(count for _, count in written) == stream.size
+    assert len([record for record in caplog.records if "already runs" in record.message]) == 1
+
+
+def test_the_end_of_a_program_stops_its_job_between_two_batches(kafka, topic, checkpoint):
+    given = topic(1)
+    Stream.seeded(5, sources=1).produce(kafka.config, given, end=False)
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, given, checkpoint]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["the program ends", "the batch is done"]
+    _, _, said = done.stderr.partition("the program ends")
+    assert [line for line in said.splitlines() if line] == [
+        "job cell is stopped, because the program ends: call its awaitTermination() to wait for the end of its input"
+    ]

@@ -1,0 +1,42 @@
+"""The jobs that run in this process: a later start from the same checkpoint stops one, as does the program's end."""
+
+import atexit
+import logging
+from contextlib import suppress
+from typing import Final
+from weakref import WeakValueDictionary
+
+from floodmark.spark_jobs.batch.handler import BatchHandler
+
+_log = logging.getLogger(__name__)
+_PATIENCE: Final = 10.0
+"""Seconds that a batch in work may take at the end of a program."""
+
+_handlers: Final = WeakValueDictionary[str, BatchHandler]()
+"""Those that were started, by the id of their checkpoint: Spark holds each as long as its query runs."""
+
+
+def started(handler: BatchHandler) -> None:
+    """Note a job that has been started."""
+    _handlers[handler.identity.checkpoint_id] = handler
+
+
+def stop(checkpoint_id: str) -> bool:
+    """Stop the job that runs from a checkpoint between two batches; tells whether there was one."""
+    handler = _handlers.pop(checkpoint_id, None)
+    if handler is None or not handler.is_running:
+        return False
+    job = handler.identity.job
+    _log.warning("job %s already runs from this checkpoint_location: it is stopped, and the new start replaces it", job)
+    handler.stop()
+    return True
+
+
+@atexit.register
+def _stop_all() -> None:
+    for handler in list(_handlers.values()):
+        with suppress(Exception):  # the session may be gone
+            if handler.is_running:
+                advice = "call its awaitTermination() to wait for the end of its input"
+                _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
+                handler.stop(_PATIENCE)
