@@ -1,0 +1,61 @@
+"""The process of ``killed.py``: five kinds of jobs in one session, each of which looks ahead in every other start."""
+
+import json
+import random
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from floodmark.producers.cli.options import run_command
+from floodmark.spark_jobs import local_session
+from support import operators as ops
+from support.harness import SHORT_LIVED
+from support.trial import frames, quick, start
+
+KINDS: Final = {
+    "windows": ops.Query(ops.one(), (ops.tumbling(5_000),)),
+    "sessions": ops.Query(ops.one(), (ops.session(900),)),
+    "join": ops.Query(ops.joined("left", 700)),
+    "function": ops.Query(ops.one(), (ops.pandas_state(5_000),)),
+    "duplicates": ops.Query(ops.one(), (ops.deduplicated(),)),
+}
+"""Name, also of the output topic, to query."""
+
+
+def say(**fields: object) -> None:
+    """Write a line of JSON."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+Text = Annotated[str, typer.Option()]
+
+
+def main(bootstrap_servers: Text, directory: Text) -> None:
+    """Run them until all have ended."""
+    spark = local_session("killed", settings=SHORT_LIVED)
+    chance = random.SystemRandom()
+    jobs = {}
+    for name, query in KINDS.items():
+        ahead = chance.random() < 0.5
+        given = frames(
+            quick(spark), bootstrap_servers, ["left", "right"][: query.source.inputs], None if ahead else 200
+        )
+        jobs[name] = start(
+            query.spark(given),
+            name,
+            str(Path(directory, name)),
+            watermark_hold=timedelta(milliseconds=query.hold),
+            lookahead=timedelta(seconds=ahead),
+        )
+        say(kind=name, ahead=ahead)
+    say(started=len(jobs))
+    for job in jobs.values():
+        job.awaitTermination()
+    say(counts={name: job.counts for name, job in jobs.items()})
+
+
+if __name__ == "__main__":
+    run_command(main)
