@@ -18,8 +18,8 @@ from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentit
 from floodmark.spark_jobs.beginning.starting import Starting
 from floodmark.spark_jobs.formats.values import Format
 from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
+from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
-from floodmark.spark_jobs.internals.local_files import FILE_MANAGER, is_for_disks
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.queries import refusals
@@ -73,6 +73,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         UsageError: where the arguments contradict each other, or ``result`` does not come from `read`.
         UnsupportedQueryError: where no watermark can drive the query.
         ChangedQueryError: where the state of the checkpoint is that of another query.
+        CheckpointFilesError: where Spark cannot replace files in the checkpoint.
         PublishedError: where the checkpoint is new, and the output topic has results of the job.
         ContinueError, RetentionError: where it cannot begin as ``options.start`` says.
         UnreadInputError: where the job had ended, and rows have come since.
@@ -102,6 +103,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
+    require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
     snapshots.recognise(name, Query(pyspark.__version__, lines), same=_is_on(spark, SAME_QUERY))
     sink = FunctionSink(writer) if writer is not None else _sink(identity, options, config, security)

@@ -111,6 +111,21 @@ class UnsupportedSparkError(InfrastructureError):
     reason: str
 
 
+class CheckpointFilesError(InfrastructureError):
+    """A file system on which Spark cannot replace a file of its checkpoint, so state could be that of a failed run."""
+
+    template = (
+        "Spark cannot replace files in {checkpoint_location}: its {file_manager} renames a new file, and {file_system} "
+        "keeps the existing one without an error. A batch that runs again would keep the state of its first run. "
+        "On a local disk, set spark.hadoop.fs.file.impl=org.apache.hadoop.fs.LocalFileSystem before this process "
+        "starts its first session. Or use Spark's default: "
+        "spark.conf.unset('spark.sql.streaming.checkpointFileManagerClass')"
+    )
+    checkpoint_location: str
+    file_manager: str
+    file_system: str
+
+
 class LookaheadError(InfrastructureError):
     """A batch that did not read what the watermark rests on which it ran with; nothing of it was written."""
 

@@ -12,40 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.spark_jobs.internals.jvm import RELEASE
-
-FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
-"""Spark's setting: what writes the files of checkpoints."""
-
-_MANAGER: Final = "FileSystemBasedCheckpointFileManager"
-_MOVED: Final = (4, 1)
-"""The Spark in which file managers got a package of their own."""
 
 _HEADER: Final = struct.Struct(">4si")
 _MAGIC: Final = b"crc\0"
 _CHUNK: Final = 512
-
-
-def disk_settings() -> dict[str, str]:
-    """Return the settings of Spark by which its checkpoint files cost one process each on a local disk, not ten.
-
-    They are for local disks alone: elsewhere two runs of one job could replace each other's files unseen.
-    """
-    package = "org.apache.spark.sql.execution.streaming"
-    if RELEASE < _MOVED:
-        return {FILE_MANAGER: f"{package}.{_MANAGER}"}
-    # A second file for each file's checksum, beside that of Hadoop.
-    checksums = {"spark.sql.streaming.checkpoint.fileChecksum.enabled": "false"}
-    return {FILE_MANAGER: f"{package}.checkpointing.{_MANAGER}", **checksums}
-
-
-def is_for_disks(file_manager: str) -> bool:
-    """Tell whether a file manager of Spark is safe on local disks alone.
-
-    >>> is_for_disks("org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager")
-    True
-    """
-    return file_manager.rpartition(".")[2] == _MANAGER
 
 
 class LocalFiles:

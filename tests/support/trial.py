@@ -27,8 +27,14 @@ _QUICK = {
     "spark.sql.codegen.wholeStage": "false",
 }
 
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_STATE = "org.apache.spark.sql.execution.streaming.state"
+STATE_STORES = [
+    (
+        "spark.sql.streaming.stateStore.providerClass",
+        f"org.apache.spark.sql.execution.streaming.state.{name}StateStoreProvider",
+    )
+    for name in ("HDFSBacked", "RocksDB")
+]
+"""The setting of Spark, and each of its state stores."""
 
 
 def quick(spark: SparkSession) -> SparkSession:
@@ -109,7 +115,7 @@ def run(
 ) -> Ran:
     """Write the input, run the job to its end, and read the output."""
     rocksdb = any(step.name.startswith("transformWithState") for step in trial.query.steps)  # it asks for it
-    spark.conf.set(_PROVIDER, f"{_STATE}.{'RocksDB' if rocksdb else 'HDFSBacked'}StateStoreProvider")
+    spark.conf.set(*STATE_STORES[rocksdb])
     topics = [new_topic(log.partitions) for log in trial.logs]
     for log, topic in zip(trial.logs, topics, strict=True) if not trial.live else ():
         log.write(config, topic)

@@ -6,8 +6,10 @@ import pytest
 from floodmark.schemas.errors import JobFailedError
 from floodmark.spark_jobs import WriteOptions, write
 from floodmark.spark_jobs.batch.sinks import FunctionSink
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, read_events, windowed
 from support.harness import Stream, until
+from support.trial import STATE_STORES, quick
 
 pytestmark = pytest.mark.spark
 
@@ -139,3 +141,33 @@ def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint,
     assert job.counts["records"] - job.counts["marks"] == _STREAM.size
     assert [job.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
     assert "replayed" not in job.counts, "no mark was taken in twice"
+
+
+@pytest.mark.every_spark
+@pytest.mark.parametrize("store", STATE_STORES)
+def test_a_batch_that_runs_again_with_another_result_replaces_its_state(spark, kafka, stream, checkpoint, store):
+    """A function is wrong, the writer refuses its results, the function is repaired, the next start loads the state."""
+    session, found = quick(spark), Counter()
+    session.conf.set(*store)
+
+    def start(one):
+        rows = read_events(session, kafka.bootstrap_servers, stream, max_offsets_per_trigger=60)
+        ones = rows.withColumn("one", F.udf(lambda _: one, "long")("user"))
+        sums = ones.groupBy("user", F.window("at", f"{WIDTH} milliseconds")).agg(F.sum("one").alias("n"))
+        batches = []
+
+        def writer(frame, _batch_id):
+            for row in frame.collect() if one > 0 else []:
+                found[row["user"], int(row["window"]["end"].timestamp() * 1000)] += row["n"]
+            batches.append(one)
+            if one < 0:
+                raise ValueError("a negative sum")
+
+        job = write(sums, writer=writer, job="repaired", checkpoint_location=checkpoint)
+        until(lambda: batches or not job.isActive, "a batch")
+        return job
+
+    start(-1).stop()
+    start(1).stop()
+    start(1).awaitTermination(_LIMIT)
+    assert found == _STREAM.windows(WIDTH)

@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.schemas.errors import CheckpointFilesError, CorruptSnapshotError, UsageError
 from floodmark.spark_jobs import write
+from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, disk_settings, require_replacing
 from floodmark.spark_jobs.internals.hadoop import HadoopFiles, files
-from floodmark.spark_jobs.internals.local_files import FILE_MANAGER, LocalFiles, disk_settings
+from floodmark.spark_jobs.internals.local_files import LocalFiles
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -108,6 +109,31 @@ def test_the_settings_for_disks_are_those_of_this_spark(spark):
     assert found.getSimpleName() == "FileSystemBasedCheckpointFileManager"
     for setting in settings:
         assert spark.conf.get(setting) == settings[setting], "local_session has set it"
+
+
+@pytest.mark.every_spark
+@pytest.mark.parametrize(
+    ("manager", "file_system", "replaces"),
+    [
+        ("FileContextBasedCheckpointFileManager", "hive.ql.io.ProxyLocalFileSystem", True),
+        ("FileSystemBasedCheckpointFileManager", "fs.LocalFileSystem", True),
+        ("FileSystemBasedCheckpointFileManager", "fs.RawLocalFileSystem", True),
+        ("FileSystemBasedCheckpointFileManager", "hive.ql.io.ProxyLocalFileSystem", False),
+    ],
+)
+def test_a_job_starts_only_where_spark_replaces_files(spark, tmp_path, manager, file_system, replaces):
+    session = spark.newSession()
+    package = disk_settings()[FILE_MANAGER].rpartition(".")[0]
+    session.conf.set(FILE_MANAGER, f"{package}.{manager}")
+    session.conf.set("fs.file.impl", f"org.apache.hadoop.{file_system}")
+    session.conf.set("fs.file.impl.disable.cache", "true")
+    kept = files(session, str(tmp_path))
+    if replaces:
+        require_replacing(session, str(tmp_path), kept)
+        assert not list(tmp_path.iterdir())
+    else:
+        with pytest.raises(CheckpointFilesError, match=f"{manager}.*{re.escape(file_system)}"):
+            require_replacing(session, str(tmp_path), kept)
 
 
 def test_they_are_refused_where_no_disk_is(spark, source, rows, mounted):
