@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared
+from confluent_kafka import Consumer, KafkaException
+from floodmark.producers.clients.admin import QUIET, Config, offsets_since, partition_bounds, shared
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Mark
 from floodmark.schemas.errors import BrokerUnavailableError
@@ -75,14 +75,15 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
     """
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     consumer = Consumer(settings, logger=QUIET)
+    place, servers = (topic, 0), config.get("bootstrap.servers")
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT)
+        low, high = partition_bounds(consumer, place, servers)
         if low == high:
             return {}
-        ahead = consumer.offsets_for_times([TopicPartition(topic, 0, now)], timeout=TIMEOUT)[0].offset
+        ahead = offsets_since(consumer, {place: now}, servers)[place]
         start = max(low, high - _TAIL)
         start = start if ahead < 0 else min(start, ahead)  # negative: no record is from then or later
-        return _newest(read_until_end(settings, {(topic, 0): start}, {(topic, 0): high}))
+        return _newest(read_until_end(settings, {place: start}, {place: high}))
     except (KafkaException, BrokerUnavailableError) as error:
         _log.warning("the last marks of topic %r cannot be read, so the clock alone gives the epoch: %s", topic, error)
         return {}

@@ -2,9 +2,9 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not marked as such
@@ -24,6 +24,16 @@ QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False  # what it would say in many lines comes as one error
 
+_MOVING: Final = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""What brokers answer while the leader of a partition moves, or right after a topic was created."""
+
+Answer = TypeVar("Answer")
 Config = Mapping[str, Any]
 """confluent-kafka settings; every one of them passes through."""
 
@@ -74,6 +84,27 @@ def answering(
         if error.args[0].code() != but:
             reason = f"{about}: {error.args[0].str()}" if about else error.args[0].str()
             raise BrokerUnavailableError(bootstrap_servers=bootstrap_servers, seconds=seconds, reason=reason) from error
+
+
+def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
+    """Return what Kafka answers to a question about partitions; asks again while the leader of one moves.
+
+    Args:
+        ask: the question.
+        bootstrap_servers: for the error.
+
+    Raises:
+        BrokerUnavailableError: where Kafka does not answer, or refuses, for lack of a right, too.
+    """
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        with answering(bootstrap_servers):
+            try:
+                return ask()
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
+                    raise
+        time.sleep(0.05)
 
 
 def partition_count(
@@ -187,11 +218,43 @@ def end_offsets(config: Config, topic: str) -> dict[int, int]:
 
 
 def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]]:
-    """Return of each partition the offset of its first record, and that after its last readable one."""
-    settings = {**config, "group.id": "floodmark-offsets", "enable.auto.commit": False}
-    with closing(Consumer(settings, logger=QUIET)) as consumer:
-        count = partition_count(consumer, topic, config.get("bootstrap.servers"))
-        return {
-            (topic, number): consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT)
-            for number in range(count)
-        }
+    """Return of each partition the offset of its first record, and that after its last readable one.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
+    """
+    fixed = {"group.id": "floodmark-offsets", "enable.auto.commit": False, "isolation.level": "read_committed"}
+    servers = config.get("bootstrap.servers")
+    with closing(Consumer({**config, **fixed}, logger=QUIET)) as consumer:
+        count = partition_count(consumer, topic, servers)
+        return {(topic, number): partition_bounds(consumer, (topic, number), servers) for number in range(count)}
+
+
+def partition_bounds(consumer: Consumer, place: Partition, bootstrap_servers: object) -> tuple[int, int]:
+    """Return the offset of the first record of a partition, and the one after the last that the consumer may read.
+
+    Raises:
+        BrokerUnavailableError: where Kafka cannot say.
+    """
+    asked = TopicPartition(*place)
+    return answered(lambda: consumer.get_watermark_offsets(asked, timeout=TIMEOUT), bootstrap_servers)
+
+
+def offsets_since(
+    consumer: Consumer, times: Mapping[Partition, int], bootstrap_servers: object
+) -> dict[Partition, int]:
+    """Return the first offset of each partition whose Kafka timestamp is not before a time; negative: there is none.
+
+    Raises:
+        BrokerUnavailableError: where Kafka cannot say of every partition.
+    """
+
+    def ask() -> dict[Partition, int]:
+        asked = [TopicPartition(*place, max(0, time)) for place, time in times.items()]
+        answers = consumer.offsets_for_times(asked, timeout=TIMEOUT)
+        for one in answers:
+            if one.error is not None:
+                raise KafkaException(one.error)
+        return {(one.topic, one.partition): one.offset for one in answers}
+
+    return answered(ask, bootstrap_servers)

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, TopicPartition
-from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, offset_bounds
+from confluent_kafka import Consumer
+from floodmark.producers.clients.admin import QUIET, Config, offset_bounds, offsets_since
 from floodmark.schemas.classify import Partition
 
 
@@ -54,11 +54,8 @@ def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], tim
         BrokerUnavailableError: where nobody answers.
     """
     settings = {**config, "group.id": "floodmark-arrivals", "enable.auto.commit": False}
-    asked = [TopicPartition(*place, max(0, time)) for place in bounds]
-    with closing(Consumer(settings, logger=QUIET)) as consumer, answering(config.get("bootstrap.servers")):
-        answers = consumer.offsets_for_times(asked, timeout=TIMEOUT)
-    found = dict[Partition, int]()
-    for one in answers:
-        first, end = bounds[one.topic, one.partition]
-        found[one.topic, one.partition] = end if one.offset < 0 else min(max(one.offset, first), end)
-    return found
+    with closing(Consumer(settings, logger=QUIET)) as consumer:
+        since = offsets_since(consumer, dict.fromkeys(bounds, time), config.get("bootstrap.servers"))
+    return {
+        place: end if since[place] < 0 else min(max(since[place], first), end) for place, (first, end) in bounds.items()
+    }

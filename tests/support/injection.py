@@ -1,10 +1,11 @@
 """What the tests of the injector share: records into a topic, and what stands in it."""
 
 import json
+from contextlib import closing
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from floodmark.producers import Data, Mark, Observer
-from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.clients.admin import end_offsets, require_topics
 from support.harness import until
 
 
@@ -19,7 +20,10 @@ def send(kafka, topic, *rows, partition=0):
 
 def written_ends(kafka, topic):
     """Return where the partitions of a topic end: Kafka answers a commit before readers of it see its last records."""
-    return end_offsets({**kafka.config, "isolation.level": "read_uncommitted"}, topic)
+    settings = {**kafka.config, "group.id": "written", "isolation.level": "read_uncommitted"}
+    with closing(Consumer(settings)) as consumer:
+        places = [TopicPartition(topic, number) for number in range(require_topics(kafka.config, [topic])[topic])]
+        return {place.partition: consumer.get_watermark_offsets(place, timeout=15)[1] for place in places}
 
 
 def until_readable(kafka, topic):
