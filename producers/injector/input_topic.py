@@ -14,7 +14,12 @@ from floodmark.producers.injector.tracks import OVERTAKEN, Tracks
 from floodmark.schemas.errors import InjectorError
 
 _log = logging.getLogger(__name__)
-_FIXED: Final = {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error"}
+_FIXED: Final = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+}
 
 
 def sizes_of(config: Config, injection: Injection) -> tuple[int, int]:
@@ -43,10 +48,10 @@ class InputTopic(Closing):
 
     def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
         self._injection = injection
-        reading = {"group.id": f"floodmark-{injection.source}", "isolation.level": "read_committed"}
+        reading = {"group.id": f"floodmark-{injection.source}", **config, **_FIXED}
         self.drained = False
         """Whether the last `take` has left nothing behind in the client."""
-        self.consumer: Final = Consumer({**reading, **config, **_FIXED}, logger=_log)
+        self.consumer: Final = Consumer(reading, logger=_log)
         self.consumer.assign([self._place(number, offset) for number, offset in begins.items()])
 
     def _place(self, number: int, offset: int | None = None) -> TopicPartition:

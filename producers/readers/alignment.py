@@ -86,6 +86,9 @@ class Peers:
 class Alignment:
     """Follow the marks of a topic, for one producer.
 
+    Where Kafka has deleted marks before they were read, it continues with the next ones: the last mark of a
+    source counts.
+
     Args:
         config: confluent-kafka consumer settings; all pass through.
         topic: the topic that the sources share.

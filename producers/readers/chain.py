@@ -21,7 +21,7 @@ from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Classified, Data, Partition
-from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
+from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, UnknownTopicError
 
 REACHES: Final = (200, 2_000, 20_000, 200_000)
 """So many records before the end of a partition are read, one step after the other, while sources are not seen."""
@@ -145,6 +145,10 @@ class ChainReader(Closing):
                 came = True
         except BrokerUnavailableError:
             return False
+        except DeletedRecordsError as error:
+            self._observers.pop(topic).close()
+            self._fold.refuse(topic, str(error))
+            self._read({topic})  # from near its end, as at the start
         except (KafkaException, UnknownTopicError) as error:
             reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             self._observers.pop(topic).close()

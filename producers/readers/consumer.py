@@ -30,7 +30,8 @@ class WatermarkedConsumer(Closing):
     **At least once:** `position` at any other time; see there.
 
     Args:
-        config: confluent-kafka consumer settings; all pass through.
+        config: confluent-kafka consumer settings; all pass through but ``isolation.level``, which is
+            ``read_committed``.
         topics: what to read; each must exist.
         event_time: reads a record's event time; a record for which it gives ``None``, or raises ValueError, TypeError,
             LookupError or CorruptRecordError, is counted (``timeless``) and only `poll` hands it out.  Any other error
@@ -40,7 +41,8 @@ class WatermarkedConsumer(Closing):
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
-        CorruptSnapshotError: where the position is not one of these topics; later, where a topic was made anew.
+        CorruptSnapshotError: where the position is not one of these topics.
+        DeletedRecordsError: by each call that reads, where Kafka has deleted records before they were read.
     """
 
     def __init__(

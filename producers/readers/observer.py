@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from floodmark.producers.clients.admin import Config, partition_count
+from floodmark.producers.clients.admin import Config, partition_bounds, partition_count
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.records import Record, classified, consume, is_end
 from floodmark.schemas.classify import Classified, Partition, Sorter
-from floodmark.schemas.errors import BrokerUnavailableError
+from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
 from floodmark.schemas.tracker import Tracker
 
 _log = logging.getLogger(__name__)
@@ -24,13 +24,20 @@ _SOON: Final = 0.5
 """The same, while a mark names more partitions than are read."""
 _PATIENCE: Final = 1.0
 """Seconds to wait for the answer; without one, the next question comes in its turn."""
+_FIXED: Final = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+}
 
 
 class Observer(Closing):
     """Follow some topics, with all partitions that they have and will have.
 
     Args:
-        config: confluent-kafka consumer settings; all pass through.
+        config: confluent-kafka consumer settings; all pass through but ``isolation.level``, which is
+            ``read_committed``: a mark of an aborted transaction promises nothing.
         topics: what to read; each must exist.
         trackers: what takes in the marks of each topic; default: a new one per topic.
         offsets: where to begin (topic and partition to offset); default, and for all others: the beginning.
@@ -56,11 +63,11 @@ class Observer(Closing):
         self.counts = self._sorter.counts
         self._offsets = offsets or {}
         self._servers = config.get("bootstrap.servers")
-        defaults = {"group.id": "floodmark-observer", "isolation.level": "read_committed"}
-        fixed = {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-        self._consumer = Consumer({**defaults, **config, **fixed}, logger=_log)
+        self._consumer = Consumer({"group.id": "floodmark-observer", **config, **_FIXED}, logger=_log)
         self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
+        self._begun: set[Partition] = set()
+        """Partitions of which a record was read."""
         for topic in topics:
             self._assign(topic, partition_count(self._consumer, topic, self._servers))
         self._refreshed = time.monotonic()
@@ -93,6 +100,10 @@ class Observer(Closing):
 
         Each mark is applied to its topic's tracker as it is yielded; ask ``trackers[topic].advance()``.  A loop that is
         left early loses nothing: the rest comes with the next call.
+
+        Raises:
+            DeletedRecordsError: where Kafka has deleted records before they were read.
+            BrokerUnavailableError: where no broker answers.
         """
         self._refresh_in_time()
         if not self._fetched:
@@ -101,13 +112,27 @@ class Observer(Closing):
             record = self._fetched.popleft()
             error = record.error()
             if error is None:
+                self._begun.add((record.topic(), record.partition()))
                 yield self._sorter.take(classified(record))
             elif is_end(error):
                 self.ends[record.topic(), record.partition()] = record.offset()
             elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
                 raise BrokerUnavailableError(bootstrap_servers=self._servers, seconds=timeout, reason=error.str())
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # the same
+                self._overtaken(record)
             elif not error.retriable():
                 raise KafkaException(error)
+
+    def _overtaken(self, record: Record) -> None:
+        """Refuse to skip records; where none was read yet and none in particular was asked for, read what is left."""
+        place = topic, number = record.topic(), record.partition()
+        if place not in self._begun and place not in self._offsets:
+            self._consumer.incremental_unassign([TopicPartition(topic, number)])
+            self._consumer.incremental_assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
+            return
+        self._fetched.appendleft(record)  # the next call meets it again
+        earliest, end = partition_bounds(self._consumer, place, self._servers)
+        raise DeletedRecordsError(topic=topic, partition=number, position=record.offset(), earliest=earliest, end=end)
 
     def close(self) -> None:
         """Let go of the consumer."""

@@ -14,7 +14,12 @@ from floodmark.schemas.errors import BrokerUnavailableError
 
 _log = logging.getLogger(__name__)
 _REACH: Final = 1_000
-_FIXED: Final = {"enable.auto.commit": False, "enable.partition.eof": True, "isolation.level": "read_committed"}
+_FIXED: Final = {
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+}
 
 Found = TypeVar("Found")
 Offsets = Mapping[Partition, int]
@@ -25,7 +30,7 @@ def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None)
 
     Args:
         config: confluent-kafka consumer settings.
-        starts: where to begin.
+        starts: where to begin; where Kafka has deleted that record, with the first one that is left.
         ends: where a partition ends before its end; default: with its last record.
 
     Raises:

@@ -23,7 +23,7 @@ from floodmark.schemas.completeness.handout import Handout, Window
 from floodmark.schemas.completeness.position import Position, Standing, resume
 from floodmark.schemas.errors import (
     CorruptRecordError,
-    CorruptSnapshotError,
+    DeletedRecordsError,
     InvalidEventTimeError,
     UnreadableTopicError,
     UsageError,
@@ -99,37 +99,43 @@ class Reader:
             What a person should be told about it.
 
         Raises:
-            CorruptSnapshotError: where it lies before the position that was begun from.
             Exception: whatever the caller's ``event_time`` raises beside what is counted; then nothing has changed.
         """
         place = (record.topic, record.partition)
-        if record.offset < self.begin.get(place, 0):
-            raise self._made_anew(place, self.begin[place], f"began again at offset {record.offset}")
         again = record.offset < self.applied.get(place, 0)
         if isinstance(record, Data):
             said = self._take_data(record, again=again)
         else:
             said = self._take_mark(record, again=again)
-        self._next[place] = max(self._next.get(place, 0), record.offset + 1)
+        self._reach(place, record.offset, record.offset + 1)
         if self._next[place] >= self._behind.get(place, self._next[place] + 1):
             del self._behind[place]
         self._now = None
         return said
 
     def take_ends(self, ends: Iterable[tuple[Partition, int]]) -> None:
-        """Learn at which offset partitions end, once their records before it have been taken."""
-        if not self._behind:
-            return
-        for place, end in ends:
-            if end < self.applied.get(place, 0):
-                raise self._made_anew(place, self.applied[place], f"ends at offset {end}")
-            self._behind.pop(place, None)
+        """Learn at which offset partitions end, once their records before it have been taken.
 
-    @staticmethod
-    def _made_anew(place: Partition, offset: int, found: str) -> CorruptSnapshotError:
-        reason = f"it has read {place[0]}/{place[1]} up to offset {offset}, which {found} now"
-        advice = "was the topic made anew? begin without a position; if retention has overtaken it, rows are lost"
-        return CorruptSnapshotError(where="of the consumer", reason=reason, advice=advice)
+        Raises:
+            DeletedRecordsError: where a partition ends before the offset up to which it was read.
+        """
+        for place, end in ends:
+            read = self.applied.get(place, 0)
+            if end < read:
+                topic, number = place
+                raise DeletedRecordsError(
+                    topic=topic, partition=number, position=read, earliest=self.begin[place], end=end
+                )
+            self._behind.pop(place, None)
+            if end > self._next.get(place, -1):
+                self._reach(place, end, end)
+                self._now = None
+
+    def _reach(self, place: Partition, first: int, end: int) -> None:
+        """Note that a partition was read from one offset to another, and where it begins."""
+        if place not in self._next:
+            self._claimed[place] = self._returned[place] = first
+        self._next[place] = max(self._next.get(place, 0), end)
 
     def _take_mark(self, record: Mark | Unreadable, *, again: bool) -> str | None:
         self.tracker.advance()
@@ -276,7 +282,7 @@ class Reader:
         """Return of each partition where to begin again, and below which offset it has been read."""
         places = {}
         for place, next_ in self._next.items():
-            begin = self._claimed.get(place, 0) if self._use == "records" else next_
+            begin = self._claimed[place] if self._use == "records" else next_
             begin = next(iter(self._waiting.get(place, ())), begin)
             places[place] = begin, max(next_, self.applied.get(place, 0))
         return places

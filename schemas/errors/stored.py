@@ -136,6 +136,21 @@ class ContinueError(SnapshotError):
     reason: str
 
 
+class DeletedRecordsError(SnapshotError):
+    """Records that Kafka deleted before they were read."""
+
+    template = (
+        "partition {partition} of topic {topic!r}: Kafka has deleted records before they were read; the next offset is "
+        "{position}, and the partition has the offsets from {earliest} to {end}; keep the topic longer (retention.ms), "
+        "and start again without a stored position"
+    )
+    topic: str
+    partition: int
+    position: int
+    earliest: int
+    end: int
+
+
 class RetentionError(SnapshotError):
     """Records that a start needs, and that Kafka has deleted."""
 

@@ -7,12 +7,13 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.board.history import Health
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.readers import chain
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Holder
-from support.harness import until
+from support.harness import delete_before, until
 
 
 def marking(kafka, topic, source="web"):
@@ -34,6 +35,22 @@ def plain_records(kafka, topic, count):
         plain.produce(topic, b"%d" % number, partition=0)
         plain.poll(0)
     plain.flush(60)
+
+
+@pytest.mark.kafka
+def test_marks_that_retention_deletes_before_they_are_read_leave_the_newest_on_the_board(kafka, topic):
+    target = topic(1)
+    small = {"queued.min.messages": 1, "queued.max.messages.kbytes": 1, "max.partition.fetch.bytes": 1_000}
+    with ChainReader({**kafka.config, **small}, [target]) as reader:
+        marks = lambda numbers: [source.advance(number) or source.flush() for number in numbers]  # noqa: E731
+        with marking(kafka, target) as source:
+            marks(range(10))
+            until(lambda: reader.poll(0.1) or reader.board().topic(target).watermark == 9, "the first marks")
+            marks(range(10, 300))
+            delete_before(kafka.config, target, end_offsets(kafka.config, target)[0] - 5, 1)
+            until(lambda: reader.poll(0.1) or reader.board().topic(target).watermark == 299, "the last mark")
+            marks([300])
+        until(lambda: reader.poll(0.1) or reader.board().topic(target).watermark == 300, "the next mark")
 
 
 @pytest.mark.kafka

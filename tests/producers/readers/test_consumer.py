@@ -1,18 +1,36 @@
 """A consumer without Spark: every row once, in order, and only when it is complete."""
 
+import json
 import logging
 import time
 from datetime import timedelta
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from floodmark.producers import Observer, Position, WatermarkedConsumer, WatermarkedProducer, explicit
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from floodmark.producers import (
+    Observer,
+    Position,
+    SourcePool,
+    WatermarkedConsumer,
+    WatermarkedProducer,
+    explicit,
+)
+from floodmark.producers.clients.admin import offset_bounds
+from floodmark.producers.readers.replay import read_until_end
+from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME
+from floodmark.schemas.classify import mark_record
 from floodmark.schemas.completeness.buffer import Buffer
-from floodmark.schemas.errors import CorruptSnapshotError, UnreadableTopicError, UsageError
+from floodmark.schemas.errors import (
+    BrokerUnavailableError,
+    CorruptSnapshotError,
+    DeletedRecordsError,
+    UnreadableTopicError,
+    UsageError,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from support.harness import Stream, events, grow, until
+from support.harness import Stream, delete_before, events, grow, until
 
 
 def event_time(record):
@@ -226,3 +244,143 @@ def test_a_position_of_something_else_is_an_error(kafka, topic):
     for wrong, topics in ((position, [other]), (Position("{}"), [one]), (Position("garbage"), [one])):
         with pytest.raises(CorruptSnapshotError, match="consumer"):
             WatermarkedConsumer(kafka.config, topics, event_time, position=wrong)
+
+
+def number_of(record):
+    return int(record.value)
+
+
+def write_numbers(kafka, topic, numbers, *, end=False):
+    """Write numbers as their own event times, each with a mark behind it."""
+    with WatermarkedProducer(kafka.config, topic=topic, source="a", strategy=explicit()) as ours:
+        for number in numbers:
+            ours.produce(b"%d" % number, event_time=number)
+            ours.advance(number)
+            ours.flush()
+        if end:
+            ours.end()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("deleted", [0, 1])
+def test_a_consumer_resumes_unless_retention_has_deleted_what_it_needs(kafka, topic, deleted):
+    """``deleted``: so many records more than those that the position does not need."""
+    target = topic(1)
+    write_numbers(kafka, target, range(10))
+    rows, positions = [], []
+    with WatermarkedConsumer(kafka.config, [target], number_of) as consumer:
+
+        def are_read():
+            handed = consumer.rows()
+            rows.extend(time for time, _ in handed)
+            positions.append(handed.position)
+            return len(rows) == 9
+
+        until(are_read, "the rows")
+    position = positions[-1]
+    write_numbers(kafka, target, range(10, 20), end=True)
+    needed = json.loads(position.text)["places"][0][2]
+    delete_before(kafka.config, target, needed + deleted, 1)
+    with WatermarkedConsumer(kafka.config, [target], number_of, position=position) as consumer:
+        read = lambda: rows.extend(time for time, _ in consumer.rows()) or consumer.ended  # noqa: E731
+        if not deleted:
+            until(read, "the end")
+            assert rows == list(range(20))
+            return
+        for _ in range(2):  # and it stays so
+            with pytest.raises(DeletedRecordsError) as caught:
+                until(read, "the error")
+            error = caught.value
+            assert (error.topic, error.partition, error.position, error.earliest) == (target, 0, needed, needed + 1)
+    assert rows == list(range(9))
+
+
+@pytest.mark.kafka
+def test_a_slow_consumer_fails_where_retention_overtakes_it(kafka, topic):
+    target = topic(1)
+    write_numbers(kafka, target, range(10))
+    small = {"queued.min.messages": 1, "queued.max.messages.kbytes": 1, "max.partition.fetch.bytes": 1_000}
+    rows = []
+    with WatermarkedConsumer({**kafka.config, **small}, [target], number_of) as consumer:
+        read = lambda: rows.extend(time for time, _ in consumer.rows())  # noqa: E731
+        until(lambda: read() or rows, "a row")
+        write_numbers(kafka, target, range(10, 400), end=True)
+        (_, end) = offset_bounds(kafka.config, target)[target, 0]
+        delete_before(kafka.config, target, end - 10, 1)
+        with pytest.raises(DeletedRecordsError):
+            until(lambda: read() or consumer.ended, "the error")
+    assert rows == list(range(len(rows)))
+
+
+@pytest.mark.kafka
+def test_a_reader_that_has_read_nothing_yet_begins_with_what_is_left(kafka, topic, monkeypatch):
+    """Retention deletes between the question where a partition begins and the first fetch."""
+    target = topic(1)
+    write_numbers(kafka, target, range(5), end=True)
+    assign = Consumer.incremental_assign
+    with monkeypatch.context() as patched:
+        begins = [TopicPartition(target, 0, 0)]
+
+        class Early(Consumer):
+            """Begins where the partition began before."""
+
+            def incremental_assign(self, places):
+                assign(self, begins.copy() or places)
+                begins.clear()
+
+        delete_before(kafka.config, target, 5, 1)
+        patched.setattr("floodmark.producers.readers.observer.Consumer", Early)
+        with Observer(kafka.config, [target]) as observer:
+            found = []
+            until(lambda: found.extend(observer.poll(0.1)) or found, "the first record that is left")
+    assert found[0].offset == 5
+
+
+@pytest.mark.kafka
+def test_a_partition_is_read_from_what_is_left_where_no_record_is_to_be_missed(kafka, topic):
+    target = topic(1)
+    write_numbers(kafka, target, range(10))
+    delete_before(kafka.config, target, 6, 1)
+    offsets = [record.offset for record in read_until_end(kafka.config, {(target, 0): 2})]
+    assert offsets[0] == 6
+
+
+@pytest.mark.kafka
+def test_a_mark_of_an_aborted_transaction_promises_nothing_whatever_the_settings(kafka, topic):
+    target = topic(1)
+    writer = Producer({**kafka.config, "transactional.id": target})
+    writer.init_transactions()
+    for sequence, (watermark, commits) in enumerate(((1_000, True), (9_000, False), (6_000, True))):
+        writer.begin_transaction()
+        key, value, headers = mark_record(mark("a", watermark, sequence))
+        writer.produce(target, value, key, 0, headers=headers)
+        writer.flush()
+        writer.commit_transaction() if commits else writer.abort_transaction()
+    seen = set()
+    with WatermarkedConsumer({**kafka.config, "isolation.level": "read_uncommitted"}, [target], number_of) as consumer:
+        until(lambda: consumer.rows() is None or seen.add(consumer.watermark) or 6_000 in seen, "the last mark")
+    assert seen <= {None, 1_000, 6_000}
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("answers", [1, 1_000])
+def test_a_question_is_asked_again_while_a_leader_moves(kafka, topic, monkeypatch, answers):
+    """As often as it takes within the time limit; then comes an error of Floodmark."""
+    target, asked = topic(1), []
+
+    class Moving(Consumer):
+        def get_watermark_offsets(self, *args, **more):
+            asked.append(1)
+            if len(asked) <= answers:
+                raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+            return super().get_watermark_offsets(*args, **more)
+
+    monkeypatch.setattr("floodmark.producers.clients.admin.Consumer", Moving)
+    if answers == 1:
+        with SourcePool(kafka.config, topic=target) as pool:
+            assert pool.membership.size == 0
+        return
+    monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 1.0)
+    with pytest.raises(BrokerUnavailableError, match="leader"):
+        SourcePool(kafka.config, topic=target)
+    assert len(asked) > 1
