@@ -1,6 +1,6 @@
 """Why a stage's watermark is where it is: every place that holds it, by name.  Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -11,7 +11,7 @@ from floodmark.schemas.records import Holder, Status
 from floodmark.schemas.topic_state import TopicState
 
 _MOST: Final = 100
-"""So many partitions without any mark are named, of those that a record claims to be there."""
+"""So many are named of the partitions without any mark, and of the sources that have reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,29 @@ def _unknown_partition(name: str, topic: TopicState, part: PartitionState) -> It
     current = {key: source for key, source in part.sources.items() if source.version == topic.roster.version}
     here = {*current, *part.absent()}
     if len(here) < topic.roster.size:
-        yield Hold(Holder(name, number), None, _missing(topic, part, here), part.log_time if part.sources else None)
+        yield Hold(Holder(name, number), None, missing(topic, part, here), part.log_time if part.sources else None)
         return
     for key, source in sorted(current.items()):
         if source.watermark is None and source.member.active_partitions and key not in part.unreadable:
             yield Hold(Holder(name, number, key), None, "has promised nothing yet", source.since)
 
 
-def _missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:
-    retired = sorted({key for key, source in part.sources.items() if source.version != topic.roster.version})
-    joined = {key for key, member in topic.roster.members.items() if member.version == topic.roster.version}
-    reason = f"{len(here)} of {topic.roster.size} sources of membership {topic.roster.version} have reported"
-    reason += f" ({', '.join(sorted(here))})" if here else ""
-    reason += f"; not here: {', '.join(sorted(joined - here))}" if joined - here else ""
-    return reason + (f"; only in an older membership: {', '.join(retired)}" if retired else "")
+def missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:
+    """Say which sources have reported in a partition, how many have not, and what is known of these.
+
+    Args:
+        topic: of the partition.
+        part: the partition.
+        here: its members.
+    """
+    version, size = topic.roster.version, topic.roster.size
+    retired = sorted({key for key, source in part.sources.items() if source.version != version} - here)
+    joined = {key for key, member in topic.roster.members.items() if member.version == version}
+    reason = f"reported: {_listed(here)}; missing: {size - len(here)} of {size} in membership {version}"
+    reason += f"; not here: {_listed(joined - here)}" if joined - here else ""
+    return reason + (f"; only in an older membership: {_listed(retired)}" if retired else "")
+
+
+def _listed(names: Collection[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(sorted(names)[:_MOST]) + more or "none"
