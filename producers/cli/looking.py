@@ -1,9 +1,11 @@
 """How the commands ``board`` and ``why`` read a chain, and show it once, again and again, or in a browser."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from json import dumps
+from typing import Final
 
 import typer
 from floodmark.producers.board.view import Board
@@ -15,6 +17,9 @@ from floodmark.producers.readers.chain import ChainReader
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
+
+_UNWRAPPED: Final = 10_000
+"""Columns of what is no terminal."""
 
 
 @contextmanager
@@ -34,12 +39,20 @@ def reading(settings: dict[str, str], topics: list[str], *, since: bool = False)
         logging.disable(logging.NOTSET)
 
 
+def _console() -> Console:
+    """Return what a board is printed on: without a terminal no line is wrapped, so that `grep` finds it."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNWRAPPED
+    return console
+
+
 def show(found: Board, *, every: bool, json: bool) -> None:
     """Show it once."""
     if json:
         typer.echo(dumps(found.as_json()))
         return
-    console = Console(highlight=False)
+    console = _console()
     console.print(board_table(found, console.width, every=every))
 
 
@@ -77,5 +90,5 @@ def explain(found: Board, topic: str, *, json: bool) -> int:
     if json:
         typer.echo(dumps(answer.as_json()))
     else:
-        Console(highlight=False).print(why_text(answer, found.now))
+        _console().print(why_text(answer, found.now))
     return answer.exit_status

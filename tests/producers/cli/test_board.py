@@ -22,14 +22,15 @@ from support.marked_chain import MarkedChain
 COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main"]
 
 
-def floodmark(kafka, *arguments, columns=200, **environment):
+def floodmark(kafka, *arguments, columns=200):
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return subprocess.run(
         [*COMMAND, *arguments, "--bootstrap-servers", kafka.bootstrap_servers],
         capture_output=True,
         text=True,
         timeout=90,
         check=False,
-        env={**os.environ, "COLUMNS": str(columns), **environment},
+        env=environment if columns is None else {**environment, "COLUMNS": str(columns)},
     )
 
 
@@ -106,6 +107,10 @@ def test_a_paused_source_is_named_from_the_last_topic_and_forgotten_when_it_goes
         until(is_told, "the same as text")
         assert shown[0].returncode == 1
         assert "mark_idle()" in shown[0].stdout
+        assert "/web-2 (2 partitions)" in shown[0].stdout
+        in_a_pipe = floodmark(kafka, "why", third, columns=None).stdout.splitlines()
+        (advice,) = (line for line in in_a_pipe if line.startswith("do  "))
+        assert advice.endswith("as its strategy"), "no line is wrapped"
 
         def is_alone():
             status, board = told(kafka, "board", third, "--once")
@@ -213,7 +218,7 @@ KEYS = {
     },
     "lags": {"wall", "processing", "local", "root"},
     "why": {"format", "status", "topic", "watermark", "state", "steps", "cause", "advice"},
-    "step": {"topic", "held_by", "more", "unread", "unmarked"},
+    "step": {"topic", "held_by", "partitions", "others", "unread", "unmarked"},
 }
 
 
