@@ -4,7 +4,6 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from floodmark.producers.board.history import Health, History
-from floodmark.schemas.records import Status
 
 
 class Cause(StrEnum):
@@ -21,6 +20,11 @@ class Cause(StrEnum):
     TOO_FEW_MARKS = "too few marks"
     UNREADABLE = "unreadable"
     MISSING = "missing"
+    TWINS = "twins"
+    ZOMBIE = "zombie"
+    RETIRED = "retired"
+    SECONDS = "seconds"
+    FUTURE = "future"
     WAITS = "waits"
 
 
@@ -33,7 +37,8 @@ class _Words(NamedTuple):
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "no mark comes from it any more",
-        "see whether {0} runs and reaches Kafka; start it again, or let it end(); a lease frees readers of it",
+        "if {0} runs, nobody calls it: create it with background=True, or call poll() at least every interval; if not, "
+        "start it again; with lease= readers stop waiting for a dead source",
         "see whether job {0} runs, and what its log says; start it again on its checkpoint",
     ),
     Cause.NO_EVENTS: _Words(
@@ -78,36 +83,79 @@ _WORDS: Final = {
         "the membership counts on it, and it has not reported",
         "start {0}; if it is not to come, let the others speak under a higher membership version without it",
     ),
+    Cause.TWINS: _Words(
+        "two processes write under this name: readers ignore the marks of epoch {older}, for epoch {newer} is higher",
+        "stop one of the two processes, or give each its own source name and count both in the membership; the rows of "
+        "the older process are read, and no watermark waits for them",
+        "job {0} runs twice: stop one of the two, or give it another name and output topic",
+    ),
+    Cause.ZOMBIE: _Words(
+        "a process with epoch {older} still writes, but readers ignore its marks: the process with epoch {newer} came "
+        "later, and has stopped",
+        "stop the process of {0} that still writes, then start one new process; without epoch= it takes a higher epoch",
+    ),
+    Cause.RETIRED: _Words(
+        "it still writes, under membership {older} alone, and the topic is at membership {newer}: no watermark covers "
+        "its rows",
+        "give {0} the membership that the other sources have: change_membership(), or membership= at its next start",
+    ),
+    Cause.SECONDS: _Words(
+        "its watermark is in 1970, as if its event times were seconds and not milliseconds",
+        "let {0} pass milliseconds (event_time=time * 1000, or an aware datetime) and restart it; where its times are "
+        'read from values, name their unit: json(..., unit="s"), floodmark inject --unit s',
+    ),
+    Cause.FUTURE: _Words(
+        "an event made its watermark jump ahead of the clock, and its next events are late",
+        "find the event of {0} that is ahead of the clock; refuse such events with early= (floodmark inject: --early), "
+        "and restart it",
+    ),
     Cause.WAITS: _Words("it waits for its input", ""),
 }
 _OF_A_VERDICT: Final = {Health.STOP: Cause.SILENT, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}
 
 
-def cause_of(history: History, verdict: Health | None) -> Cause | None:
-    """Return why a source is not well, by its own marks; ``None``: it is."""
-    mark = history.mark
-    if verdict is Health.OK:
-        return None
+def cause_of(history: History, verdict: Health | None, now: int) -> Cause | None:
+    """Return why a source is not well, by its own marks; ``None``: it is.
+
+    Args:
+        history: its marks.
+        verdict: on them.
+        now: the reader's clock, epoch milliseconds.
+    """
+    if verdict is None:
+        waits = history.is_active and history.watermark is None
+        return Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS
     if verdict is Health.STALL:
-        is_job = mark is not None and mark.holder is not None
-        if is_job and history.works_off:
-            return Cause.BUFFERED
-        if not is_job and mark is not None and mark.processing_time_watermark is not None and not history.works_off:
-            return Cause.NOT_ACKNOWLEDGED
-        return Cause.NO_PROMISE if history.brings_records else Cause.NO_EVENTS
-    if verdict is not None:
-        return _OF_A_VERDICT[verdict]
-    waits = mark is not None and mark.status is Status.ACTIVE and history.watermark is None
-    return Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS
+        return _of_a_stall(history)
+    if verdict is Health.FENCED:
+        return Cause.TWINS if history.lives(now) else Cause.ZOMBIE
+    if verdict is Health.TIME:
+        return Cause.SECONDS if history.is_in_seconds(now) else Cause.FUTURE
+    return _OF_A_VERDICT.get(verdict)
 
 
-def reason_of(cause: Cause | None) -> str:
+def _of_a_stall(history: History) -> Cause:
+    mark = history.mark
+    is_job = mark is not None and mark.holder is not None
+    if is_job and history.works_off:
+        return Cause.BUFFERED
+    if not is_job and mark is not None and mark.processing_time_watermark is not None and not history.works_off:
+        return Cause.NOT_ACKNOWLEDGED
+    return Cause.NO_PROMISE if history.brings_records else Cause.NO_EVENTS
+
+
+def reason_of(cause: Cause | None, older: object = None, newer: object = None) -> str:
     """Say in a few words what a source's marks show; empty where it is well.
+
+    Args:
+        cause: what they show.
+        older: the epochs or the membership that readers ignore.
+        newer: the epoch or the membership that counts.
 
     >>> reason_of(Cause.SILENT)
     'no mark comes from it any more'
     """
-    return "" if cause is None else _WORDS[cause].reason
+    return "" if cause is None else _WORDS[cause].reason.format(older=older, newer=newer)
 
 
 def advice_on(cause: Cause | None, source: str | None, *, is_job: bool = False) -> str:

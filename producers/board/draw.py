@@ -20,6 +20,7 @@ from floodmark.producers.board.view import (
     TopicView,
 )
 from floodmark.schemas.combined import Combined, least, lowest
+from floodmark.schemas.holds import missing
 from floodmark.schemas.partition_state import PartitionState
 from floodmark.schemas.records import Status
 
@@ -100,9 +101,15 @@ def _topic(
     parts = sorted([*marks.state.partitions.values(), *unmarked], key=lambda part: part.number)
     roots = _roots(name, inputs)
     partitions = []
+    heard = now if marks.read_until is None else min(now, marks.read_until)
+    retired, front = marks.retired(heard), marks.front(heard)
     for part in parts:
         rows = []
-        for row in _rows(name, marks, part, now):
+        found = [
+            *(_row(name, marks, part, source, now, heard, front) for source in _members(marks, part)),
+            *_uncounted(name, marks, part, retired.get(part.number, [])),
+        ]
+        for row in found:
             named = tuple(sorted(marks.inputs.get(row.source or "", ())))
             rows.append(_placed(row, named, topics, roots if named else set(), views))
         combined = part.combine()
@@ -168,7 +175,8 @@ def _placed(
     if row.verdict not in {Health.WARN, Health.STALL}:
         return replace(row, lags=lags, inputs=named)
     found = [views[name] for name in named if name in views]
-    worst = max((view.verdict for view in found), key=severity, default=Health.OK)
+    holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold nothing up
+    worst = max((row.verdict for row in holders), key=severity, default=Health.OK)
     stand = any(view.watermark is None and view.state is not State.ENDED for view in found)
     excused = stand or severity(worst) >= severity(row.verdict) or (row.verdict is Health.STALL and lags.local == 0)
     if not excused and len(found) == len(named):
@@ -177,18 +185,33 @@ def _placed(
     return replace(row, lags=lags, inputs=named, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
 
 
-def _rows(name: str, marks: TopicMarks, part: PartitionState, now: int) -> Iterator[SourceView]:
-    """Yield the sources of a partition as their own marks show them, and the members that are missing."""
+def _members(marks: TopicMarks, part: PartitionState) -> list[str]:
+    return sorted({*marks.members(part.number), *part.unreadable})
+
+
+def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list[str]) -> Iterator[SourceView]:
+    """Yield the members that have not reported in a partition, and the sources whose membership is too old."""
     number, roster = part.number, marks.state.roster
-    members = marks.members(number)
-    for source in sorted({*members, *part.unreadable}):
-        yield _row(name, marks, part, source, now)
-    here = {*members, *part.absent()}
+    here = {*marks.members(number), *part.absent()}
+    lacking = max(0, roster.size - len(here))
+    reason = missing(marks.state, part, here) if lacking else ""
+    for source in retired:
+        history = marks.histories[number, source]
+        version = 0 if history.mark is None else history.mark.membership.version
+        yield SourceView(
+            topic=name,
+            partition=number,
+            source=source,
+            state=State.MISSING if lacking else State.UNKNOWN,
+            verdict=Health.FENCED,
+            last=history.seen,
+            cause=Cause.RETIRED,
+            reason=reason or reason_of(Cause.RETIRED, version, roster.version),
+        )
     known = sorted(n for n, member in roster.members.items() if member.version == roster.version and n not in here)
-    missing: list[str | None] = [*known, *[None] * (roster.size - len(here) - len(known))]
-    reason = f"{len(here)} of {roster.size} sources of membership {roster.version} have reported"
+    others: list[str | None] = [*known, *[None] * (lacking - len(known))]
     verdict = Health.STOP if marks.whole else None
-    for source_or_none in islice(missing[: max(0, roster.size - len(here))], _MOST):
+    for source_or_none in islice(others[: max(0, lacking - len(retired))], _MOST):
         if source_or_none not in part.unreadable:
             yield SourceView(
                 topic=name,
@@ -201,7 +224,9 @@ def _rows(name: str, marks: TopicMarks, part: PartitionState, now: int) -> Itera
             )
 
 
-def _row(name: str, marks: TopicMarks, part: PartitionState, source: str, now: int) -> SourceView:
+def _row(  # what was read of it, and when
+    name: str, marks: TopicMarks, part: PartitionState, source: str, now: int, heard: int, front: int | None
+) -> SourceView:
     history, state = marks.histories.get((part.number, source)), part.sources.get(source)
     if source in part.unreadable:
         offset, log_time = part.unreadable[source]
@@ -226,8 +251,9 @@ def _row(name: str, marks: TopicMarks, part: PartitionState, source: str, now: i
         status = State.UNKNOWN
     elif status is State.ACTIVE and history.gains:
         status = State.CATCHING_UP
-    verdict = history.verdict(now if marks.read_until is None else min(now, marks.read_until))
-    cause = cause_of(history, verdict)
+    verdict = history.verdict(heard, front)
+    cause = cause_of(history, verdict, heard)
+    *older, newer = history.epochs(heard) or (None,)
     behind = status in {State.ACTIVE, State.CATCHING_UP}
     return SourceView(
         topic=name,
@@ -245,5 +271,5 @@ def _row(name: str, marks: TopicMarks, part: PartitionState, source: str, now: i
         last=history.seen,
         holder=history.mark.holder,
         cause=cause,
-        reason=reason_of(cause),
+        reason=reason_of(cause, " and ".join(map(str, older)), newer),
     )

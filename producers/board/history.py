@@ -9,7 +9,7 @@ forgotten after so many.
 """
 
 from collections import deque
-from enum import StrEnum
+from enum import Enum, StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -25,6 +25,13 @@ _LEARNED: Final = 50
 
 _BEGINNING: Final = 2_000
 """Milliseconds of silence that are no news of a source with few marks: two of the producers' default intervals."""
+
+_AHEAD: Final = 300_000
+"""A watermark may jump so many milliseconds ahead of the clock: clocks of machines differ."""
+
+_SECONDS_FROM: Final = 1_000_000_000
+_SECONDS_UNTIL: Final = 31_536_000_000
+"""Watermarks of January 12th to December 31st, 1970.  Real times in seconds lie here; made-up times are smaller."""
 
 
 class Health(StrEnum):
@@ -43,9 +50,13 @@ class Health(StrEnum):
     """Its marks come, and over ten of them the watermark stood; for longer than it lately used to."""
     STOP = "STOP"
     """Nothing came for longer than its last ten marks took, and than twice the longest pause that it lately made."""
+    TIME = "TIME"
+    """Its watermark is in 1970, as seconds taken for milliseconds are, or an event made it jump ahead of the clock."""
+    FENCED = "FENCED"
+    """A process writes under its name, and readers ignore its marks: another has a higher epoch or membership."""
 
 
-_SEVERITY: Final = (Health.OK, Health.WARN, None, Health.REWIND, Health.STALL, Health.STOP)
+_SEVERITY: Final = (Health.OK, Health.WARN, None, Health.REWIND, Health.STALL, Health.STOP, Health.TIME, Health.FENCED)
 
 
 def severity(verdict: Health | None) -> int:
@@ -74,6 +85,11 @@ class _Point(NamedTuple):
         return self.log_time - (self.watermark or 0)
 
 
+class _Jump(Enum):
+    FROM_THE_CLOCK = 1
+    FROM_ELSEWHERE = 2
+
+
 class History:
     """The last marks of one source in one partition, in the order of the log; replays and zombies are left out.
 
@@ -90,8 +106,8 @@ class History:
     """
 
     __slots__ = (
-        *("_last", "_pauses", "_peak", "_points", "_rose", "_stood"),
-        *("mark", "seen", "since", "since_exact"),
+        *("_fenced", "_jump", "_known", "_last", "_pauses", "_peak", "_points", "_rose", "_sequences", "_stood"),
+        *("mark", "retired", "seen", "since", "since_exact"),
     )
 
     def __init__(self) -> None:
@@ -103,6 +119,12 @@ class History:
         """Whether that is known; else it says so since then or longer."""
         self.seen = 0
         """When the last mark was written, by its log time, or was read, where it was waited for."""
+        self.retired = False
+        """Whether readers ignored the last mark, because its membership was older than that of others."""
+        self._fenced: deque[tuple[int, int]] = deque(maxlen=WINDOW)
+        self._jump: _Jump | None = None
+        self._known: int | None = None
+        self._sequences: dict[int, int] = {}
         self._points: deque[_Point] = deque(maxlen=WINDOW)
         self._last = (-1, -1)
         self._peak: int | None = None
@@ -110,20 +132,29 @@ class History:
         self._stood: deque[int] = deque([0], maxlen=_LEARNED)
         self._rose = False
 
-    def take(self, mark: WatermarkRecord, log_time: int, read_at: int | None = None) -> None:
+    def take(self, mark: WatermarkRecord, log_time: int, read_at: int | None = None, *, retired: bool = False) -> None:
         """Take the next mark.
 
         Args:
             mark: of this source and partition.
             log_time: its Kafka timestamp, epoch milliseconds.
             read_at: the reader's clock, where the mark was read as it came; ``None``: it stood there before.
+            retired: whether readers ignore it because its membership is older than that of others.
         """
         number = (mark.epoch, mark.sequence)
+        seen = max(log_time, log_time if read_at is None else read_at)
+        if mark.sequence <= self._sequences.get(mark.epoch, -1):
+            return  # a replay
+        self._sequences[mark.epoch] = mark.sequence
         if number <= self._last:
+            self._take_fenced(mark, seen)
             return
         watermark = None if mark.watermark is None else promisable(mark.watermark)
+        if watermark is not None:
+            self._watch_for_a_jump(mark, watermark, log_time)
         if mark.epoch != self._last[0]:
             self._points.clear()
+            self._fenced.clear()
             self._rose = False
         before = self._points[-1].watermark if self._points else None
         rose = bool(self._points) and watermark is not None and (before is None or watermark > before)
@@ -138,12 +169,42 @@ class History:
         if watermark is not None:
             self._peak = watermark if self._peak is None else max(watermark, self._peak)
         self.mark, self._last = mark, number
-        self.seen = max(log_time, log_time if read_at is None else read_at)
+        self.seen, self.retired = seen, retired
+
+    def _take_fenced(self, mark: WatermarkRecord, seen: int) -> None:
+        if mark.status is Status.ENDED:
+            self._fenced.clear()
+        else:
+            self._fenced.append((mark.epoch, seen))
+
+    def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:
+        """Note whether an event may have made the watermark jump ahead of the clock with this mark.
+
+        Event times that are ahead of the clock all the time (bookings, forecasts) are no jump, and end one.  Only where
+        the source was at the clock before, more such events do not make up for the first.  A promise without any event
+        is no jump either: `advance` may give it before a pause.
+        """
+        before, self._known = self._known, watermark
+        ahead = watermark - log_time > _AHEAD
+        if before is None or watermark == before:
+            return
+        counts = [*(point.records for point in self._points), mark.records]
+        has_events = None in counts or len(set(counts)) > 1
+        if ahead and has_events and before - log_time <= _AHEAD:
+            known = [abs(point.lag) <= _AHEAD for point in self._points if point.watermark is not None]
+            self._jump = _Jump.FROM_THE_CLOCK if len(known) > 1 and all(known) else _Jump.FROM_ELSEWHERE
+        elif not ahead or self._jump is not _Jump.FROM_THE_CLOCK:
+            self._jump = None
 
     @property
     def watermark(self) -> int | None:
         """The last promise, epoch milliseconds; ``None``: none yet."""
         return self._points[-1].watermark if self._points else None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether its last mark says so."""
+        return self.mark is not None and self.mark.status is Status.ACTIVE
 
     @property
     def is_whole(self) -> bool:
@@ -179,27 +240,62 @@ class History:
     def _lags(self) -> list[int]:
         return [point.lag for point in self._points]
 
-    def verdict(self, now: int) -> Health | None:
+    def epochs(self, now: int) -> tuple[int, ...]:
+        """Return the epochs of the processes that write under this name, the last one that counts; empty: it is one.
+
+        One last mark of the process before is no second process: a restart may overlap.
+        """
+        if len(self._fenced) <= 1:
+            return ()
+        took = self._fenced[-1][1] - self._fenced[0][1]
+        if now - self._fenced[-1][1] > max(took, _BEGINNING):
+            return ()
+        return (*sorted({epoch for epoch, _ in self._fenced}), self._last[0])
+
+    def lives(self, now: int) -> bool:
+        """Tell whether the process whose marks count still writes: its last marks came, and nothing ended it."""
+        overtaken = len(self._fenced) == WINDOW and self.seen < self._fenced[0][1]
+        ended = self.mark is None or self.mark.status is Status.ENDED
+        return len(self._points) > 1 and not (ended or overtaken or self._is_silent(now))
+
+    def verdict(self, now: int, front: int | None = None) -> Health | None:
         """Judge the source by its last marks.
 
         Args:
             now: the reader's clock, epoch milliseconds.
+            front: the highest watermark of those sources of the topic that live; ``None``: there is none.
 
         Returns:
             The verdict; ``None``: there are too few marks to tell, or nothing is promised.
         """
         if self.mark is None:
             return None
-        if self.mark.status is not Status.ACTIVE:
+        if self.epochs(now):
+            return Health.FENCED
+        if not self.is_active:
             return Health.OK
-        watermark = self.watermark
+        if self.mark.holder is None and (self.is_in_seconds(now) or self._is_from_the_future(now)):
+            return Health.TIME
+        return self._progress(now, front)
+
+    def _progress(self, now: int, front: int | None) -> Health | None:
+        watermark, is_silent = self.watermark, self._is_silent(now)
         if watermark is None:
-            return Health.STOP if self._is_silent(now) else None
+            return Health.STOP if is_silent else None
         if watermark >= now:
-            return Health.OK
+            # No event is due yet, but others may have gone on and wait for this source.
+            return Health.STOP if is_silent and front is not None and front > watermark else Health.OK
         if self._peak is not None and watermark < self._peak:
             return Health.REWIND
-        return Health.STOP if self._is_silent(now) else self._movement()
+        return Health.STOP if is_silent else self._movement()
+
+    def is_in_seconds(self, now: int) -> bool:
+        """Tell whether the watermark is in 1970, as that of seconds taken for milliseconds is."""
+        watermark = self.watermark
+        return watermark is not None and _SECONDS_FROM <= watermark < _SECONDS_UNTIL < now
+
+    def _is_from_the_future(self, now: int) -> bool:
+        return self._jump is not None and self.watermark is not None and self.watermark - now > _AHEAD
 
     def _is_silent(self, now: int) -> bool:
         steps = len(self._points) - 1

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from floodmark.producers.board.history import History
 from floodmark.schemas.classify import Mark
+from floodmark.schemas.source_state import Verdict
 from floodmark.schemas.topic_state import TopicState
 
 
@@ -25,11 +26,11 @@ class TopicMarks:
     def take(self, mark: Mark, counts: Counter[str], read_at: int | None) -> None:
         """Take a mark; see `Fold.take`."""
         record, number = mark.record, mark.partition
-        self.state.apply(record, number, mark.log_time, counts)
+        verdict = self.state.apply(record, number, mark.log_time, counts)
         history = self.histories.get((number, record.source))
         if history is None:
             history = self.histories[number, record.source] = History()
-        history.take(record, mark.log_time, read_at)
+        history.take(record, mark.log_time, read_at, retired=verdict is Verdict.RETIRED)
         if record.holder is not None:
             self.inputs[record.source].add(record.holder.topic)
 
@@ -37,6 +38,19 @@ class TopicMarks:
         """Return the sources that have spoken in a partition under the newest membership."""
         part, version = self.state.partitions.get(number), self.state.roster.version
         return [] if part is None else sorted(n for n, source in part.sources.items() if source.version == version)
+
+    def retired(self, now: int) -> dict[int, list[str]]:
+        """Return by partition the sources that still write there, under an older membership alone."""
+        found: defaultdict[int, list[str]] = defaultdict(list)
+        for (number, name), history in sorted(self.histories.items()):
+            if history.retired and history.lives(now):
+                found[number].append(name)
+        return found
+
+    def front(self, now: int) -> int | None:
+        """Return the highest watermark of those sources that still write; ``None``: there is none."""
+        counted = [history for history in self.histories.values() if history.is_active and not history.retired]
+        return max((h.watermark for h in counted if h.watermark is not None and h.lives(now)), default=None)
 
     def lacks(self, number: int, *, since: bool) -> bool:
         """Tell whether more of the past is needed; see `Fold.lacking`."""

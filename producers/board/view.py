@@ -18,6 +18,9 @@ STATUSES: Final = ("ok", "stuck", "unknown")
 SOURCES: Final = "sources"
 """The name of the stage of those who write and read no topic with marks."""
 
+UNNAMED: Final = "(no name)"
+"""What stands for the name of a member that has not reported."""
+
 
 class State(StrEnum):
     """What a source is doing in a partition, or all of them together in a topic."""

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from floodmark.producers.board.causes import Cause, advice_on
-from floodmark.producers.board.history import Health, is_failure
-from floodmark.producers.board.view import FORMAT, STATUSES, Board, SourceView, State, TopicView
+from floodmark.producers.board.history import Health, is_failure, severity
+from floodmark.producers.board.view import FORMAT, STATUSES, UNNAMED, Board, SourceView, State, TopicView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +15,10 @@ class Step:
     topic: str
     held_by: SourceView | None
     """``None``: nothing does, or the topic could not be read."""
-    more: int = 0
-    """How many others hold it just as well."""
+    partitions: int = 0
+    """In how many partitions it does."""
+    others: tuple[str, ...] = ()
+    """The other sources that hold the topic just as well, or fail."""
     unread: str = ""
     """Why the topic could not be read."""
     unmarked: bool = False
@@ -63,12 +65,13 @@ def trace(board: Board, topic: str) -> Why:
             steps.append(Step(topic=name, held_by=None, unread=reason))
             break
         held_by = next(iter(view.held_by), None)
-        more = max(0, len(view.held_by) - 1)
-        steps.append(Step(topic=name, held_by=held_by, more=more, unmarked=not view.partitions))
+        steps.append(_step(view, held_by))
         name = None if held_by is None else _input(board, held_by)
     view = board.topic(topic)
     state = State.UNKNOWN if view is None else view.state
     cause = next((step.held_by for step in reversed(steps) if step.held_by is not None and _is_bad(step.held_by)), None)
+    if cause is None or not is_failure(cause.verdict):
+        cause = _failing(board, topic) or cause
     unread = any(step.unread for step in steps)
     unclear = unread or state in {State.UNKNOWN, State.MISSING} or (cause is not None and cause.verdict is None)
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
@@ -92,6 +95,35 @@ def trace(board: Board, topic: str) -> Why:
 
 def _is_bad(row: SourceView) -> bool:
     return row.verdict is not Health.OK
+
+
+def _step(view: TopicView, held_by: SourceView | None) -> Step:
+    """Return the step through a topic that a source holds; ``None``: none does."""
+    if held_by is None:
+        return Step(topic=view.topic, held_by=None, unmarked=not view.partitions)
+    failing = [row for row in view.sources() if _fails(row)] if _fails(held_by) else []
+    others = {row.source or UNNAMED for row in (*view.held_by, *failing) if row.source != held_by.source}
+    partitions = {row.partition for row in view.held_by if row.source == held_by.source}
+    return Step(topic=view.topic, held_by=held_by, partitions=len(partitions), others=tuple(sorted(others)))
+
+
+def _fails(row: SourceView) -> bool:
+    """Tell whether a source fails, and readers wait for it or get wrong results by it."""
+    return row.verdict in {Health.TIME, Health.FENCED} or (
+        is_failure(row.verdict) and row.state not in {State.IDLE, State.ENDED}
+    )
+
+
+def _failing(board: Board, topic: str) -> SourceView | None:
+    """Return the worst source that fails, of a topic and of those that lead to it; ``None``: none does."""
+    names, open_ = {topic}, [topic]
+    while open_:
+        view = board.topic(open_.pop())
+        found = {name for row in view.sources() for name in row.inputs} - names if view is not None else set[str]()
+        names |= found
+        open_ += found
+    rows = [row for view in board.topics() if view.topic in names for row in view.sources() if _fails(row)]
+    return max(rows, key=lambda row: severity(row.verdict), default=None)
 
 
 def _input(board: Board, row: SourceView) -> str | None:

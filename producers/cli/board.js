@@ -4,10 +4,11 @@
 const KEPT = 15 * 60 * 1000;
 const COLORS = 6;
 const COLUMNS = [
-  ["stage"], ["topic"], ["watermark", moment], ["wall", span], ["processing", span], ["local", span], ["global", span],
+  ["stage"], ["topic"], ["watermark", moment], ["wall", wall], ["processing", span], ["local", span], ["global", span],
   ["state"], ["verdict"], ["held by"], ["since", (since, view) => since === null ? "-" : span(view.now - since)],
 ];
 const NUMBERS = new Set(["wall", "processing", "local", "global", "since"]);
+const TITLES = { wall: "wall lag", since: "for" };
 const WORDS = { ok: "all is well", stuck: "stuck or failing", unknown: "cannot tell" };
 
 const lines = new Map();
@@ -42,6 +43,10 @@ function span(milliseconds) {
   return twoUnits(seconds, 86400, "d", 3600, "h");
 }
 
+function wall(lag) {
+  return lag !== null && lag < 0 ? span(-lag) + " ahead" : span(lag);
+}
+
 function twoUnits(seconds, large, largeName, small, smallName) {
   const rest = Math.floor(seconds % large / small);
   return `${Math.floor(seconds / large)} ${largeName}` + (rest ? ` ${rest} ${smallName}` : "");
@@ -71,8 +76,8 @@ function showPath() {
   byId("chosen").textContent = chosen ?? "";
   byId("path").replaceChildren(...(path ? path.steps : []).map((step) => {
     const item = element("li", step.topic, step.unread ? "unknown" : step.source === null ? "" : kindOf(step.verdict));
-    const more = step.more ? ` and ${step.more} more` : "";
-    const held = step.source === null ? "nothing holds it" : `${step.source}${more}, ${moment(step.watermark)}`;
+    const others = step.others ? `; ${step.others}` : "";
+    const held = step.source === null ? "nothing holds it" : `${step.source}, ${moment(step.watermark)}${others}`;
     item.append(element("small", step.unread ? `could not be read: ${step.unread}` : held));
     return item;
   }));
@@ -89,7 +94,7 @@ function showTable() {
   byId("heads").replaceChildren(...COLUMNS.map(([name]) => {
     const head = element("th", undefined, NUMBERS.has(name) ? "number" : "");
     if (sorted.by === name) head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
-    const button = element("button", name === "wall" ? "wall lag" : name);
+    const button = element("button", TITLES[name] ?? name);
     button.addEventListener("click", () => {
       sorted = { by: name, down: sorted.by === name && !sorted.down };
       show();
@@ -108,7 +113,7 @@ function showTable() {
     for (const [name, shown] of COLUMNS) {
       const value = topic[name];
       const text = name === "verdict" ? value ?? "?" : shown ? shown(value, view) : value;
-      const kind = name === "verdict" ? kindOf(value) : NUMBERS.has(name) ? "number" : "";
+      const kind = name === "verdict" ? kindOf(value) : NUMBERS.has(name) ? "number" : name === "held by" ? "long" : "";
       row.append(element("td", text, kind));
     }
     return row;
@@ -134,7 +139,7 @@ function showSources() {
 // A line for each topic, its name at its end; names that would meet are pushed apart.
 function chart(svg, value, label, clock) {
   const width = svg.clientWidth, height = svg.clientHeight;
-  const left = 74, right = 112, top = 10, bottom = 22;
+  const right = 112, top = 10, bottom = 22;
   const shown = view.topics.map(({ topic }, number) => [topic, lines.get(topic) ?? [], number % COLORS]);
   const all = shown.flatMap(([, points]) => points);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -144,12 +149,13 @@ function chart(svg, value, label, clock) {
   const values = all.map(value);
   let low = Math.min(...values), high = Math.max(...values);
   const room = Math.max(1000, (high - low) * 0.05);
-  low = clock ? low - room : 0;
+  low = clock || low < 0 ? low - room : 0;
   high += room;
+  const steps = [0, 1, 2, 3, 4].map((step) => low + (high - low) * step / 4);
+  const left = Math.max(74, ...steps.map((of) => label(of).length * 6.4 + 12));
   const x = (at) => left + (at - first) / (view.now - first) * (width - left - right);
   const y = (of) => height - bottom - (of - low) / (high - low) * (height - top - bottom);
-  for (let step = 0; step <= 4; step++) {
-    const of = low + (high - low) * step / 4;
+  for (const of of steps) {
     svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(of), y2: y(of) }));
     svg.append(drawn("text", { x: left - 6, y: y(of) + 4, "text-anchor": "end" }, label(of)));
   }
@@ -186,7 +192,7 @@ function show() {
   showTable();
   showSources();
   chart(byId("watermarks"), ([, watermark]) => watermark, (of) => moment(Math.round(of)), true);
-  chart(byId("lags"), ([at, watermark]) => at - watermark, (of) => span(Math.round(of)), false);
+  chart(byId("lags"), ([at, watermark]) => at - watermark, (of) => wall(Math.round(of)), false);
 }
 
 function keep(added) {

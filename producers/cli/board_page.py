@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -14,7 +14,7 @@ from floodmark.producers.board.history import Health
 from floodmark.producers.board.timeline import Timeline
 from floodmark.producers.board.view import STATUSES, Board, SourceView, Stage, TopicView
 from floodmark.producers.board.why import trace
-from floodmark.producers.cli.board_text import held_by, place, reason_of
+from floodmark.producers.cli.board_text import groups, held_by, others_of, place, place_of, places, reason_of
 from floodmark.producers.clients.closing import Closing
 from floodmark.schemas.errors import UsageError
 from typing_extensions import override
@@ -41,13 +41,13 @@ def page_view(board: Board) -> dict[str, Any]:
 
     It names sources only where they are not well, so that it stays small with thousands of partitions.
     """
-    bad = [row for topic in board.topics() for row in topic.sources() if row.verdict is not Health.OK]
+    bad = groups(row for topic in board.topics() for row in topic.sources() if row.verdict is not Health.OK)
     return {
         "now": board.now,
         "status": STATUSES[board.exit_status],
         "answered": board.answered,
         "topics": [_topic(board, stage, topic) for stage in board.stages for topic in stage.topics],
-        "sources": [_source(row, board.now) for row in bad[:_SHOWN]],
+        "sources": [_source(group, board.now) for group in bad[:_SHOWN]],
         "more": max(0, len(bad) - _SHOWN),
         "paths": {topic.topic: _path(board, topic.topic) for topic in board.topics()},
         "notes": [*(f"{name}: {reason}" for name, reason in board.unread), *board.notes],
@@ -70,8 +70,9 @@ def _topic(board: Board, stage: Stage, topic: TopicView) -> dict[str, Any]:
     }
 
 
-def _source(row: SourceView, now: int) -> dict[str, Any]:
-    return {"place": place(row), "verdict": row.verdict, "state": row.state, "reason": reason_of(row, now)}
+def _source(group: Sequence[SourceView], now: int) -> dict[str, Any]:
+    row = group[0]
+    return {"place": places(group), "verdict": row.verdict, "state": row.state, "reason": reason_of(row, now)}
 
 
 def _path(board: Board, topic: str) -> dict[str, Any]:
@@ -80,10 +81,10 @@ def _path(board: Board, topic: str) -> dict[str, Any]:
     steps = [
         {
             "topic": step.topic,
-            "source": None if step.held_by is None else place(step.held_by),
+            "source": place_of(step) or None,
             "verdict": None if step.held_by is None else step.held_by.verdict,
             "watermark": None if step.held_by is None else step.held_by.watermark,
-            "more": step.more,
+            "others": others_of(step),
             "unread": step.unread,
         }
         for step in answer.steps

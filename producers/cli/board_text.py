@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.history import Health, severity
-from floodmark.producers.board.view import Board, SourceView, Stage, State, TopicView
+from floodmark.producers.board.view import UNNAMED, Board, SourceView, Stage, State, TopicView
 from floodmark.producers.board.why import Step, Why, trace
 from floodmark.producers.cli.times import moment, span
 from rich.console import Group, RenderableType
@@ -18,6 +19,8 @@ _NARROW: Final = 72
 _WIDE: Final = 100
 _WIDEST: Final = 120
 _SHOWN: Final = 8
+_LASTING: Final = {Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.SECONDS}
+"""Causes of which the time since when a watermark stands says nothing."""
 
 
 def _watermark(watermark: int | None, state: State, now: int) -> str:
@@ -36,7 +39,34 @@ def verdict_text(verdict: Health | None) -> Text:
 
 def place(row: SourceView) -> str:
     """Return where a source stands: topic, partition and name."""
-    return f"{row.topic}/{row.partition}/{row.source or '(no name)'}"
+    return f"{row.topic}/{row.partition}/{row.source or UNNAMED}"
+
+
+def place_of(step: Step) -> str:
+    """Return where the source stands that holds a topic, and in how many partitions; empty: none does."""
+    if step.held_by is None:
+        return ""
+    return place(step.held_by) + (f" ({step.partitions} partitions)" if step.partitions > 1 else "")
+
+
+def others_of(step: Step, most: int = _SHOWN) -> str:
+    """Return which other sources hold a topic, or fail; empty: none does."""
+    count, names = len(step.others), ", ".join(step.others[:most])
+    more = ", ..." if count > most > 0 else ""
+    return f"{count} more source{'s' * (count > 1)}{names and ': '}{names}{more}" if count else ""
+
+
+def distance(lag: int) -> str:
+    """Say how far a watermark is from the clock.
+
+    >>> distance(1_500), distance(-7_200_000)
+    ('1.5 s behind the clock', '2 h ahead of the clock')
+    """
+    return f"{span(-lag)} ahead of the clock" if lag < 0 else f"{span(lag)} behind the clock"
+
+
+def _wall(lag: int | None) -> str:
+    return f"{span(-lag)} ahead" if lag is not None and lag < 0 else span(lag)
 
 
 def _since(row: SourceView | TopicView, now: int) -> str:
@@ -47,6 +77,8 @@ def _since(row: SourceView | TopicView, now: int) -> str:
 
 def reason_of(row: SourceView, now: int) -> str:
     """Return why a source is not well, and for how long."""
+    if row.cause in _LASTING:
+        return row.reason
     if row.verdict is Health.STOP and row.last is not None:
         return f"{row.reason}, for {span(max(0, now - row.last))} (the last at {moment(row.last, now)})"
     if row.since is None:
@@ -60,7 +92,7 @@ def held_by(board: Board, topic: TopicView) -> str:
     last = trace(board, topic.topic).steps[-1]
     if last.held_by is None:
         return last.topic if last.unread else "-"
-    return place(last.held_by) + (f" +{last.more}" if last.more else "")
+    return ", ".join(text for text in (place_of(last), others_of(last, 0)) if text)
 
 
 def board_table(board: Board, width: int, *, every: bool = False) -> RenderableType:
@@ -75,7 +107,7 @@ def board_table(board: Board, width: int, *, every: bool = False) -> RenderableT
     words, style = _WORDS[board.exit_status]
     head = Text.assemble((f"{moment(board.now, board.now)}  ", "bold"), (words, style))
     parts: list[RenderableType] = [head, _topics(board, width)]
-    shown = [group for group in _groups(rows) if every or group[0].verdict is not Health.OK]
+    shown = [group for group in groups(rows) if every or group[0].verdict is not Health.OK]
     if shown:
         parts += ["", *(_row(group, board.now) for group in (shown if every else shown[:_SHOWN]))]
     if len(shown) > _SHOWN and not every:
@@ -119,7 +151,7 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
         "stage": stage.name,
         "topic": topic.topic,
         "watermark": watermark_of(topic, now),
-        "wall lag": span(lags.wall),
+        "wall lag": _wall(lags.wall),
         "processing": span(lags.processing),
         "local": span(lags.local),
         "global": span(lags.root),
@@ -130,7 +162,7 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
     }
 
 
-def _groups(rows: Iterable[SourceView]) -> list[list[SourceView]]:
+def groups(rows: Iterable[SourceView]) -> list[list[SourceView]]:
     """Return the sources with what is the same in several partitions together, the worst first."""
     found: defaultdict[tuple[object, ...], list[SourceView]] = defaultdict(list)
     for row in rows:
@@ -138,12 +170,18 @@ def _groups(rows: Iterable[SourceView]) -> list[list[SourceView]]:
     return sorted(found.values(), key=lambda group: -severity(group[0].verdict))
 
 
-def _row(group: Sequence[SourceView], now: int) -> Text:
-    row = group[0]
+def places(group: Sequence[SourceView]) -> str:
+    """Return where a source stands that is the same in some partitions."""
     numbers = [str(one.partition) for one in group]
     more = f" +{len(numbers) - _SHOWN}" if len(numbers) > _SHOWN else ""
-    where = f"{row.topic}/{','.join(numbers[:_SHOWN])}{more}/{row.source or '(no name)'}"
-    line = verdict_text(row.verdict).append(f"  {where}  {_watermark(row.watermark, row.state, now)}", "default")
+    return f"{group[0].topic}/{','.join(numbers[:_SHOWN])}{more}/{group[0].source or UNNAMED}"
+
+
+def _row(group: Sequence[SourceView], now: int) -> Text:
+    row = group[0]
+    watermark = _watermark(row.watermark, row.state, now)
+    gone = f" {row.state}" if row.watermark is not None and row.state in {State.IDLE, State.ENDED} else ""
+    line = verdict_text(row.verdict).append(f"  {places(group)}  {watermark}{gone}", "default")
     return line.append(f": {reason_of(row, now)}", "default") if row.reason else line
 
 
@@ -153,7 +191,7 @@ def board_lines(board: Board) -> list[str]:
     for topic in board.topics():
         verdict = verdict_text(topic.verdict).plain
         line = f"{moment(board.now, board.now)} {topic.topic}: {verdict}, watermark {watermark_of(topic, board.now)}"
-        line += f", {span(topic.lags.wall)} behind the clock" if topic.lags.wall is not None else ""
+        line += f", {distance(topic.lags.wall)}" if topic.lags.wall is not None else ""
         held = next((row for row in topic.held_by if row.verdict is not Health.OK), None)
         lines.append(line if held is None else f"{line}; {place(held)}: {reason_of(held, board.now)}")
     return [*lines, *(f"{name}: not read: {reason}" for name, reason in board.unread), *board.notes]
@@ -162,7 +200,7 @@ def board_lines(board: Board) -> list[str]:
 def why_text(why: Why, now: int) -> RenderableType:
     """Return the way from a topic to its root cause: a line for each topic, then the cause and what to do."""
     title = Text.assemble((why.topic, "bold"), f": watermark {_watermark(why.watermark, why.state, now)}")
-    title.append(f" ({span(now - why.watermark)} behind the clock)" if why.watermark is not None else "")
+    title.append(f" ({distance(now - why.watermark)})" if why.watermark is not None else "")
     parts: list[RenderableType] = [title, *(_step(step, depth, now) for depth, step in enumerate(why.steps))]
     if why.cause is not None:
         parts += [
@@ -184,8 +222,8 @@ def _step(step: Step, depth: int, now: int) -> Text:
     if row is None:
         unmarked = "no watermark record was seen near its end"
         return line.append(f"{step.topic}: {unmarked if step.unmarked else 'no source holds it'}")
-    line.append(f"{place(row)}  ").append_text(verdict_text(row.verdict))
+    line.append(f"{place_of(step)}  ").append_text(verdict_text(row.verdict))
     line.append(f"  {_watermark(row.watermark, row.state, now)}")
     line.append(f"  for {_since(row, now)}" if row.since is not None else "")
     line.append(f"  processing {span(row.lags.processing)} behind" if row.lags.processing is not None else "")
-    return line.append(f"  and {step.more} more" if step.more else "")
+    return line.append(f"; {others_of(step)}" if step.others else "")

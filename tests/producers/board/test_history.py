@@ -9,6 +9,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas.records import Holder, Status
 
 SECOND = 1_000
+NOW = 20_000
 
 
 def history(watermarks, every=SECOND, epoch=1, into=None, **fields):
@@ -118,12 +119,12 @@ def test_replays_and_zombies_say_nothing():
 
 
 def test_the_cause_tells_no_events_from_no_promises():
-    assert cause_of(history([*moving(5), *[-1_000] * 12]), Health.STALL) is Cause.NO_EVENTS
+    assert cause_of(history([*moving(5), *[-1_000] * 12]), Health.STALL, NOW) is Cause.NO_EVENTS
     counting = History()
     for number in range(20):
         counting.take(mark("web", -9_000, number, records=number), number * SECOND)
-    assert cause_of(counting, Health.STALL) is Cause.NO_PROMISE
-    assert cause_of(history([None] * 3), None) is Cause.NOTHING_PROMISED
+    assert cause_of(counting, Health.STALL, NOW) is Cause.NO_PROMISE
+    assert cause_of(history([None] * 3), None, NOW) is Cause.NOTHING_PROMISED
 
 
 def test_the_cause_tells_a_record_that_waits_from_data_that_is_late():
@@ -136,7 +137,7 @@ def test_the_cause_tells_a_record_that_waits_from_data_that_is_late():
         job = replace(said, processing_time_watermark=number * SECOND - 5, holder=Holder("clicks"))
         buffers.take(job, number * SECOND)
     assert (stuck.works_off, late.works_off) == (False, True)
-    assert [cause_of(one, Health.STALL) for one in (stuck, late, buffers)] == [
+    assert [cause_of(one, Health.STALL, NOW) for one in (stuck, late, buffers)] == [
         Cause.NOT_ACKNOWLEDGED,
         Cause.NO_PROMISE,
         Cause.BUFFERED,

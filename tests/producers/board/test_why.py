@@ -1,0 +1,388 @@
+"""What `why` says of topics whose cause is known, and that it says nothing of those that are well."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import pytest
+from floodmark.producers.board.causes import Cause
+from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.history import is_failure
+from floodmark.producers.board.why import trace
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import Mark, Unreadable
+from floodmark.schemas.records import Holder, Status
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+BEGIN = 1_790_000_000_000
+END = 60
+"""Seconds after the beginning when somebody asks."""
+
+
+def behind(seconds):
+    """Return what a source promises that is so far behind the clock."""
+    return lambda second: BEGIN + (second - seconds) * SECOND
+
+
+def ahead(milliseconds):
+    return lambda second: BEGIN + second * SECOND + milliseconds
+
+
+def until(second, promise, then=None):
+    """Promise as before up to a second, and then one thing; without it: no more than by then."""
+    return lambda now: promise(now) if now < second else promise(second) if then is None else then
+
+
+def stands_ahead(second):
+    """Promise what the latest of some bookings allows: it is days ahead, and rarely moves."""
+    return BEGIN + 30 * DAY + second // 45 * HOUR
+
+
+def seconds_for_milliseconds(second):
+    return BEGIN // 1_000 + second - 5
+
+
+@dataclass
+class Writer:
+    """A process that marks every partition of a topic once a second, in some of the seconds."""
+
+    source: str = "web"
+    promise: Any = field(default_factory=lambda: behind(5))
+    seconds: Any = range(END)
+    epoch: int = 1
+    topic: str = "clicks"
+    reads: str | None = None
+    rate: int = 3
+    """Records a second."""
+    writes: Any = lambda _second: True
+    """In which seconds it writes records."""
+    status: Any = lambda _second: Status.ACTIVE
+    waits_since: Any = None
+    """The second since when Kafka has not acknowledged a record of it."""
+    partitions: int = 1
+    only: int | None = None
+    """The one partition that it marks."""
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def marks(self):
+        records = 0
+        for sequence, second in enumerate(self.seconds):
+            records += self.rate * bool(self.writes(second))
+            said = mark(
+                self.source,
+                self.promise(second),
+                sequence,
+                epoch=self.epoch,
+                status=self.status(second),
+                records=records,
+                partitions=self.partitions,
+                **self.fields,
+            )
+            holder = None if self.reads is None else Holder(self.reads, 0, "web")
+            worked = None if self.waits_since is None else BEGIN + min(second, self.waits_since) * SECOND
+            said = replace(said, holder=holder, processing_time_watermark=worked)
+            for number in range(self.partitions) if self.only is None else [self.only]:
+                yield BEGIN + second * SECOND, self.topic, number, said
+
+
+def asked(*writers, last="clicks", whole=True, more=()):
+    """Return what `why` says of the last topic, the log of each partition in the order of its times."""
+    fold, offsets = Fold(), defaultdict(count)
+    for topic in sorted({writer.topic for writer in writers}):
+        fold.add(topic, whole=whole)
+    for time, topic, number, said in sorted(
+        (one for writer in writers for one in writer.marks()), key=lambda one: one[0]
+    ):
+        fold.take(Mark(topic, number, next(offsets[topic, number]), time, said))
+    for record in more:
+        fold.take(record)
+    board = fold.board(BEGIN + END * SECOND)
+    return board, trace(board, last)
+
+
+def members(*names, **fields):
+    return [Writer(name, fields={"size": len(names)}, **fields) for name in names]
+
+
+def ended_at(second):
+    return lambda now: Status.ENDED if now == second else Status.ACTIVE
+
+
+ONE_OF_TWO = {"size": 2}
+MEMBERSHIP_1, MEMBERSHIP_2 = {"version": 1, "size": 2}, {"version": 2, "size": 2}
+NOT_READABLE = Unreadable("clicks", 0, 999, BEGIN + END * SECOND, "damaged", "web")
+
+FAULTS = {
+    "a process is dead, or nobody polls it": (
+        [Writer(seconds=range(30))],
+        (1, "web", Cause.SILENT),
+        ("no mark comes", "background=True", "poll()", "start it again"),
+    ),
+    "a process is dead that had marked twice": ([Writer(seconds=range(2))], (1, "web", Cause.SILENT), ("no mark",)),
+    "one of two processes is dead, and its times are ahead of the clock": (
+        [Writer("a", ahead(DAY), fields=ONE_OF_TWO), Writer("b", ahead(DAY), range(20), fields=ONE_OF_TWO)],
+        (1, "b", Cause.SILENT),
+        ("no mark comes", "start it again"),
+    ),
+    "a source has no events": (
+        [Writer(promise=until(20, behind(5)), writes=lambda second: second < 20)],
+        (1, "web", Cause.NO_EVENTS),
+        ("without records", "mark_idle()"),
+    ),
+    "a source sends events and promises nothing": (
+        [Writer(promise=until(20, behind(5)))],
+        (1, "web", Cause.NO_PROMISE),
+        ("its records come", "advance()"),
+    ),
+    "Kafka has not acknowledged a record": (
+        [Writer(promise=until(20, behind(5)), waits_since=20)],
+        (1, "web", Cause.NOT_ACKNOWLEDGED),
+        ("acknowledge", "resend()"),
+    ),
+    "a source began an epoch with a lower watermark": (
+        [Writer(seconds=range(30)), Writer(promise=behind(90), seconds=range(30, END), epoch=2)],
+        (1, "web", Cause.REWOUND),
+        ("less than it did before",),
+    ),
+    "a member never came": (
+        [Writer("a", fields=ONE_OF_TWO)],
+        (1, None, Cause.MISSING),
+        ("reported: a; missing: 1 of 2", "start the missing source"),
+    ),
+    "a member is missing in one partition": (
+        [Writer("a", partitions=2, fields=ONE_OF_TWO), Writer("b", partitions=2, only=1, fields=ONE_OF_TWO)],
+        (1, "b", Cause.MISSING),
+        ("reported: a; missing: 1 of 2", "not here: b"),
+    ),
+    "a member still has the membership of before": (
+        [
+            Writer("a", seconds=range(20), fields=MEMBERSHIP_1),
+            Writer("a", seconds=range(20, END), epoch=2, fields=MEMBERSHIP_2),
+            Writer("b", fields=MEMBERSHIP_1),
+        ],
+        (1, "b", Cause.RETIRED),
+        ("reported: a; missing: 1 of 2", "only in an older membership: b", "change_membership()"),
+    ),
+    "a source still writes that no membership counts any more": (
+        [
+            Writer("a", seconds=range(20), fields=MEMBERSHIP_1),
+            Writer("a", seconds=range(20, END), epoch=2, fields={"version": 2, "size": 1}),
+            Writer("b", fields=MEMBERSHIP_1),
+        ],
+        (1, "b", Cause.RETIRED),
+        ("membership 1 alone", "at membership 2", "no watermark covers its rows"),
+    ),
+    "two processes have one name": (
+        [Writer(epoch=71), Writer(seconds=range(20, END), epoch=72)],
+        (1, "web", Cause.TWINS),
+        ("two processes", "epoch 71", "epoch 72", "stop one"),
+    ),
+    "three processes have one name": (
+        [Writer(epoch=71), Writer(epoch=72, seconds=range(10, END)), Writer(epoch=73, seconds=range(20, END))],
+        (1, "web", Cause.TWINS),
+        ("epoch 71 and 72", "epoch 73"),
+    ),
+    "two processes have one name, and another source holds the topic": (
+        [
+            Writer("a", behind(30), fields=ONE_OF_TWO),
+            Writer("b", epoch=71, fields=ONE_OF_TWO),
+            Writer("b", epoch=72, seconds=range(20, END), fields=ONE_OF_TWO),
+        ],
+        (1, "b", Cause.TWINS),
+        ("epoch 71", "epoch 72"),
+    ),
+    "the process of before still writes, and the new one is dead": (
+        [Writer(epoch=71), Writer(epoch=72, seconds=range(20, 40))],
+        (1, "web", Cause.ZOMBIE),
+        ("epoch 71", "epoch 72", "stop the process", "without epoch="),
+    ),
+    "the process of before still writes, and the new one died at once": (
+        [Writer(epoch=71), Writer(epoch=72, seconds=[20])],
+        (1, "web", Cause.ZOMBIE),
+        ("epoch 71", "epoch 72"),
+    ),
+    "the process of before still writes, and the new one has ended": (
+        [Writer(epoch=71), Writer(epoch=72, seconds=range(20, 40), status=ended_at(39))],
+        (1, "web", Cause.ZOMBIE),
+        ("epoch 71", "epoch 72"),
+    ),
+    "event times are seconds": (
+        [Writer(promise=seconds_for_milliseconds)],
+        (1, "web", Cause.SECONDS),
+        ("1970", "seconds", "time * 1000", "unit="),
+    ),
+    "event times were seconds, and the process is dead": (
+        [Writer(promise=seconds_for_milliseconds, seconds=range(30))],
+        (1, "web", Cause.SECONDS),
+        ("1970", "unit="),
+    ),
+    "one event came from the future": (
+        [Writer(promise=until(40, behind(5), then=BEGIN + 30 * DAY))],
+        (1, "web", Cause.FUTURE),
+        ("ahead of the clock", "early="),
+    ),
+    "the last event of a process came from the future": (
+        [Writer(promise=until(39, behind(5), then=BEGIN + 30 * DAY), seconds=range(40))],
+        (1, "web", Cause.FUTURE),
+        ("ahead of the clock", "early="),
+    ),
+    "one of many devices has a wrong clock": (
+        [Writer(promise=lambda second: BEGIN + second * SECOND + (second >= 30) * DAY)],
+        (1, "web", Cause.FUTURE),
+        ("ahead of the clock",),
+    ),
+    "a job is dead": (
+        [Writer(), Writer("counts", behind(9), range(30), topic="counts", reads="clicks")],
+        (1, "counts", Cause.SILENT),
+        ("job counts",),
+    ),
+    "a job reads and writes no watermark": (
+        [Writer(), Writer("counts", until(20, behind(9)), topic="counts", reads="clicks", writes=lambda _: False)],
+        (1, "counts", Cause.NO_EVENTS),
+        ("job counts",),
+    ),
+    "the source of a job's input is dead": (
+        [
+            Writer(seconds=range(30)),
+            Writer("counts", until(30, behind(5)), topic="counts", reads="clicks", writes=lambda second: second < 30),
+        ],
+        (1, "web", Cause.SILENT),
+        ("background=True",),
+    ),
+    "a job's input has two processes with one name": (
+        [
+            Writer(epoch=71),
+            Writer(epoch=72, seconds=range(20, END)),
+            Writer("counts", behind(9), topic="counts", reads="clicks"),
+        ],
+        (1, "web", Cause.TWINS),
+        ("epoch 71", "epoch 72"),
+    ),
+    "a mark cannot be read": ([Writer()], (2, "web", Cause.UNREADABLE), ("offset 999",)),
+    "a source has promised nothing yet": (
+        [Writer(promise=lambda _second: None)],
+        (2, "web", Cause.NOTHING_PROMISED),
+        ("promised nothing",),
+    ),
+}
+
+WELL = {
+    "a source": [Writer()],
+    "many sources": members("a", "b", "c", partitions=3),
+    "a source that is idle": [Writer(status=lambda second: Status.IDLE if second > 20 else Status.ACTIVE)],
+    "a source that was idle and left": [
+        Writer(seconds=range(30), status=lambda second: Status.IDLE if second > 20 else Status.ACTIVE)
+    ],
+    "a source that has ended": [Writer(seconds=range(30), status=ended_at(29))],
+    "a source that has ended, with made-up times of 1970": [
+        Writer(promise=lambda second: second * SECOND, seconds=range(30), status=ended_at(29))
+    ],
+    "made-up times of 1970": [Writer(promise=lambda second: second * SECOND)],
+    "a source that was restarted": [Writer(seconds=range(30)), Writer(seconds=range(31, END), epoch=2)],
+    "a source that was restarted five times": [
+        Writer(seconds=range(10 * number, 10 * number + 10), epoch=number + 1) for number in range(6)
+    ],
+    "a source whose process of before marked once more": [
+        Writer(seconds=range(31)),
+        Writer(seconds=range(30, END), epoch=2),
+    ],
+    "a source whose process of before ended after the new one began": [
+        Writer(seconds=range(35), status=ended_at(34)),
+        Writer(seconds=range(30, END), epoch=2),
+    ],
+    "a source whose process of before left half a minute ago": [
+        Writer(seconds=range(25)),
+        Writer(seconds=range(20, END), epoch=2),
+    ],
+    "a backfill of old data": [Writer(promise=lambda second: 993_000_000_000 + second * DAY)],
+    "a backfill from before 1970": [Writer(promise=lambda second: -20 * 365 * DAY + second * DAY)],
+    "a slow source": [Writer(promise=lambda second: BEGIN + second // 20 * 20 * SECOND - HOUR)],
+    "a source that falls behind": [Writer(promise=lambda second: BEGIN + second * 900 - 5 * SECOND)],
+    "a source with a mark every ten seconds": [Writer(seconds=range(0, END, 10))],
+    "bookings": [Writer(promise=stands_ahead)],
+    "bookings of two sources, of which one stands": [
+        Writer("a", stands_ahead, fields=ONE_OF_TWO),
+        Writer("b", lambda _second: BEGIN + 20 * DAY, fields=ONE_OF_TWO),
+    ],
+    "forecasts": [Writer(promise=ahead(DAY))],
+    "a program that makes up a year in a minute": [Writer(promise=lambda second: BEGIN + (second - 30) * 6 * DAY)],
+    "a clock that is four minutes ahead": [Writer(promise=ahead(4 * MINUTE))],
+    "a promise of silence until tomorrow": [
+        Writer(promise=until(40, behind(5), then=BEGIN + DAY), seconds=range(50), writes=lambda second: second < 20)
+    ],
+    "a membership that grew": [
+        Writer("a", seconds=range(20)),
+        Writer("a", seconds=range(20, END), epoch=2, fields=MEMBERSHIP_2),
+        Writer("b", seconds=range(20, END), fields=MEMBERSHIP_2),
+    ],
+    "a membership that shrank": [
+        Writer("b", seconds=range(21), status=ended_at(20), fields=MEMBERSHIP_1),
+        Writer("a", seconds=range(20), fields=MEMBERSHIP_1),
+        Writer("a", seconds=range(20, END), epoch=2, fields={"version": 2, "size": 1}),
+    ],
+    "a membership that shrank, and nothing ended": [
+        Writer("b", seconds=range(20), fields=MEMBERSHIP_1),
+        Writer("a", seconds=range(20), fields=MEMBERSHIP_1),
+        Writer("a", seconds=range(20, END), epoch=2, fields={"version": 2, "size": 1}),
+    ],
+    "a chain of two jobs": [
+        Writer(),
+        Writer("counts", behind(7), topic="counts", reads="clicks"),
+        Writer("means", behind(9), topic="means", reads="counts"),
+    ],
+    "a job that was restarted": [
+        Writer(),
+        Writer("counts", behind(7), range(30), topic="counts", reads="clicks"),
+        Writer("counts", behind(7), range(33, END), epoch=2, topic="counts", reads="clicks"),
+    ],
+    "a job whose input is idle": [
+        Writer(status=lambda second: Status.IDLE if second > 20 else Status.ACTIVE),
+        Writer("counts", until(20, behind(7)), topic="counts", reads="clicks", writes=lambda _: False),
+    ],
+}
+
+
+def last_topic(writers):
+    return ([writer.topic for writer in writers if writer.reads] or ["clicks"])[-1]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_why_names_the_cause(name):
+    writers, (status, source, cause), words = FAULTS[name]
+    board, why = asked(*writers, last=last_topic(writers), more=[NOT_READABLE] if cause is Cause.UNREADABLE else ())
+    assert why.cause is not None
+    assert (why.exit_status, why.cause.source, why.cause.cause) == (status, source, cause)
+    assert board.exit_status == status
+    said = f"{why.cause.reason}; {why.advice}"
+    assert [word for word in words if word not in said] == [], said
+    if cause in {Cause.ZOMBIE, Cause.TWINS, Cause.RETIRED}:
+        assert "start it again" not in said
+
+
+@pytest.mark.parametrize("name", WELL)
+def test_why_finds_no_fault_where_there_is_none(name):
+    writers = WELL[name]
+    board, why = asked(*writers, last=last_topic(writers))
+    assert not [row for topic in board.topics() for row in topic.sources() if is_failure(row.verdict)]
+    assert (why.exit_status, board.exit_status) == (0, 0)
+
+
+def test_all_that_fails_is_named_with_its_partitions():
+    silent = [
+        Writer(name, behind(late), range(30), partitions=3, fields={"size": 4})
+        for name, late in (("web-2", 9), ("phone", 7), ("web-1", 5))
+    ]
+    _, why = asked(*silent, Writer("tv", partitions=3, fields={"size": 4}))
+    step = why.steps[0]
+    assert (step.held_by.source, step.partitions, step.others) == ("web-2", 3, ("phone", "web-1"))
+
+
+def test_a_fault_does_not_hide_what_holds_the_topic():
+    """A source is silent, and another has two processes."""
+    _, why = asked(
+        Writer("a", seconds=range(30), fields=ONE_OF_TWO),
+        Writer("b", epoch=1, fields=ONE_OF_TWO),
+        Writer("b", epoch=2, fields=ONE_OF_TWO),
+    )
+    assert (why.cause.source, why.cause.cause, why.steps[0].others) == ("a", Cause.SILENT, ("b",))
