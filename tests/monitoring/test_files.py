@@ -77,6 +77,14 @@ def test_rates_are_taken_of_counters_alone_and_of_all_of_them():
             assert f"({name} > 0 unless {name} offset 10m)" in expression
 
 
+def test_no_panel_hides_a_watermark_that_is_ahead_of_the_clock():
+    lags = [panel for panel in DASHBOARD["panels"] if "lag" in panel["title"]]
+    assert len(lags) == 2
+    for panel in lags:
+        assert "clamp" not in json.dumps(panel["targets"])
+        assert "min" not in panel["fieldConfig"]["defaults"]
+
+
 def test_what_labels_are_named_is_there():
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
