@@ -13,7 +13,7 @@ from typing import Final
 from floodmark.schemas.classify import Headers, Mark, Unreadable
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
-from floodmark.schemas.errors.wording import dated, iso
+from floodmark.schemas.errors.wording import iso
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
 
@@ -228,7 +228,7 @@ class Checker:
         elif last.status is Status.ENDED:
             yield Fault.AFTER_END, f"mark {record.sequence}, and the source had ended with {last.sequence}"
         if source.watermark is not None and (record.watermark is None or record.watermark < source.watermark):
-            yield Fault.REGRESSING_MARK, f"watermark {dated(record.watermark)} follows {dated(source.watermark)}"
+            yield Fault.REGRESSING_MARK, f"watermark {iso(record.watermark)} follows {iso(source.watermark)}"
         else:
             source.promise(record.watermark)
         source.last, source.is_unread = record, False

@@ -25,23 +25,13 @@ def iso(time: int | None) -> str:
         return str(time)
 
 
-def dated(time: object) -> str:
-    """Return a time as a number and, beside it, as people read it; what is no time of the calendar, as it is.
-
-    >>> dated(1_356_998_400_000), dated(None)
-    ('1356998400000 (2013-01-01T00:00:00.000+00:00)', 'None')
-    """
-    shown = iso(time) if isinstance(time, int) else str(time)
-    return shown if shown == str(time) else f"{time} ({shown})"
-
-
 class Wording(Formatter):
     """Fills in templates; a field that is a time is written ``{watermark!t}``.
 
     >>> Wording().format("behind {watermark!t}", watermark=12)
-    'behind 12 (1970-01-01T00:00:00.012+00:00)'
+    'behind 1970-01-01T00:00:00.012+00:00'
     """
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:  # noqa: ANN401  # as its base has it
         """Show a time where a template asks for it; all else as Python does."""
-        return dated(value) if conversion == "t" else super().convert_field(value, conversion)
+        return iso(value) if conversion == "t" else super().convert_field(value, conversion)
