@@ -170,6 +170,8 @@ class BatchHandler:
         began = time.monotonic()
         self._attached.wait()  # write() attaches right after it starts the query
         engine = self._engine()
+        if self.stopping.last_batch is None:
+            engine.ask_latest_offsets()
         job, spark, progress = self.identity.job, frame.sparkSession, self.progress
         before, batch_watermark, last = progress.watermark, progress.next_watermark, progress.batch_watermark
         ahead = progress.ahead

@@ -27,7 +27,6 @@ EARLIEST_OFFSET: Final = -2
 BATCHES_RETAINED: Final = 100
 """How many batches Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
 
-_FAILS_WHERE_PLANNED: Final = (4, 1)
 _METADATA_OPT: Final = (4, 2)
 """The Spark in which ``OffsetSeq.metadata`` became ``metadataOpt``."""
 
@@ -180,12 +179,7 @@ class Checkpoint:
         self.files.write(f"{_PLANNED}/{batch_id}", _with_metadata(moved, fields))
 
     def raise_watermark(self, batch_id: int, watermark: int) -> None:
-        """Let the batch behind a committed one run with a higher watermark, as Spark counts it, epoch milliseconds.
-
-        Spark 4.1's connector may fail where that batch is planned before the start, so there the first rows bring it.
-        """
-        if RELEASE == _FAILS_WHERE_PLANNED:
-            return
+        """Let the batch behind a committed one run with a higher watermark, as Spark counts it, epoch milliseconds."""
         name, field = f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"
         text = self.files.read(name)
         if text is not None and _metadata(text)[field] < watermark:

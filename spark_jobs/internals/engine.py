@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.internals.checkpoint import merged
-from floodmark.spark_jobs.internals.jvm import each, kind_of, nodes, reaching
+from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
 from floodmark.spark_jobs.queries.outlook import WindowEnds
 from pyspark.sql.streaming.query import StreamingQuery
 
 _STATEFUL: Final = "StateStoreWriter"
 """The interface of all operators that keep state from batch to batch."""
+
+_FAILS_UNASKED: Final = (4, 1)
 
 _INNER: Final = {
     "AdaptiveSparkPlanExec": "executedPlan",
@@ -115,6 +117,18 @@ class Engine:
             begins, ends = self._engine.committedOffsets(), self._engine.availableOffsets()
             started = merged(pair.productElement(1) for pair in each(begins))
             return started or self._initial(), merged(pair.productElement(1) for pair in each(ends))
+
+    def ask_latest_offsets(self) -> None:
+        """Let each source ask Kafka where its topics end; needed in the first batch of a start.
+
+        Spark asks before it plans a batch.  Where an earlier start has planned it, nothing was asked yet, and the
+        connector of Spark 4.1 fails behind the commit: ``the return value of "scala.Option.get()" is null``.
+        """
+        if RELEASE == _FAILS_UNASKED:
+            with reaching("MicroBatchStream.latestOffset()"):
+                for pair in each(self._engine.availableOffsets()):
+                    source, offset = pair.productElement(0), pair.productElement(1)
+                    source.latestOffset(source.deserializeOffset(offset.json()), source.getDefaultReadLimit())
 
     def _initial(self) -> dict[str, Any]:
         """Return where the first batch of a query begins, from its plan: nothing is committed yet."""

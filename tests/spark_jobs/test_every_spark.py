@@ -18,9 +18,6 @@ ROOT = Path(__file__).parents[2]
 OLDEST = "4.0.0"
 # Spark's version to that of its Avro package.
 SPARKS = {"4.1.1": "4.1.1", "4.2.0": "4.1.1"}
-# 4.1.1's connector may fail once (NullPointerException in KafkaMicroBatchStream.metrics) where a planned batch is run
-# by a later start: a stop in full flow, a writer that fails, or a watermark that is taken back leaves such a batch.
-LEFT_OUT = {"4.1.1": ["-k", "not full_flow and not writer_that_fails and not smaller_limit"]}
 _LIMIT = 540
 
 
@@ -78,7 +75,6 @@ def test_on_another_spark(version):
         "FLOODMARK_CACHE": str(jars(version)),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "every_spark", "tests/spark_jobs"]
-    command += LEFT_OUT.get(version, [])
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=2 * _LIMIT
     )
