@@ -89,6 +89,12 @@ class TopicState:
             source = part.sources[name] = SourceState(member)
         return self._accept(part, source, record, log_time)
 
+    def epoch(self, name: str, number: int) -> int:
+        """Return the epoch of a source that counts in a partition; -1: there is none."""
+        part = self.partitions.get(number)
+        source = None if part is None else part.sources.get(name)
+        return self.fences.get(name, -1) if source is None else source.epoch
+
     def apply_unreadable(self, name: str, number: int, offset: int, log_time: int) -> bool:
         """Wait for a source until its next readable record in a partition; tells whether it is known, and new."""
         last = self.unreadable_offsets.get(number, -1)

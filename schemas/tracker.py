@@ -161,6 +161,13 @@ class Tracker:
         part = self._topics[topic].partitions.get(partition)
         return None if part is None else part.combine().watermark
 
+    def standing(self, source: str, *, topic: str, partition: int) -> tuple[int, int]:
+        """Return the membership version of a topic, and the epoch of a source that counts in a partition.
+
+        Both are -1 or 0 where no record was accepted.
+        """
+        return self._topics[topic].roster.version, self._topics[topic].epoch(source, partition)
+
     def holders(self) -> list[Hold]:
         """Name what holds the watermark where it is, the strongest reason first.
 

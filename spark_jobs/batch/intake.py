@@ -70,9 +70,14 @@ def take_in(
             counts["unreadable_marks"] += 1
             _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
     progress.apply(marks.marks, {topic: spec.way for spec, _ in observed.inputs for topic in spec.topics})
+    for process in progress.ignored.news():
+        _log.warning("job %s: %s", job, process)
     discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)
     for discrepancy in discrepancies:
-        _log.warning("job %s: %s", job, discrepancy)
+        # They are the rows of the process that was just named; the count grows all the same.
+        is_known = progress.ignored.writes_to(discrepancy.topic, discrepancy.partition)
+        if discrepancy.kind is not Mismatch.SURPLUS or not is_known:
+            _log.warning("job %s: %s", job, discrepancy)
         if discrepancy.kind is not Mismatch.GAP:
             counts["lost" if discrepancy.kind is Mismatch.LOST else "surplus"] += discrepancy.records
     return counts, tuple(discrepancies)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from floodmark.schemas.classify import Partition, Unreadable
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.timestamps import EARLIEST
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import Tracker, Verdict
 from floodmark.spark_jobs.progress.reconcile import AnyMark
 
 NOTHING: Final = -(1 << 62)
@@ -66,13 +66,13 @@ AS_IT_IS: Final = Way()
 """All events count, and at their own time."""
 
 
-def apply_mark(tracker: Tracker, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> None:
-    """Let a tracker take in the next mark of its partition, see `driving` and `shifted`."""
+def apply_mark(tracker: Tracker, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> Verdict | None:
+    """Let a tracker take in the next mark of its partition, see `driving` and `shifted`; ``None``: it is unreadable."""
     place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
     if isinstance(mark, Unreadable):
         tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
-    else:
-        tracker.apply(driving(shifted(mark.record, shift), percentile), **place)
+        return None
+    return tracker.apply(driving(shifted(mark.record, shift), percentile), **place)
 
 
 @dataclass(slots=True)

@@ -12,12 +12,14 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
+from floodmark.schemas.classify import Mark
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
 from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.progress.ahead import Ahead
+from floodmark.spark_jobs.progress.ignored import Ignored
 from floodmark.spark_jobs.progress.lateness import AS_IT_IS, NOTHING, Brief, Promises, Way, apply_mark
 from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, Offsets, reconcile
 from floodmark.spark_jobs.progress.unusable import Skipped, is_tally, nothing_usable, renamed, tally
@@ -48,7 +50,7 @@ class Progress:
 
     __slots__ = (
         *("_ahead", "_batch_watermark", "_counts", "_epoch", "_next_watermark", "_output"),
-        *("_promised", "_promises", "_record_counts", "_tracker", "processing_time"),
+        *("_promised", "_promises", "_record_counts", "_tracker", "ignored", "processing_time"),
     )
 
     def __init__(
@@ -64,6 +66,8 @@ class Progress:
         promises: Promises | None = None,
     ) -> None:
         self._ahead: Ahead | None = None
+        self.ignored: Final = Ignored()
+        """Processes whose marks are ignored, since this start of the job."""
         self.processing_time: int | None = None
         """Up to when all that came to the sources is worked off with the last batch; ``None``: not known."""
         self._batch_watermark: int | None = None
@@ -196,7 +200,9 @@ class Progress:
             self._promises.apply(mark, *way)
         if self._promised is not None:
             apply_mark(self._promised, mark, shift=way.shift)
-        apply_mark(self._tracker, mark, *way)
+        verdict = apply_mark(self._tracker, mark, *way)
+        if verdict is not None and isinstance(mark, Mark):
+            self.ignored.take(mark, verdict, self._tracker)
 
     def _advance(self) -> None:
         self._tracker.advance()

@@ -1,0 +1,68 @@
+"""The processes whose marks a job ignores while it reads their rows: each is told of once.  Pure."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from floodmark.schemas.classify import Mark
+from floodmark.schemas.tracker import Tracker, Verdict
+
+_WHAT: Final = {Verdict.FENCED: "epoch", Verdict.RETIRED: "membership"}
+
+
+class IgnoredProcess(NamedTuple):
+    """A process whose marks are ignored, because a higher epoch or membership counts."""
+
+    topic: str
+    source: str
+    what: str
+    older: int
+    newer: int
+
+    def __str__(self) -> str:
+        does = "is stopped" if self.what == "epoch" else "has the newer membership"
+        return (
+            f"source {self.source} of topic {self.topic}: a process with {self.what} {self.older} writes, and "
+            f"{self.what} {self.newer} counts; its rows are read and no watermark waits for them, until it {does}"
+        )
+
+
+@dataclass(slots=True)
+class Ignored:
+    """The marks that a job has ignored since it started.
+
+    >>> from floodmark.producers.testing import mark
+    >>> tracker, ignored = Tracker({"t"}), Ignored()
+    >>> for offset, (epoch, sequence) in enumerate([(2, 0), (1, 7), (2, 1), (1, 8)]):
+    ...     found = Mark("t", 0, offset, 0, mark("web", 5, sequence, epoch=epoch))
+    ...     ignored.take(found, tracker.apply(found.record, topic="t", partition=0, log_time=0), tracker)
+    >>> [(one.older, one.newer) for one in ignored.news()], ignored.news(), ignored.writes_to("t", 0)
+    ([(1, 2)], [], True)
+    """
+
+    _marks: Counter[tuple[str, int, str, str, int]] = field(default_factory=Counter)
+    _places: set[tuple[str, int]] = field(default_factory=set)
+    _told: dict[IgnoredProcess, bool] = field(default_factory=dict)
+
+    def take(self, mark: Mark, verdict: Verdict, tracker: Tracker) -> None:
+        """Note a mark that was ignored; one alone is the last of a process that was replaced."""
+        what, record = _WHAT.get(verdict), mark.record
+        if what is None:
+            return
+        older = record.epoch if what == "epoch" else record.membership.version
+        self._marks[mark.topic, mark.partition, record.source, what, older] += 1
+        if self._marks[mark.topic, mark.partition, record.source, what, older] > 1:
+            version, epoch = tracker.standing(record.source, topic=mark.topic, partition=mark.partition)
+            newer = epoch if what == "epoch" else version
+            self._told.setdefault(IgnoredProcess(mark.topic, record.source, what, older, newer), False)
+            self._places.add((mark.topic, mark.partition))
+
+    def news(self) -> list[IgnoredProcess]:
+        """Return those that were not told of."""
+        found = [process for process, told in self._told.items() if not told]
+        self._told.update(dict.fromkeys(found, True))
+        return found
+
+    def writes_to(self, topic: str, partition: int) -> bool:
+        """Tell whether such a process has written to a partition: then surplus rows there are no news."""
+        return (topic, partition) in self._places

@@ -1,0 +1,99 @@
+"""What a job logs of what a batch has read."""
+
+import base64
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+from floodmark.producers.testing import mark
+from floodmark.schemas import Tracker
+from floodmark.schemas.classify import mark_record
+from floodmark.spark_jobs.batch.intake import Observed, take_in
+from floodmark.spark_jobs.batch.output import Output
+from floodmark.spark_jobs.progress.lateness import AS_IT_IS
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.reading.observation import Observation
+
+
+class Partition:
+    """A partition of a topic, from which a job reads all that is new with each batch."""
+
+    def __init__(self):
+        self.progress = Progress(Tracker({"clicks"}))
+        self._offset = self._begin = 0
+        self._marks = []
+
+    def rows(self, count):
+        self._offset += count
+
+    def mark(self, **fields):
+        key, value, _ = mark_record(mark("web", **fields))
+        text = {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
+        self._marks.append({"topic": "clicks", "partition": 0, "offset": self._offset, "log_time": 0, **text})
+        self._offset += 1
+
+    def batch(self):
+        begin, self._begin = self._begin, self._offset
+        marks, self._marks = self._marks, []
+        read = self._offset - begin
+        found = Observation(marks=json.dumps(marks), records={("clicks", 0): read}, rows=read - len(marks))
+        spec = SimpleNamespace(topics=("clicks",), way=AS_IT_IS)
+        offsets = [{"clicks": {"0": offset}} for offset in (begin, self._offset)]
+        return take_in("counts", self.progress, Observed([(spec, found)], Output(), {}, *offsets), ())
+
+
+@pytest.fixture
+def logged(caplog):
+    caplog.set_level(logging.WARNING)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def twins(partition, batches, **older):
+    """Let two processes write in turn, and return how many surplus rows were counted."""
+    surplus = 0
+    for number in range(batches):
+        for process in ({"epoch": 72}, {"epoch": 71, **older}):
+            partition.mark(sequence=number, watermark=number, records=10 * number, **process)
+            partition.rows(10)
+        counts, _ = partition.batch()
+        surplus += counts["surplus"]
+    return surplus
+
+
+def test_two_processes_with_one_name_are_logged_once_with_both_epochs(logged):
+    surplus = twins(Partition(), 30)
+    (line,) = [line for line in logged() if "epoch" in line]
+    assert "source web of topic clicks" in line
+    assert "epoch 71" in line
+    assert "epoch 72" in line
+    assert surplus > 200
+    assert len([line for line in logged() if "surplus" in line]) <= 1, "before the second mark of the older process"
+
+
+def test_a_process_with_an_older_membership_is_logged_once(logged):
+    partition = Partition()
+    for number in range(10):
+        partition.mark(sequence=number, watermark=number, epoch=72, version=2)
+        partition.mark(sequence=number, watermark=number, epoch=71, version=1)
+        partition.batch()
+    (line,) = logged()
+    assert "membership 1" in line
+    assert "membership 2" in line
+
+
+def test_the_last_mark_of_a_process_that_was_replaced_is_not_logged(logged):
+    partition = Partition()
+    for epoch, sequence in ((71, 0), (71, 1), (72, 0), (71, 2), (72, 1), (72, 2)):
+        partition.mark(sequence=sequence, watermark=sequence, epoch=epoch)
+        partition.batch()
+    assert logged() == []
+
+
+def test_surplus_rows_are_logged_where_one_process_writes(logged):
+    partition = Partition()
+    for number in range(5):
+        partition.mark(sequence=number, watermark=number, records=0)
+        partition.rows(10)
+        partition.batch()
+    assert len([line for line in logged() if "surplus" in line]) == 4
