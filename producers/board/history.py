@@ -213,10 +213,13 @@ class History:
 
     @property
     def is_settled(self) -> bool:
-        """Whether older marks would change no verdict: there are enough, or no older ones, or it is not waited for."""
-        mark = self.mark
+        """Whether older marks would change no verdict: there are enough, or no older ones, or it is not waited for.
+
+        The last mark of a job that has ended names no input, but the mark before does.
+        """
+        mark, marks = self.mark, len(self._points)
         return mark is not None and (
-            self.is_whole or mark.status is not Status.ACTIVE or len(self._points) > mark.sequence
+            self.is_whole or (mark.status is not Status.ACTIVE and marks > 1) or marks > mark.sequence
         )
 
     @property

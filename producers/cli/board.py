@@ -24,7 +24,8 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     topics where the chain begins (global).  It is the lag of the slowest source: never an average, which would hide it.
 
     Every source is judged by its last ten marks: OK; WARN, it falls further behind at each; STALL, its marks come and
-    its watermark stands; STOP, no marks come; REWIND, it promises less than before; ?, its marks do not tell.
+    its watermark stands; STOP, no marks come; REWIND, it promises less than before; TIME, its watermark is in 1970 or
+    jumped ahead of the clock; FENCED, readers ignore the marks of a process of it; ?, its marks do not tell.
 
     --serve shows it in a browser on this machine: the watermarks of the last minutes as lines, and who holds whom.
 

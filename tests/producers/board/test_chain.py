@@ -91,6 +91,18 @@ def test_a_job_that_is_dead_is_the_cause_itself():
     assert [step.topic for step in why.steps] == ["c", "b"]
 
 
+def test_of_a_job_that_has_ended_the_mark_before_is_read_too():
+    """The last one names no input, and without its inputs the chain ends there."""
+    chain = Chain()
+    chain.fold.add("b")
+    chain.fold.take(Mark("b", 0, 99, 30_000, mark("counts", 5_000, 30, status=Status.ENDED)))
+    assert chain.fold.lacking("b", [0]) == {0}
+    chain = Chain().job("counts", "a", "b")
+    chain.fold.take(Mark("b", 0, 99, 30_000, mark("counts", 5_000, 30, status=Status.ENDED)))
+    assert chain.fold.lacking("b", [0]) == set()
+    assert chain.fold.named() == {"a"}
+
+
 def test_an_input_that_cannot_be_read_ends_the_way_there():
     chain = Chain().job("counts", "a", "b", stands=10)
     chain.fold.refuse("a", "Topic authorization failed")

@@ -3,8 +3,9 @@
 import random
 
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.history import Health, severity
+from floodmark.producers.board.history import Health, is_failure, severity
 from floodmark.producers.board.view import State
+from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.records import Status
@@ -115,6 +116,25 @@ def test_unknown_is_never_shown_as_well(logs, seed):
             assert severity(topic.verdict) >= severity(None)
             assert board.exit_status != 0
         assert severity(topic.verdict) >= max((severity(row.verdict) for row in topic.sources()), default=0)
+
+
+@given(chains(), st.integers())
+def test_why_is_content_only_where_nothing_fails_that_readers_wait_for(logs, seed):
+    board = folded(interleaved(logs, seed)).board(NOW)
+    for topic in board.topics():
+        why = trace(board, topic.topic)
+        rows = [row for row in topic.sources() if row.state not in {State.IDLE, State.ENDED}]
+        if why.exit_status == 0:
+            assert not [row for row in rows if is_failure(row.verdict)]
+        if any(is_failure(row.verdict) for row in rows):
+            assert why.cause is not None
+            assert is_failure(why.cause.verdict)
+
+
+@given(chains(), st.integers())
+def test_a_source_that_restarts_is_not_fenced(logs, seed):
+    board = folded(interleaved(logs, seed)).board(NOW)
+    assert not [row for topic in board.topics() for row in topic.sources() if row.verdict is Health.FENCED]
 
 
 @given(chains(), st.integers())
