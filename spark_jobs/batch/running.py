@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
@@ -14,6 +15,7 @@ _PATIENCE: Final = 10.0
 
 _handlers: Final = WeakValueDictionary[str, BatchHandler]()
 """Those that were started, by the id of their checkpoint: Spark holds each as long as its query runs."""
+os.register_at_fork(after_in_child=_handlers.clear)  # the end of a forked process stops nothing
 
 
 def started(handler: BatchHandler) -> None:
