@@ -1,0 +1,62 @@
+"""The board and `why` as people read them."""
+
+from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.why import trace
+from floodmark.producers.cli.board_page import page_view
+from floodmark.producers.cli.board_text import board_lines, board_table, why_text
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import Mark
+from floodmark.schemas.records import Status
+from rich.console import Console
+
+SECOND, DAY = 1_000, 86_400_000
+BEGIN = 1_790_000_000_000
+NOW = BEGIN + 60 * SECOND
+
+
+def printed(shown):
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get()
+
+
+def board(*sources, partitions=1, ahead=-5 * SECOND, end=Status.ACTIVE):
+    """Return a board of sources that mark once a second, each up to a second."""
+    fold, offset = Fold(), 0
+    for second in range(60):
+        for name, until in sources:
+            status = end if second == until - 1 else Status.ACTIVE
+            said = mark(
+                name, BEGIN + second * SECOND + ahead, second, size=len(sources), partitions=partitions, status=status
+            )
+            for number in range(partitions) if second < until else ():
+                fold.take(Mark("clicks", number, offset, BEGIN + second * SECOND, said))
+                offset += 1
+    return fold.board(NOW)
+
+
+def test_partitions_are_counted_as_partitions_and_other_sources_are_named():
+    found = board(("web-2", 20), ("phone", 21), ("web-1", 22), ("tv", 60), partitions=3)
+    text = printed(why_text(trace(found, "clicks"), NOW))
+    assert "clicks/0/web-2 (3 partitions)  STOP" in text
+    assert "2 more sources: phone, web-1\n" in text
+    assert "clicks/0/web-2 (3 partitions), 2 more sources" in printed(board_table(found, 300))
+    (step,) = page_view(found)["paths"]["clicks"]["steps"]
+    assert (step["source"], step["others"]) == ("clicks/0/web-2 (3 partitions)", "2 more sources: phone, web-1")
+    assert [one["place"] for one in page_view(found)["sources"]] == [
+        f"clicks/0,1,2/{name}" for name in ("phone", "web-1", "web-2")
+    ]
+
+
+def test_a_watermark_ahead_of_the_clock_is_said_to_be_ahead():
+    found = board(("web", 60), ahead=DAY)
+    assert "(23 h 59 min ahead of the clock)" in printed(why_text(trace(found, "clicks"), NOW))
+    assert "nothing is stuck" in printed(why_text(trace(found, "clicks"), NOW))
+    assert "23 h 59 min ahead of the clock" in board_lines(found)[0]
+    assert "  23 h 59 min ahead  " in printed(board_table(found, 300))
+
+
+def test_a_source_that_has_ended_says_so():
+    found = board(("web", 20), end=Status.ENDED)
+    assert "OK  clicks/0/web  14:13:34Z ended" in printed(board_table(found, 300, every=True))
