@@ -25,6 +25,7 @@ class Cause(StrEnum):
     RETIRED = "retired"
     SECONDS = "seconds"
     FUTURE = "future"
+    AHEAD = "ahead"
     WAITS = "waits"
 
 
@@ -109,6 +110,12 @@ _WORDS: Final = {
         "find the event of {0} that is ahead of the clock; refuse such events with early= (floodmark inject: --early), "
         "and restart it",
     ),
+    Cause.AHEAD: _Words(
+        "its records come, and its watermark stands ahead of the clock; the mark with which it got there is too far "
+        "back to be read",
+        "if the events of {0} are not bookings or forecasts, one of them came from the future: refuse such events with "
+        "early= (floodmark inject: --early), and restart it",
+    ),
     Cause.WAITS: _Words("it waits for its input", ""),
 }
 _OF_A_VERDICT: Final = {Health.STOP: Cause.SILENT, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}
@@ -122,6 +129,8 @@ def cause_of(history: History, verdict: Health | None, now: int) -> Cause | None
         verdict: on them.
         now: the reader's clock, epoch milliseconds.
     """
+    if verdict is None and history.may_have_jumped(now):
+        return Cause.AHEAD
     if verdict is None:
         waits = history.is_active and history.watermark is None
         return Cause.NOTHING_PROMISED if waits else Cause.TOO_FEW_MARKS

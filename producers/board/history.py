@@ -215,12 +215,13 @@ class History:
     def is_settled(self) -> bool:
         """Whether older marks would change no verdict: there are enough, or no older ones, or it is not waited for.
 
-        The last mark of a job that has ended names no input, but the mark before does.
+        The last mark of a job that has ended names no input, but the mark before does.  Where a watermark stands ahead
+        of the clock, the mark with which it got there tells whether it jumped.
         """
         mark, marks = self.mark, len(self._points)
-        return mark is not None and (
-            self.is_whole or (mark.status is not Status.ACTIVE and marks > 1) or marks > mark.sequence
-        )
+        if mark is None or (self.is_active and not self.since_exact and self._is_ahead(self._points[-1].log_time)):
+            return False
+        return self.is_whole or (not self.is_active and marks > 1) or marks > mark.sequence
 
     @property
     def brings_records(self) -> bool:
@@ -277,7 +278,7 @@ class History:
             return Health.FENCED
         if not self.is_active:
             return Health.OK
-        if self.mark.holder is None and (self.is_in_seconds(now) or self._is_from_the_future(now)):
+        if self.is_in_seconds(now) or self._is_from_the_future(now):
             return Health.TIME
         return self._progress(now, front)
 
@@ -287,7 +288,9 @@ class History:
             return Health.STOP if is_silent else None
         if watermark >= now:
             # No event is due yet, but others may have gone on and wait for this source.
-            return Health.STOP if is_silent and front is not None and front > watermark else Health.OK
+            if is_silent and front is not None and front > watermark:
+                return Health.STOP
+            return None if self.may_have_jumped(now) else Health.OK
         if self._peak is not None and watermark < self._peak:
             return Health.REWIND
         return Health.STOP if is_silent else self._movement()
@@ -295,10 +298,20 @@ class History:
     def is_in_seconds(self, now: int) -> bool:
         """Tell whether the watermark is in 1970, as that of seconds taken for milliseconds is."""
         watermark = self.watermark
-        return watermark is not None and _SECONDS_FROM <= watermark < _SECONDS_UNTIL < now
+        is_source = self.mark is not None and self.mark.holder is None
+        return is_source and watermark is not None and _SECONDS_FROM <= watermark < _SECONDS_UNTIL < now
+
+    def may_have_jumped(self, now: int) -> bool:
+        """Tell whether records come, the watermark stands ahead of the clock, and no mark shows how it got there."""
+        unseen = self.is_whole and not self.since_exact
+        return unseen and self._is_ahead(now) and self.brings_records and not self._is_silent(now)
 
     def _is_from_the_future(self, now: int) -> bool:
-        return self._jump is not None and self.watermark is not None and self.watermark - now > _AHEAD
+        return self._jump is not None and self._is_ahead(now)
+
+    def _is_ahead(self, now: int) -> bool:
+        is_source = self.mark is not None and self.mark.holder is None
+        return is_source and self.watermark is not None and self.watermark - now > _AHEAD
 
     def _is_silent(self, now: int) -> bool:
         steps = len(self._points) - 1

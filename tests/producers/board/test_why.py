@@ -368,6 +368,30 @@ def test_why_finds_no_fault_where_there_is_none(name):
     assert (why.exit_status, board.exit_status) == (0, 0)
 
 
+def read_from(second, writer):
+    """Return the fold of what is read of a source that marks once a second, from a second on, and what it lacks."""
+    fold = Fold(["clicks"])
+    for offset, (time, topic, number, said) in enumerate(writer.marks()):
+        if time >= BEGIN + second * SECOND:
+            fold.take(Mark(topic, number, offset, time, said))
+    return fold.lacking("clicks", [0]), trace(fold.board(BEGIN + END * SECOND), "clicks")
+
+
+def test_the_event_from_the_future_is_looked_for_further_back():
+    writer = Writer(promise=until(20, behind(5), then=BEGIN + 30 * DAY))
+    lacking, why = read_from(45, writer)
+    assert (lacking, why.exit_status, why.cause.cause) == ({0}, 2, Cause.AHEAD)
+    assert "early=" in why.advice
+    lacking, why = read_from(10, writer)
+    assert (lacking, why.exit_status, why.cause.cause) == (set(), 1, Cause.FUTURE)
+
+
+@pytest.mark.parametrize("promise", [ahead(DAY), lambda second: BEGIN + DAY + second // 6 * HOUR])
+def test_nothing_is_looked_for_where_event_times_are_ahead_all_the_time(promise):
+    lacking, why = read_from(45, Writer(promise=promise))
+    assert (lacking, why.exit_status) == (set(), 0)
+
+
 def test_all_that_fails_is_named_with_its_partitions():
     silent = [
         Writer(name, behind(late), range(30), partitions=3, fields={"size": 4})

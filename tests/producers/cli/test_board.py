@@ -16,6 +16,8 @@ from contextlib import suppress
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Mark, Observer
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import mark_record
 from support.harness import until
 from support.marked_chain import MarkedChain
 
@@ -154,6 +156,23 @@ def test_a_job_that_is_dead_is_the_cause_though_its_input_goes_on(kafka, topic):
         assert found[second]["lags"]["local"] > 1_000
         assert found[third]["lags"]["local"] < 1_000
         assert found[third]["lags"]["root"] > 1_000
+
+
+@pytest.mark.kafka
+def test_an_event_from_the_future_is_named_long_after_it_came(kafka, topic):
+    """What came since fills what is read at first."""
+    name, producer, now = topic(1), Producer(kafka.config), time.time_ns() // 1_000_000
+    for number in range(1_000):
+        at = now - 100 * (1_000 - number)
+        said = mark("web", at - 1_000 if number < 100 else now + 86_400_000, number, records=number, emitted_at=at)
+        key, value, headers = mark_record(said)
+        producer.produce(name, value, key, headers=headers, timestamp=at)
+        producer.produce(name, b"data", timestamp=at)
+    producer.flush(30)
+    status, answer = told(kafka, "why", name)
+    assert (status, answer["cause"]["cause"]) == (1, "future")
+    assert "early=" in answer["advice"]
+    assert told(kafka, "board", name, "--once")[0] == 1
 
 
 @pytest.mark.kafka
