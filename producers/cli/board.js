@@ -152,7 +152,7 @@ function chart(svg, value, label, clock) {
   low = clock || low < 0 ? low - room : 0;
   high += room;
   const steps = [0, 1, 2, 3, 4].map((step) => low + (high - low) * step / 4);
-  const left = Math.max(74, ...steps.map((of) => label(of).length * 6.4 + 12));
+  const left = Math.max(74, ...steps.map((of) => label(of).length * 7 + 12));
   const x = (at) => left + (at - first) / (view.now - first) * (width - left - right);
   const y = (of) => height - bottom - (of - low) / (high - low) * (height - top - bottom);
   for (const of of steps) {
