@@ -28,7 +28,7 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.input_topic import sizes_of
 from floodmark.producers.injector.tracks import measured
 from floodmark.schemas.combined import lowest
-from floodmark.schemas.errors import FencedError, FloodmarkError, InjectorError, UsageError
+from floodmark.schemas.errors import FencedError, FloodmarkError, UsageError
 from floodmark.schemas.holds import Hold
 
 _log = logging.getLogger(__name__)
@@ -77,11 +77,7 @@ class InjectorGroup(Closing):
         self._trouble: str | None = None
         if injection.align is not None:
             raise UsageError(reason="a group of injectors cannot align partitions that different members have")
-        given, target = sizes_of(self._config, injection)
-        if given != target:
-            reason = f"{injection.target_topic!r} has {target} partitions and {injection.source_topic!r} has {given}"
-            advice = "a group needs the same number: nobody could speak for the others"
-            raise InjectorError(source=injection.source, reason=reason, advice=advice)
+        sizes_of(self._config, injection, equal=True)
         name = group or f"floodmark-{injection.source}"
         self._members = Consumer({**config, **_FIXED, "group.id": name}, logger=_log)
         self._members.subscribe(
@@ -181,7 +177,7 @@ class InjectorGroup(Closing):
             stop: is asked between the steps.
 
         Raises:
-            InjectorError, BrokerUnavailableError: where a partition cannot go on.
+            InjectorError, BrokerUnavailableError: where a partition cannot continue, or one topic has grown alone.
             FencedError: where somebody outside the group writes for a partition of ours.
         """
         while not stop():

@@ -84,7 +84,7 @@ class Injector(Closing):
         self._now = now
         self._decisions = {number: deque(steps) for number, steps in (decisions or {}).items()}
         self._replaying = decisions is not None
-        given, self._partitions = sizes_of(self._config, self.injection)
+        given, self._partitions = sizes_of(self._config, injection, equal=partition is not None)
         transactional = {**_OUTPUT, **config, **(producer_config or {})}
         writer = injection.source if partition is None else f"{injection.source}-{partition}"
         self._partition = partition
@@ -106,7 +106,7 @@ class Injector(Closing):
 
     def _grow(self) -> None:
         """Take in partitions that were added to either topic."""
-        given, self._partitions = sizes_of(self._config, self.injection)
+        given, self._partitions = sizes_of(self._config, self.injection, equal=self._partition is not None)
         # Asked by the producer itself, so that it learns of them, too.
         partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
         for number in range(self._partitions) if self._partition is None else ():

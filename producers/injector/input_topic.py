@@ -22,18 +22,24 @@ _FIXED: Final = {
 }
 
 
-def sizes_of(config: Config, injection: Injection) -> tuple[int, int]:
+def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
     """Return how many partitions the input and the target have.
+
+    Args:
+        config: confluent-kafka settings.
+        injection: whose topics.
+        equal: whether the target may have no more than the input: a group marks no partition that the input lacks.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where they cannot be asked.
-        InjectorError: where the target has fewer.
+        InjectorError: where the target has too few, or too many.
     """
     source, target = injection.source_topic, injection.target_topic
     sizes = require_topics(config, [source, target, *([injection.dropped_to] if injection.dropped_to else [])])
-    if sizes[target] < sizes[source]:
+    if sizes[target] < sizes[source] or (equal and sizes[target] > sizes[source]):
         reason = f"{target!r} has {sizes[target]} partitions and {source!r} has {sizes[source]}"
-        raise InjectorError(source=injection.source, reason=reason, advice="give it as many partitions, or more")
+        advice = "a group needs the same number in both" if equal else "give it as many partitions, or more"
+        raise InjectorError(source=injection.source, reason=reason, advice=advice)
     return sizes[source], sizes[target]
 
 

@@ -21,7 +21,7 @@ from floodmark.producers.injector.injected import states_of
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas.errors import InjectorError, UsageError
-from support.harness import until
+from support.harness import grow, until
 from support.injection import look, send
 
 pytestmark = pytest.mark.kafka
@@ -160,6 +160,24 @@ def test_what_a_group_cannot_do_is_refused(kafka, topic, topics):
         InjectorGroup(injection(topics[0], topic(PARTITIONS + 1)), kafka.config)
     with pytest.raises(UsageError, match="cannot align"):
         InjectorGroup(injection(*topics, align=timedelta(seconds=1)), kafka.config)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["the input", "the target"])
+def test_a_group_ends_where_one_topic_alone_grows(kafka, topics, which):
+    send(kafka, topics[0], (1_000, 1_000))
+
+    def step():
+        for injector in group._injectors.values():  # noqa: SLF001  # the metadata is looked at every ten seconds
+            injector._next_look = 0  # noqa: SLF001
+        group.step()
+
+    with InjectorGroup(injection(*topics), {**kafka.config, **SOON}) as group:
+        until(lambda: group.step() or group.counts["records"] == 1, "the group runs", 30)
+        grow(kafka.config, topics[which], PARTITIONS + 1)
+        with pytest.raises(InjectorError, match=r"5.*; a group needs the same number in both"):
+            until(step, "the partition is seen", 30)
+    marks = look(kafka, topics[1], PARTITIONS)[1]
+    assert {mark.record.partitions for mark in marks} == {PARTITIONS}, "no mark names a partition without marks"
 
 
 def test_a_group_goes_on_where_one_injector_stopped(kafka, topics, fed):
