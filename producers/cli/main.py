@@ -139,7 +139,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     until_end: Annotated[bool, typer.Option(help="Stop when all that is there has been passed on.")] = False,
     end: Annotated[bool, typer.Option(help="With --until-end: say that nothing more will come.")] = False,
     allow_unreadable: Annotated[
-        bool, typer.Option(help="Go on although no record so far tells a readable time.")
+        bool, typer.Option(help="Start although no record tells a readable time, or all times look like seconds.")
     ] = False,
     dry_run: Annotated[bool, typer.Option(help="Show what would become of 1,000 records; write nothing.")] = False,
     create: Annotated[

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from floodmark.producers.event_times.formats import InputFormat
 from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, InputPartition
+from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.substreams import SubstreamKey
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
@@ -41,7 +42,7 @@ class Injection:
         membership: how many sources write to the target topic.
         interval: time between transactions, and so between marks.
         align: how far a partition may run ahead of the slowest; default: any distance.
-        allow_unreadable: go on although none of the first records tells a readable time.
+        allow_unreadable: start although no record tells a readable time, or all times look like seconds.
     """
 
     source_topic: str
@@ -72,11 +73,11 @@ class Injection:
             reason = f"source id {self.source!r} is longer than {_MAX_SOURCE_BYTES} bytes; give a shorter one"
             raise UsageError(reason=reason)
 
-    def input_partition(self) -> InputPartition:
-        """Return the state of an input partition of which nothing has been read."""
+    def input_partition(self, fit: PolicyFit | None = None) -> InputPartition:
+        """Return the state of an input partition of which nothing has been read; fit: is told what a policy decides."""
         if self.fmt.promises:
             return ByResolved(self.fmt, drop_late=self.drop_late)
-        return ByPolicy(self.fmt, self.policy, self.substream_by)
+        return ByPolicy(self.fmt, self.policy, self.substream_by, fit)
 
 
 @dataclass(frozen=True, slots=True)

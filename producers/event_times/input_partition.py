@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from floodmark.producers.event_times.formats import InputFormat, Resolved
+from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.substreams import SubstreamKey
 from floodmark.producers.event_times.time_policy import TimePolicy, TimePolicyState
 from floodmark.schemas.classify import Headers
@@ -123,11 +124,18 @@ class ByPolicy(InputPartition):
     (<Routing.FORWARD: 'forward'>, [('floodmark-time', b'100')])
     """
 
-    def __init__(self, fmt: InputFormat, policy: TimePolicy, substream_by: SubstreamKey | None = None) -> None:
-        """Begin with nothing read; substream_by: what has a watermark of its own."""
+    def __init__(
+        self,
+        fmt: InputFormat,
+        policy: TimePolicy,
+        substream_by: SubstreamKey | None = None,
+        fit: PolicyFit | None = None,
+    ) -> None:
+        """Begin with nothing read; substream_by: what has a watermark of its own; fit: is told each decision."""
         super().__init__(fmt)
         self.policy_state: TimePolicyState = policy.build()
         self._substream_by = substream_by
+        self._fit = fit
 
     def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         if isinstance(time, Resolved):
@@ -138,7 +146,9 @@ class ByPolicy(InputPartition):
             self._count("unreadable_arrival", f"its timestamp {log_time} is outside the years 1 to 9999")
             arrival = None
         substream = None if self._substream_by is None else self._substream(self._substream_by, key, value)
-        _, adjusted = self.policy_state.decide(time, arrival, substream)
+        outcome, adjusted = self.policy_state.decide(time, arrival, substream)
+        if self._fit is not None and arrival is not None:
+            self._fit.add(outcome, time, arrival)
         if adjusted is None:
             return Routing.DROP, _NONE
         headers: list[tuple[str, bytes | None]] = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]

@@ -25,10 +25,11 @@ from floodmark.producers.clients.records import BATCH, Record
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.event_times.input_partition import Routing
+from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.copies import Copies
 from floodmark.producers.injector.injected import take_back
 from floodmark.producers.injector.input_topic import InputTopic, sizes_of
-from floodmark.producers.injector.preview import Preview, look_ahead
+from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
 from floodmark.producers.injector.tracks import Track, Tracks
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
@@ -141,6 +142,8 @@ class Injector(Closing):
             ended = until_end and all(track.at_end for track in self._tracks.used.values())
         if self.counts["transactions"]:
             self.commit()
+        self._tracks.fit.judge()
+        self._warn_of_misfit()
         if ended and not self.injection.allow_unreadable:
             self._tracks.require_time(self.first_trouble)
 
@@ -166,14 +169,20 @@ class Injector(Closing):
                 progress(self)
 
     def _look_ahead(self) -> list[Record]:
-        """Return the first records, once one of them has told a time: a wrong option must not write a whole topic."""
+        """Return the first records, up to a plausible time: a wrong option must not write a whole topic."""
         if not self._tracks.unproven or self.injection.allow_unreadable:
             return []
-        used = {number: self.injection.input_partition() for number in self._tracks.used}
-        preview = Preview(self.injection, used)
-        found = look_ahead(self._input.consumer, preview, BATCH, lambda preview: preview.timed)
+        fit = PolicyFit(self.injection.policy)
+        used = {number: self.injection.input_partition(fit) for number in self._tracks.used}
+        preview = Preview(self.injection, used, fit)
+        found = look_ahead(self._input.consumer, preview, BATCH)
         preview.require_time()
         return found
+
+    def _warn_of_misfit(self) -> None:
+        advice = self._tracks.fit.pop_advice()
+        if advice is not None:
+            _log.warning("injector %s: %s", self.injection.source, advice)
 
     def _take(self, records: list[Record]) -> None:
         self._amid = True
@@ -191,6 +200,9 @@ class Injector(Closing):
                 track.at_end = track.empty = True
                 if not self._replaying:
                     track.input.open(self._now())
+        if self._tracks.unproven:  # the first records may come long after the start
+            require_plausible(self.injection, self._tracks.fit)
+        self._warn_of_misfit()
         self._out.poll()
         self._amid = False
 

@@ -6,9 +6,10 @@ that none of its records tells a readable time.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
@@ -16,9 +17,11 @@ from floodmark.producers.clients.admin import Config, begin_offsets, existing_to
 from floodmark.producers.clients.records import Record, consume, is_end
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
+from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.injected import states_of
 from floodmark.schemas.classify import Place
 from floodmark.schemas.errors import InjectorError
+from floodmark.schemas.errors.wording import printable
 from floodmark.schemas.records import TIME_HEADER
 from floodmark.schemas.timestamps import to_datetime
 
@@ -35,6 +38,7 @@ class Preview:
 
     injection: Injection
     partitions: Mapping[int, InputPartition]
+    fit: PolicyFit
     records: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
@@ -60,14 +64,20 @@ class Preview:
         for outcome in partition.outcomes - before or [_READ]:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
             place = Place(record.topic(), record.partition(), record.offset())
-            self.examples.setdefault(outcome, f"{place} {_shown(value)}{told and ': '}{told}")
+            self.examples.setdefault(outcome, printable(f"{place} {_shown(value)}{told and ': '}{told}"))
+
+    @property
+    def proven(self) -> bool:
+        """Whether any record has told a time that may be right."""
+        return self.timed and not self.fit.looks_like_seconds
 
     def require_time(self) -> None:
-        """Refuse to begin where records are there and none tells a readable time.
+        """Refuse to begin where there are records, and none tells a readable time, or all times look like seconds.
 
         Raises:
             InjectorError: it names the first, and what to do.
         """
+        require_plausible(self.injection, self.fit)
         if self.timed or not self.failed or self.injection.allow_unreadable:
             return
         first = self.examples.get("unreadable") or next(iter(self.examples.values()))
@@ -89,7 +99,9 @@ class Preview:
         for number, partition in sorted(self.partitions.items()):
             reached = "unknown" if partition.watermark is None else to_datetime(partition.watermark).isoformat()
             lines.append(f"partition {number}: watermark {reached}")
-        return lines
+        self.fit.judge()
+        advice = self.fit.pop_advice()
+        return [*lines, advice] if advice else lines
 
 
 def _counting(time: bytes | None) -> str:
@@ -108,22 +120,46 @@ def _shown(value: bytes | None) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
-def look_ahead(
-    consumer: Consumer, preview: Preview, limit: int, enough: Callable[[Preview], bool] = lambda _: False
-) -> list[Record]:
-    """Read until a preview has enough, has seen ``limit`` records, or all that is there; return what was read."""
+def require_plausible(injection: Injection, fit: PolicyFit) -> None:
+    """Refuse event times that all look like seconds that were taken for milliseconds, unless it is allowed.
+
+    Raises:
+        InjectorError: before any of these records is written.
+    """
+    if fit.looks_like_seconds and not injection.allow_unreadable:
+        advice = "none of these records was written; correct --unit, or pass --allow-unreadable if the times are right"
+        raise InjectorError(source=injection.source, reason=fit.doubt(injection.fmt.about), advice=advice)
+
+
+def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]:
+    """Read until a preview is proven, has seen ``limit`` records, or all records; return what was read."""
     deadline, open_, found = time.monotonic() + _PATIENCE, set(preview.partitions), list[Record]()
-    while open_ and preview.records < limit and not enough(preview) and time.monotonic() < deadline:
+    while open_ and preview.records < limit and not preview.proven and time.monotonic() < deadline:
         records = consume(consumer, 0.2, limit - preview.records)
         found += records
         for record in records:
             error = record.error()
             if error is None:
-                if not enough(preview):  # the rest of a large batch costs nothing then
+                if not preview.proven:  # the rest of a large batch costs nothing then
                     preview.add(record)
             elif is_end(error):
                 open_.discard(record.partition())
     return found
+
+
+def _sample(consumer: Consumer, preview: Preview, limit: int) -> None:
+    """Take the same number of records of each partition, ``limit`` together, or all records of one that has fewer."""
+    left = dict.fromkeys(preview.partitions, ceil(limit / len(preview.partitions)))
+    deadline = time.monotonic() + _PATIENCE
+    while left and time.monotonic() < deadline:
+        for record in consume(consumer, 0.2, sum(left.values())):
+            number, error = record.partition(), record.error()
+            if error is None and number in left:
+                preview.add(record)
+                left[number] -= 1
+            if left.get(number) == 0 or (error is not None and is_end(error)):
+                left.pop(number, None)
+                consumer.pause([TopicPartition(preview.injection.source_topic, number)])
 
 
 def preview_injection(injection: Injection, config: Config, limit: int = 1_000) -> Preview:
@@ -132,7 +168,7 @@ def preview_injection(injection: Injection, config: Config, limit: int = 1_000) 
     Args:
         injection: what to do; its target need not exist yet.
         config: confluent-kafka settings.
-        limit: how many records to read.
+        limit: how many records to read, about as many of each partition.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where the input cannot be read.
@@ -140,16 +176,17 @@ def preview_injection(injection: Injection, config: Config, limit: int = 1_000) 
     """
     begins = begin_offsets(config, [injection.source_topic])
     starts = {number: begin for (_, number), begin in begins.items()}
-    partitions = {number: injection.input_partition() for number in starts}
+    fit = PolicyFit(injection.policy)
+    partitions = {number: injection.input_partition(fit) for number in starts}
     target = injection.target_topic
     if target in existing_topics(config):
         numbers = range(min(require_topics(config, [target])[target], len(starts)))
         for number, state in states_of(config, target, injection.source, numbers).items():
             starts[number] = max(starts[number], state.next)
             partitions[number].restore(state.lane)
-    preview = Preview(injection, partitions)
+    preview = Preview(injection, partitions, fit)
     reading = {"group.id": f"floodmark-{injection.source}", **config, **_FIXED}
     with closing(Consumer(reading, logger=_log)) as consumer:
         consumer.assign([TopicPartition(injection.source_topic, number, start) for number, start in starts.items()])
-        look_ahead(consumer, preview, limit)
+        _sample(consumer, preview, limit)
     return preview

@@ -11,6 +11,7 @@ from floodmark.producers.clients.admin import Config, begin_offsets
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import ByPolicy, InputPartition
+from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.producers.injector.injected import states_of
 from floodmark.schemas.combined import lowest
@@ -95,7 +96,9 @@ class Tracks(dict[int, Track]):
         self.worked_off: int | None = None
         """Up to when all that came to the input is committed, see `follow_time`; ``None``: not known."""
         self.unproven = True
-        """Whether no instance before has begun with this format."""
+        """Whether no instance before has read a time by this format."""
+        self.fit = PolicyFit(injection.policy)
+        """How well the policy fits what this instance has read."""
         self._injection = injection
         begins = begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
@@ -113,14 +116,14 @@ class Tracks(dict[int, Track]):
         track.next = state.next
         track.input.restore(state.lane)
         track.input.counts.update(state.counts)
-        self.unproven = self.unproven and state.lane.get(_FORMAT, about) != about
+        self.unproven = self.unproven and not (track.input.timed and state.lane.get(_FORMAT, about) == about)
         if track.next < begin:
             reason = f"partition {number} was read up to {track.next}, and Kafka has it from {begin} on"
             raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)
 
     def add(self, number: int, begin: int, *, used: bool) -> Track:
         """Take in a partition, whose input begins at an offset."""
-        track = self[number] = Track(self._injection.input_partition(), begin, used=used)
+        track = self[number] = Track(self._injection.input_partition(self.fit), begin, used=used)
         return track
 
     @property

@@ -1,4 +1,4 @@
-"""Times as people read them, in messages and reprs.  Pure."""
+"""Times and foreign text as people read them, in messages and reprs.  Pure."""
 
 from datetime import UTC, datetime, timedelta
 from string import Formatter
@@ -23,6 +23,17 @@ def iso(time: int | None) -> str:
         return "end of time" if since == _END else (_EPOCH + since).isoformat(timespec="milliseconds")
     except OverflowError:
         return str(time)
+
+
+def printable(text: str) -> str:
+    r"""Return text of which a terminal only shows characters: what would control it, or breaks a line, is escaped.
+
+    >>> print(printable("web\x1b[2J \n\u202e naïve"))
+    web\x1b[2J \n\u202e naïve
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class Wording(Formatter):

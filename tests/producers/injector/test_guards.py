@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -166,6 +167,65 @@ def test_a_wrong_option_does_not_begin(kafka, topic):
     assert end_offsets(kafka.config, marked) == before, "nor does a wrong option go on"
     other = topic(2)
     assert run(kafka, Injection(raw, other, JsonField("att"), allow_unreadable=True)).outcomes["unreadable"] == 41
+
+
+def test_seconds_are_not_taken_for_milliseconds(kafka, topic, caplog):
+    raw, marked = topic(2), topic(2)
+    send(kafka, raw, *((NOW // 1000 + n, NOW) for n in range(20)))
+    injection = Injection(raw, marked, JsonField("at"))
+    told = r"read as JSON with a time in 'at' \(ms\): the first is 1970-01-21T.*1,000 times that is 2025-11-21T.*--unit"
+    with pytest.raises(InjectorError, match=told):
+        run(kafka, injection)
+    with pytest.raises(InjectorError, match=told):
+        preview_injection(injection, kafka.config).require_time()
+    assert set(end_offsets(kafka.config, marked).values()) == {0}, "nothing was written"
+    assert run(kafka, Injection(raw, marked, JsonField("at", "s"))).outcomes == {"on_time": 20}
+    send(kafka, raw, (NOW // 1000 // 1000, NOW))
+    injector = run(kafka, Injection(raw, marked, JsonField("at", "s")))
+    assert injector.outcomes == {"on_time": 20, "out_of_order_adjusted": 1}, "one such record ends nothing later"
+    forced = run(kafka, Injection(raw, topic(2), JsonField("at"), allow_unreadable=True))
+    assert forced.outcomes["late_adjusted"] == 21
+    assert "21 of 21 events lost their times" in caplog.text
+    assert "is --unit right?" in caplog.text
+
+
+def test_seconds_that_come_after_the_start_are_refused_too(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    injection = Injection(raw, marked, JsonField("at"), interval=FAST)
+    with Injector(injection, kafka.config) as injector:
+        injector.step()
+        send(kafka, raw, (NOW // 1000, NOW))
+        with pytest.raises(InjectorError, match="none of these records was written"):
+            until(injector.step, "the record", 30)
+        with pytest.raises(InjectorError, match="interrupted amid a batch"):
+            injector.commit()
+    with pytest.raises(InjectorError, match="none of these records was written"):
+        run(kafka, injection)
+    assert look(kafka, marked)[0] == []
+
+
+def test_a_policy_that_takes_most_times_away_is_told_once_and_what_would_fit(kafka, topic, caplog):
+    raw, marked = topic(1), topic(1)
+    send(kafka, raw, *((NOW + n - n * 7_919 % 20_000, NOW + n) for n in range(3_000)))
+    shown = preview_injection(Injection(raw, marked, JsonField("at")), kafka.config)
+    advice = r"\d+ of 1,000 events lost their times \(\d+ late adjusted.*\): .* --late 20 would keep 99 %"
+    assert re.search(advice, shown.lines()[-1])
+    with caplog.at_level("WARNING"):
+        run(kafka, Injection(raw, marked, JsonField("at")))
+    assert len([line for line in caplog.messages if re.search(advice, line)]) == 1
+    caplog.clear()
+    fits = run(kafka, Injection(raw, topic(1), JsonField("at"), TimePolicy(late=timedelta(seconds=20))))
+    assert fits.outcomes == {"on_time": 3_000}
+    assert caplog.messages == []
+
+
+def test_a_dry_run_takes_its_sample_of_all_partitions(kafka, topic):
+    raw = topic(3)
+    for number, count in enumerate((5_000, 5, 2_000)):
+        send(kafka, raw, *((NOW + n, NOW + n) for n in range(count)), partition=number)
+    shown = preview_injection(Injection(raw, "none", JsonField("at")), kafka.config)
+    assert shown.outcomes == {"on_time": 334 + 5 + 334}
+    assert not any("unknown" in line for line in shown.lines())
 
 
 def test_a_topic_without_any_time_ends_as_an_error(kafka, topic):

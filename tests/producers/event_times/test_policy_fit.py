@@ -1,0 +1,76 @@
+"""A policy that takes most events their times is noticed, and the advice fits."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from floodmark.producers.event_times.policy_fit import PolicyFit
+from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
+from hypothesis import given
+from hypothesis import strategies as st
+
+NOW = 1_767_225_600_000
+SECOND = timedelta(seconds=1)
+
+
+def run(policy, delays):
+    """Judge one event after the other, a millisecond apart; return how many kept their times, and the advice."""
+    state, fit = policy.build(), PolicyFit(policy)
+    for number, delay in enumerate(delays):
+        arrival = NOW + number
+        outcome, _ = state.decide(arrival - delay, arrival)
+        fit.add(outcome, arrival - delay, arrival)
+    fit.judge()
+    return state.counts[Outcome.ON_TIME], fit.pop_advice()
+
+
+@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=999), st.sampled_from(["adjust", "drop"]))
+def test_advice_is_given_where_most_lose_their_times_and_keeps_those_of_99_percent(delays, action):
+    kept, advice = run(TimePolicy(on_late=action), delays)
+    assert (advice is not None) == (2 * kept < len(delays))
+    if advice is not None:
+        assert f"{len(delays) - kept:,} of {len(delays):,} events" in advice
+        late = timedelta(seconds=int(re.search(r"--late (\d+) ", advice)[1]))
+        assert run(TimePolicy(late=late, on_late=action), delays)[0] >= 0.99 * len(delays)
+
+
+@pytest.mark.parametrize(
+    ("policy", "delays", "said"),
+    [
+        (
+            TimePolicy(),
+            [-7_200_000] * 10,
+            "10 early dropped): they arrive 7,200.0 s before their times (median); --early 7200",
+        ),
+        (TimePolicy(out_of_order=0 * SECOND), [n % 2 * 900 for n in range(99)] + [900] * 2, "a larger --out-of-order"),
+        (TimePolicy(), [NOW - NOW // 10**6] * 5, "they arrive 56 years off (median); is --unit right?"),
+        (TimePolicy(early=None), [0, 4_000, 4_999], None),
+    ],
+)
+def test_each_cause_has_its_advice(policy, delays, said):
+    _, advice = run(policy, delays)
+    assert (advice is None) if said is None else (said in advice)
+
+
+def test_every_thousand_events_are_judged_and_a_change_is_told_once():
+    fit, told = PolicyFit(TimePolicy()), []
+    for window in (True, True, False, True):
+        for number in range(1_000):
+            is_late = window and number < 501
+            fit.add(Outcome.LATE_DROPPED if is_late else Outcome.ON_TIME, NOW - 9_000 * is_late, NOW)
+        told.append(fit.pop_advice() is not None)
+    assert told == [True, False, False, True]
+    fit.add(Outcome.LATE_DROPPED, NOW - 9_000, NOW)
+    fit.judge()
+    assert fit.pop_advice() is None, "the end of a long run says nothing of its last few events"
+
+
+@pytest.mark.parametrize(
+    ("times", "doubtful"),
+    [([NOW // 1000] * 3, True), ([NOW // 1000, NOW], False), ([5_000], False), ([], False), ([NOW // 10**6], False)],
+)
+def test_times_are_doubted_only_while_all_look_like_seconds(times, doubtful):
+    fit = PolicyFit(TimePolicy())
+    for time in times:
+        fit.add(Outcome.ON_TIME, time, NOW)
+    assert fit.looks_like_seconds is doubtful
