@@ -185,6 +185,8 @@ class World:
             assert line.event_time == self.unread[line.log].pop(0), "every line once, in its order"
             self.done[line.log] = line.position + len(line.value) + 1
         if self.chance.random() < 0.5:
+            if self.failing and self.chance.random() < 0.5:
+                self.change()  # while the caller is busy with the lines
             self.check(self.reader.watermark(self.wall) or 0)
 
     def check(self, watermark):
