@@ -32,6 +32,8 @@ class Shared:
     """The lowest epoch that the next source may have."""
     leave: Callable[["PooledSource"], None]
     """Is told of a source that has ended."""
+    keeps_timestamps: bool = False
+    """Whether the topic is known to keep the timestamps of records."""
 
 
 class PooledSource(WatermarkedProducer):
@@ -70,6 +72,12 @@ class PooledSource(WatermarkedProducer):
     @override
     def _link(self, config: Config) -> Link:
         return self._shared.link
+
+    @override
+    def _require_timestamps(self, config: Config) -> None:
+        if not self._shared.keeps_timestamps:
+            super()._require_timestamps(config)
+            self._shared.keeps_timestamps = True
 
     @override
     def _predecessors(self, config: Config, source: str, wall: int) -> Predecessors:

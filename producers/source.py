@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Producer
 from floodmark.producers.background import Background
-from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.admin import Config, overwrites_timestamps, shared
 from floodmark.producers.clients.client_log import client_log
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
@@ -51,6 +51,7 @@ class Source(Guarded):
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where the topic cannot be reached.
+        UsageError: where the strategy is `ingress`, and the topic does not keep its times.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class Source(Guarded):
         before = self._predecessors(config, identity.source, wall) if follow else Predecessors(identity.source, {})
         identity = replace(identity, epoch=before.next_epoch(wall)) if follow else identity
         self._emitter = Emitter(identity, generator, self._watch.partitions)
+        if generator.stamps:
+            self._require_timestamps(config)
         self._outbox = Outbox(self._producer, topic, self._emitter, clock)
         self._schedule = Schedule(self._emitter, self._outbox, self._watch, clock, interval)
         self._follow(before, wall)
@@ -81,6 +84,12 @@ class Source(Guarded):
     def _link(self, config: Config) -> Link:
         client = Producer({**config, "enable.idempotence": True}, logger=_log)
         return Link(client, PartitionWatch(client, self.topic, config.get("bootstrap.servers")), threading.RLock())
+
+    def _require_timestamps(self, config: Config) -> None:
+        """Refuse a topic whose brokers put their clocks' times in place of the stamps that the marks speak of."""
+        if overwrites_timestamps(shared(config), self.topic):
+            reason = "the topic has message.timestamp.type=LogAppendTime, so its brokers replace the times of ingress()"
+            raise UsageError(reason=f"{self!r}: {reason}; set CreateTime, or pass event times with another strategy")
 
     def _predecessors(self, config: Config, source: str, wall: int) -> Predecessors:
         return Predecessors(source, last_marks(config, self.topic, wall))

@@ -188,6 +188,11 @@ def compacted_topics(config: Config, topics: Collection[str]) -> set[str]:
     return {topic for topic, found in _settings(config, topics).items() if "compact" in found.get("cleanup.policy", "")}
 
 
+def overwrites_timestamps(config: Config, topic: str) -> bool:
+    """Tell whether the brokers replace the timestamps of records; no, where the topic's settings may not be read."""
+    return _settings(config, [topic]).get(topic, {}).get("message.timestamp.type") == "LogAppendTime"
+
+
 def timestamp_tolerances(config: Config, topic: str) -> tuple[int | None, int | None]:
     """Return how many milliseconds a record's timestamp may be behind and ahead of the clock, for a topic to take it.
 

@@ -18,11 +18,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from floodmark.producers.clients.admin import Config, partition_count, timestamp_tolerances
+from floodmark.producers.clients.admin import Config, overwrites_timestamps, partition_count, timestamp_tolerances
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.metrics import Metrics
 from floodmark.producers.clients.records import BATCH, Record
 from floodmark.producers.clients.transaction import Transaction
+from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.event_times.policy_fit import PolicyFit
@@ -61,7 +62,8 @@ class Injector(Closing):
 
     Raises:
         UnknownTopicError, BrokerUnavailableError, FencedError: where it cannot begin.
-        InjectorError: where the target topic has fewer partitions than the input, or cannot be begun anew.
+        InjectorError: where the target topic has fewer partitions than the input, replaces timestamps that are event
+            times, or cannot be reset.
         CorruptSnapshotError: where the target holds a state that cannot be read.
     """
 
@@ -91,6 +93,9 @@ class Injector(Closing):
         self._partition = partition
         self._out = Transaction(transactional, writer, injection.target_topic, kind="injector", refused=self._refusal)
         self._copies = Copies(injection, timestamp_tolerances(config, injection.target_topic), self.counts)
+        if isinstance(injection.fmt, LogTime) and overwrites_timestamps(config, injection.target_topic):
+            reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"
+            raise InjectorError(source=injection.source, reason=reason, advice="set CreateTime there")
         deleted = take_back(config, injection) if reset else 0
         self._tracks = Tracks(injection, given, self._partitions, config, partition)
         self._epoch = max(deleted + 1, self._tracks.epoch + 1, now())

@@ -11,12 +11,15 @@ from floodmark.producers import (
     EmbeddedKafka,
     Mark,
     Observer,
+    SourcePool,
     Unreadable,
     WatermarkedProducer,
     ascending,
+    create_topics,
     explicit,
     ingress,
     punctuated,
+    with_idleness,
 )
 from floodmark.producers.clients.admin import redacted
 from floodmark.producers.testing import ManualClock
@@ -37,8 +40,8 @@ pytestmark = pytest.mark.kafka
 
 
 def producer(kafka, target, **options):
-    given = {"source": "a", "strategy": ascending(), "epoch": 1, **options}
-    return WatermarkedProducer(kafka.config, topic=target, **given)
+    given = {"source": "a", "strategy": ascending(), "epoch": 1, "config": kafka.config, **options}
+    return WatermarkedProducer(topic=target, **given)
 
 
 def test_no_record_comes_behind_its_partitions_mark(kafka, topic):
@@ -295,6 +298,17 @@ def test_ingress_time_is_given_by_the_producer(kafka, topic):
             ours.produce(b"x", event_time=5)
         ours.flush()
         assert before <= ours.watermark <= time.time_ns() // 1_000_000
+
+
+def test_ingress_needs_a_topic_that_keeps_its_times(kafka):
+    create_topics(kafka.config, {"restamping": 1}, {"message.timestamp.type": "LogAppendTime"})
+    with pytest.raises(UsageError, match=r"'restamping'.*LogAppendTime, .* set CreateTime"):
+        producer(kafka, "restamping", strategy=ingress(), config={**kafka.config, "on_delivery": print})
+    with SourcePool(kafka.config, topic="restamping") as pool:
+        for _ in range(2):
+            with pytest.raises(UsageError, match="LogAppendTime"):
+                pool.join("a", "b", strategy=with_idleness(ingress(), timedelta(seconds=1)))
+        assert len(pool.join("a", "b", strategy=ascending())) == 2
 
 
 def test_a_punctuation_goes_out_at_once(kafka, topic):

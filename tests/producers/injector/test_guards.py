@@ -352,6 +352,14 @@ def test_an_id_that_no_mark_can_carry_is_refused(topic):
         Injection("a" * 200, "b", LogTime())
 
 
+def test_a_target_that_replaces_timestamps_takes_no_event_times_by_them(kafka):
+    create_topics(kafka.config, {"stamped": 1, "restamped": 1}, {"message.timestamp.type": "LogAppendTime"})
+    with pytest.raises(InjectorError, match="set CreateTime there"):
+        Injector(Injection("stamped", "restamped", LogTime()), kafka.config)
+    send(kafka, "stamped", (NOW, NOW))
+    assert run(kafka, Injection("stamped", "restamped", JsonField("at"))).counts["records"] == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_a_commit_and_a_report(kafka, topic, number):
     raw, marked = topic(1), topic(1)
