@@ -30,11 +30,14 @@ def reached(injector: Injector | InjectorGroup) -> str | None:
 def injection_line(injector: Injector | InjectorGroup) -> str:
     """Say in a line how far an injection is."""
     watermark = reached(injector)
-    place = "unknown" if watermark is None else f"watermark {watermark}"
+    place = f"watermark {watermark or 'unknown'}"
     found = injector.outcomes + Counter({name: injector.counts[name] for name in _CHANGES})
     outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in sorted(found.items()) if count)
     trouble = f"; first trouble: {injector.first_trouble}" if injector.first_trouble else ""
-    return f"{injector.counts['records']:,} records read, {outcomes or 'nothing yet'}; {place}{trouble}"
+    read = f"{injector.counts['records']:,} records read"
+    if not outcomes and not injector.counts["records"]:
+        return f"{read}, the input has none yet; {place}" + ("" if watermark is None else " by the clock")
+    return f"{read}{outcomes and ', '}{outcomes}; {place}{trouble}"
 
 
 def as_line_of_json(injector: Injector | InjectorGroup) -> str:

@@ -67,7 +67,9 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     unit: Annotated[str, one_of(get_args(Unit), "Unit of the JSON field since 1970.")] = "ms",
     registry: RegistryUrl = None,
     config: ConfigFile = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per finding, and one with the counts.")
+    ] = False,
 ) -> None:
     """Check that a topic keeps its promises: every record of it, from the beginning.
 
@@ -80,6 +82,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.producers.cli.values import judged_values, registry_of
     from floodmark.producers.readers.check import checker_of, findings
+    from floodmark.schemas.errors.wording import printable
     from rich.console import Console
 
     values = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
@@ -95,7 +98,10 @@ def check(  # noqa: PLR0913  # each is an option of the command line
         checker = checker_of(settings, topic)
         for finding in findings(settings, topic, values, checker, progress):
             faults += 1
-            typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}) if json else str(finding))
+            typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}) if json else printable(str(finding)))
+        if json:
+            summary = {"topic": topic, "data": checker.records["data"], "marks": checker.records["marks"]}
+            typer.echo(dumps({**summary, "lateness_judged": values is not None, "faults": faults}))
     judged = "" if values else ", lateness not judged (no --schema or --json-field)"
     counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
     typer.echo(f"{topic}: {counts}: {faults} fault(s)", err=True)

@@ -5,7 +5,9 @@ works with when it runs, so that its help, the version and the shell's completio
 """
 
 import logging
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 from floodmark.producers.event_times import choices
+from typing_extensions import override
 
 COULD_NOT: Final = 2
 """The exit status of a command that could not do what it was asked."""
@@ -35,7 +38,7 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
         told = _in_a_line(error)
         if told is None:
             raise
-        typer.echo(f"floodmark: {told}", err=True)
+        typer.echo(f"floodmark: {_lines(told)}", err=True)
         raise SystemExit(COULD_NOT) from None
 
 
@@ -52,8 +55,24 @@ def _in_a_line(error: Exception) -> str | None:
 def _log_plainly() -> None:
     """Show warnings in a line each, but not that a young cluster's coordinators take a moment: clients try again."""
     handler = logging.StreamHandler()
+    handler.setFormatter(_Lines("%(levelname)s %(message)s"))
     handler.addFilter(lambda record: "load in progress" not in record.getMessage())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(levelname)s %(message)s")
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
+def _lines(text: str) -> str:
+    """Return lines in which no text of a topic can control the terminal."""
+    from floodmark.schemas.errors.wording import printable
+
+    return "\n".join(map(printable, text.split("\n")))
+
+
+class _Lines(logging.Formatter):
+    """The same for logs."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return _lines(super().format(record))
 
 
 BootstrapServers = Annotated[
@@ -135,8 +154,8 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
 def ended_by_signals(status: int) -> Iterator[None]:
     """Within the block, Ctrl-C, SIGTERM and the terminal's end end the command, with this status and no traceback.
 
-    Whatever error comes after the signal is the signal: confluent-kafka makes errors of its own of an interrupt that
-    strikes while it takes in its settings.
+    So does a reader of its output that has read enough, as ``head``.  Whatever error comes after the signal is the
+    signal: confluent-kafka makes errors of its own of an interrupt that strikes while it takes in its settings.
     """
     struck = False
 
@@ -148,6 +167,9 @@ def ended_by_signals(status: int) -> Iterator[None]:
     with _handled(interrupt):
         try:
             yield
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python still writes at its end
+            raise typer.Exit(status) from None
         except BaseException:
             if struck:
                 raise typer.Exit(status) from None

@@ -9,6 +9,7 @@ from floodmark.producers.clients.records import UNREADABLE_HEADERS, Record
 from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import Injection
 from floodmark.schemas.classify import Headers, Place
+from floodmark.schemas.errors.wording import printable
 from floodmark.schemas.records import HEADER, TIME_HEADER
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 
@@ -37,7 +38,7 @@ class Copies:
     def name(self, record: Record, why: str) -> None:
         """Keep the first place, and log the first of each partition."""
         number = record.partition()
-        place = f"{Place(record.topic(), number, record.offset())}: {why[:_SHOWN]}"
+        place = f"{Place(record.topic(), number, record.offset())}: {printable(why[:_SHOWN])}"
         self.first_trouble = self.first_trouble or place
         if number not in self._named:
             self._named.add(number)

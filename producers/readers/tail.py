@@ -1,4 +1,7 @@
-"""Marks and data of a topic as people read them.  A thin shell around `observer`."""
+"""Marks and data of a topic as people read them.  A thin shell around `observer`.
+
+Text of the topic cannot control the terminal: a line holds printable characters alone, and the rest is escaped.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +13,7 @@ from floodmark.producers.clients.admin import Config, end_offsets
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Mark, Unreadable
 from floodmark.schemas.errors import UnreadableValueError
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.wording import iso, printable
 from floodmark.schemas.records import Status
 from floodmark.schemas.tracker import Verdict
 
@@ -79,12 +82,12 @@ def _value(value: bytes | None, decode: Decode | None) -> Any:  # noqa: ANN401  
 def _line(record: Classified, decode: Decode | None, moved: int | None) -> str:
     place = f"{record.partition:>3} @ {record.offset:<8}"
     if isinstance(record, Unreadable):
-        return f"{place} ! unreadable mark: {record.reason}"
+        return f"{place} ! unreadable mark: {printable(record.reason)}"
     if isinstance(record, Data):
         key = "" if record.key is None else f"{_value(record.key, None)}: "
-        return f"{place}   {key}{_value(record.value, decode)}"[:_WIDTH]
+        return printable(f"{place}   {key}{_value(record.value, decode)}"[:_WIDTH])[:_WIDTH]
     mark = record.record
-    said = [f"{mark.source}", iso(mark.watermark)]
+    said = [printable(mark.source), iso(mark.watermark)]
     said += [] if mark.status is Status.ACTIVE else [mark.status.value]
     said += [] if record.verdict in {None, Verdict.ACCEPTED} else [f"({_verdict(record)})"]
     line = f"{place} # {' '.join(said)}  epoch {mark.epoch} sequence {mark.sequence}"
@@ -94,12 +97,15 @@ def _line(record: Classified, decode: Decode | None, moved: int | None) -> str:
 
 
 def _json(record: Classified, decode: Decode | None, moved: int | None) -> str:
-    place: dict[str, Any] = {"partition": record.partition, "offset": record.offset}
+    time = record.log_time or None
+    place: dict[str, Any] = {"partition": record.partition, "offset": record.offset, "log_time": time}
+    place["log_time_utc"] = None if time is None else iso(time)
     if isinstance(record, Unreadable):
         return json.dumps({**place, "kind": "unreadable", "reason": record.reason})
     if isinstance(record, Data):
-        value = _value(record.value, decode)
-        return json.dumps({**place, "kind": "data", "key": _value(record.key, None), "value": value}, default=str)
+        key, value = _value(record.key, None), _value(record.value, decode)
+        headers = [[name, _value(content, None)] for name, content in record.headers or ()]
+        return json.dumps({**place, "kind": "data", "key": key, "value": value, "headers": headers}, default=str)
     fields = asdict(record.record)
     fields["status"] = record.record.status.value
     said = {"kind": "mark", "verdict": _verdict(record), **fields, "topic_watermark": moved}

@@ -6,13 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 import typer
 from floodmark.producers.cli import main
-from floodmark.producers.cli.injecting import reached
+from floodmark.producers.cli.injecting import injection_line, reached
 from floodmark.producers.cli.options import BootstrapServers, ConfigFile, ended_by_signals
 from floodmark.producers.cli.settings import kafka_settings, settings_file
 from floodmark.producers.cli.values import input_format
@@ -144,6 +145,22 @@ def test_an_injection_gives_its_watermark_in_human_form():
     assert reached(SimpleNamespace(watermarks={0: 5, 1: None})) is None
 
 
+@pytest.mark.parametrize(
+    ("read", "outcomes", "watermark", "said"),
+    [
+        (0, {}, None, "0 records read, the input has none yet; watermark unknown"),
+        (0, {}, 0, "0 records read, the input has none yet; watermark 1970-01-01T00:00:00+00:00 by the clock"),
+        (0, {"on_time": 5}, 0, "0 records read, 5 on time; watermark 1970-01-01T00:00:00+00:00"),
+        (1_200, {}, None, "1,200 records read; watermark unknown"),
+        (7, {"late_adjusted": 2, "timeless": 0}, None, "7 records read, 2 late adjusted; watermark unknown"),
+    ],
+)
+def test_an_injection_says_in_a_line_how_far_it_is(read, outcomes, watermark, said):
+    counts = Counter(records=read)
+    injector = SimpleNamespace(counts=counts, outcomes=Counter(outcomes), watermarks={0: watermark}, first_trouble=None)
+    assert injection_line(injector) == said
+
+
 def test_the_shells_script_can_be_shown():
     script = (
         "import sys; sys.argv = ['floodmark', '--show-completion', 'bash']; from floodmark.producers.cli.main import"
@@ -175,6 +192,33 @@ def test_what_a_library_makes_of_a_signal_ends_the_command_as_the_signal_does(nu
         settings()
     assert ended.value.exit_code == 3
     assert signal.getsignal(number) == before
+
+
+def test_a_reader_that_has_read_enough_ends_the_command_as_a_signal_does():
+    program = (
+        "from floodmark.producers.cli.options import ended_by_signals, run_command\n"
+        "def endless():\n"
+        "    with ended_by_signals(3):\n"
+        "        while True: print('x' * 10_000)\n"
+        "run_command(endless)"
+    )
+    command = f'{sys.executable} -c "$0" | head -1; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", command, program], capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("3", "")
+
+
+def test_errors_and_logs_do_not_control_the_terminal():
+    program = (
+        "import logging\n"
+        "from floodmark.producers.cli.options import run_command\n"
+        "from floodmark.schemas.errors import UsageError\n"
+        "def fail():\n"
+        "    logging.warning('of %s', 'a\\x1b[2J')\n"
+        "    raise UsageError(reason='one\\x1b\\ntwo')\n"
+        "run_command(fail)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "WARNING of a\\x1b[2J\nfloodmark: one\\x1b\ntwo\n")
 
 
 def test_an_error_without_a_signal_stays_itself():

@@ -217,8 +217,9 @@ def test_the_command_names_the_place_of_a_fault_and_fails(kafka, topic, tmp_path
     plain.flush(30)
     done = command(kafka, target, tmp_path, "--json")
     assert done.returncode == 1
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    *found, summary = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(finding["fault"], finding["offset"]) for finding in found] == [("late row", 3), ("unreadable row", 4)]
+    assert summary == {"topic": target, "data": 3, "marks": 2, "lateness_judged": True, "faults": 2}
 
 
 @pytest.mark.kafka
@@ -244,7 +245,7 @@ def test_json_is_judged_settings_come_from_a_file_and_adjusted_rows_are_not_late
     done = run_check(target, *options)
     assert (done.returncode, "event time 28000 is behind" in done.stdout) == (1, True), done.stdout + done.stderr
     wrong = run_check(target, "--config", str(settings), "--json-field", "att", "--json")
-    found = [json.loads(line)["fault"] for line in wrong.stdout.splitlines()]
+    found = [json.loads(line)["fault"] for line in wrong.stdout.splitlines()[:-1]]
     assert (wrong.returncode, found) == (1, ["unreadable row"] * 2)
 
 

@@ -5,9 +5,29 @@ import json
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, explicit
-from floodmark.producers.readers.tail import tail_lines
+from floodmark.producers.readers.tail import _json, _line, tail_lines
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import classify, mark_record
+from hypothesis import given
+from hypothesis import strategies as st
 from support.harness import grow
 from support.injection import until_readable
+
+HOSTILE = st.text(st.sampled_from("a\x1b[]0;\x07\n\r\x9b\u202e\u2028\x00é"), min_size=1, max_size=40)
+
+
+@given(HOSTILE, HOSTILE, st.binary(max_size=5))
+def test_no_record_controls_the_terminal(source, text, garbage):
+    raw = text.encode()
+    for record in (
+        classify("t", 0, 0, 0, *mark_record(mark(source, 12))),
+        classify("t", 0, 0, 0, b"__floodmark__/" + raw, garbage),
+        classify("t", 0, 0, 0, raw, raw, [(text, raw)]),
+    ):
+        line = _line(record, None, None)
+        assert line.isprintable()
+        assert json.loads(_json(record, None, None))["offset"] == 0
+    assert len(line) <= 100
 
 
 @pytest.mark.kafka
