@@ -14,9 +14,12 @@ from floodmark.producers.cli.board_page import BoardPage
 from floodmark.producers.cli.board_text import board_lines, board_table, why_text
 from floodmark.producers.cli.options import COULD_NOT, ended_by_signals
 from floodmark.producers.readers.chain import ChainReader
-from rich.console import Console, RenderableType
+from floodmark.schemas.errors.wording import printable, printable_lines
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.markup import escape
+from rich.segment import Segment
+from typing_extensions import override
 
 _UNWRAPPED: Final = 10_000
 """Columns of what is no terminal."""
@@ -39,9 +42,21 @@ def reading(settings: dict[str, str], topics: list[str], *, since: bool = False)
         logging.disable(logging.NOTSET)
 
 
+class _Screen(Console):
+    """A console on which names from marks are neither markup nor control sequences."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, markup=False)
+
+    @override
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable_lines(segment.text), segment.style)
+
+
 def _console() -> Console:
     """Return what a board is printed on: without a terminal no line is wrapped, so that `grep` finds it."""
-    console = Console(highlight=False)
+    console = _Screen()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNWRAPPED
     return console
@@ -58,11 +73,11 @@ def show(found: Board, *, every: bool, json: bool) -> None:
 
 def follow(reader: ChainReader, interval: float, *, every: bool, json: bool) -> None:
     """Show it every so many seconds."""
-    console = Console(highlight=False)
+    console = _Screen()
     if json or not console.is_terminal:
         while True:
             found = reader.board()
-            typer.echo(dumps(found.as_json()) if json else "\n".join(board_lines(found)))
+            typer.echo(dumps(found.as_json()) if json else "\n".join(map(printable, board_lines(found))))
             reader.poll(interval)
     table: RenderableType = ""
     try:

@@ -38,7 +38,9 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
         told = _in_a_line(error)
         if told is None:
             raise
-        typer.echo(f"floodmark: {_lines(told)}", err=True)
+        from floodmark.schemas.errors.wording import printable_lines
+
+        typer.echo(f"floodmark: {printable_lines(told)}", err=True)
         raise SystemExit(COULD_NOT) from None
 
 
@@ -60,19 +62,14 @@ def _log_plainly() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
-def _lines(text: str) -> str:
-    """Return lines in which no text of a topic can control the terminal."""
-    from floodmark.schemas.errors.wording import printable
-
-    return "\n".join(map(printable, text.split("\n")))
-
-
 class _Lines(logging.Formatter):
-    """The same for logs."""
+    """Lines in which no text of a topic can control the terminal."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        return _lines(super().format(record))
+        from floodmark.schemas.errors.wording import printable_lines
+
+        return printable_lines(super().format(record))
 
 
 BootstrapServers = Annotated[

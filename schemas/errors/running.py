@@ -36,7 +36,9 @@ class BrokerUnavailableError(InfrastructureError):
 class UnknownTopicError(InfrastructureError):
     """A topic that is not there."""
 
-    template = "topic {topic!r} does not exist on {bootstrap_servers}; check the name, or create it with create_topics()"
+    template = (
+        "topic {topic!r} does not exist on {bootstrap_servers}; check the name, or create it with create_topics()"
+    )
     topic: str
     bootstrap_servers: object
 

@@ -36,6 +36,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+def printable_lines(text: str) -> str:
+    """Return the same of text with lines of its own."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 class Wording(Formatter):
     """Fills in templates; a field that is a time is written ``{watermark!t}``.
 
