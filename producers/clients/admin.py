@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not marked as such
     AdminClient,
     ConfigResource,
@@ -19,6 +19,7 @@ from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 TIMEOUT: Final = 15.0
 """Seconds to wait for a broker's answer before saying that there is none."""
 
+_NO_ID: Final = str(Uuid(0, 0))
 _SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
@@ -151,6 +152,34 @@ def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
     """Return the partition count of each topic, or say which one is missing."""
     client = AdminClient(dict(config), logger=QUIET)
     return {topic: partition_count(client, topic, config.get("bootstrap.servers")) for topic in topics}
+
+
+def topic_ids(
+    client: AdminClient, topics: Collection[str], bootstrap_servers: object, timeout: float = TIMEOUT
+) -> dict[str, str]:
+    """Return the id of each topic; brokers before Kafka 2.8 give none.
+
+    Args:
+        client: who asks.
+        topics: the topics, at least one.
+        bootstrap_servers: for errors.
+        timeout: seconds to wait for an answer.
+
+    Raises:
+        UnknownTopicError: where one does not exist.
+        BrokerUnavailableError: where nobody answers.
+    """
+    found = dict[str, str]()
+    asked = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
+    for topic, future in asked.items():
+        with answering(bootstrap_servers, timeout):
+            try:
+                found[topic] = str(future.result(timeout=timeout + TIMEOUT).topic_id)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers) from error
+                raise
+    return {topic: number for topic, number in found.items() if number != _NO_ID}
 
 
 def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:

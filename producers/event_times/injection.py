@@ -95,6 +95,8 @@ class InjectorState:
     lane: Mapping[str, Any]
     """The state of the input partition; so the header names it."""
     counts: Mapping[str, int]
+    topic_id: str | None = None
+    """Of the input, which the offset is of; ``None``: not known."""
 
     def pack(self, source: str, partition: int) -> bytes:
         """Return it as a header's value.
@@ -118,7 +120,13 @@ class InjectorState:
         """
         with restoring("of an injector", "another writer uses this source id; stop it, and inject with a new one"):
             found = json.loads(zlib.decompress(base64.b64decode(value, validate=True)))
-            state = cls(int(found["next"]), int(found["epoch"]), dict(found["lane"]), dict(found["counts"]))
+            state = cls(
+                int(found["next"]),
+                int(found["epoch"]),
+                dict(found["lane"]),
+                dict(found["counts"]),
+                found.get("topic_id"),
+            )
             if not (0 <= state.next <= _LARGEST and 0 <= state.epoch < _LARGEST):
                 raise ValueError(f"offset {state.next}, epoch {state.epoch}")
         return state

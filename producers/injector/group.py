@@ -28,7 +28,7 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.input_topic import sizes_of
 from floodmark.producers.injector.tracks import measured
 from floodmark.schemas.combined import lowest
-from floodmark.schemas.errors import FencedError, FloodmarkError, UsageError
+from floodmark.schemas.errors import FencedError, FloodmarkError, UnknownTopicError, UsageError
 from floodmark.schemas.holds import Hold
 
 _log = logging.getLogger(__name__)
@@ -178,6 +178,7 @@ class InjectorGroup(Closing):
 
         Raises:
             InjectorError, BrokerUnavailableError: where a partition cannot continue, or one topic has grown alone.
+            RecreatedTopicError, UnknownTopicError: where the input is another topic now, or is missing.
             FencedError: where somebody outside the group writes for a partition of ours.
         """
         while not stop():
@@ -209,6 +210,10 @@ class InjectorGroup(Closing):
         """Learn of the group which partitions are ours."""
         message = self._members.poll(0 if self._injectors else _PATIENCE)
         error = None if message is None else message.error()
+        if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise UnknownTopicError(
+                topic=self.injection.source_topic, bootstrap_servers=self._config.get("bootstrap.servers")
+            )
         if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
             raise KafkaException(error)  # but not for having slept too long: the next poll joins the group again
         for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):

@@ -22,6 +22,7 @@ from floodmark.producers.clients.admin import Config, overwrites_timestamps, par
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.metrics import Metrics
 from floodmark.producers.clients.records import BATCH, Record
+from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
@@ -65,6 +66,7 @@ class Injector(Closing):
         InjectorError: where the target topic has fewer partitions than the input, replaces timestamps that are event
             times, or cannot be reset.
         CorruptSnapshotError: where the target holds a state that cannot be read.
+        RecreatedTopicError: where the input was deleted and created again since it was read.
     """
 
     def __init__(  # two are what it is, the rest has defaults
@@ -99,6 +101,8 @@ class Injector(Closing):
         deleted = take_back(config, injection) if reset else 0
         self._tracks = Tracks(injection, given, self._partitions, config, partition)
         self._epoch = max(deleted + 1, self._tracks.epoch + 1, now())
+        name = f"injector {injection.source!r}"
+        self._watch = TopicWatch(self._config, [injection.source_topic], self._tracks.ids, name)
         begins = {number: track.next for number, track in self._tracks.used.items()}
         self._input = InputTopic(injection, {**config, **(consumer_config or {})}, begins)
         self._amid, self._taken = False, now()
@@ -242,11 +246,13 @@ class Injector(Closing):
 
         Raises:
             InjectorError: where a step was interrupted: what it has half done may not be committed.
+            RecreatedTopicError, UnknownTopicError: where the input is another topic now, or is missing.
             FencedError, BrokerUnavailableError: where Kafka does not take it.
         """
         if self._amid:
             reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
+        self._watch.check()  # so all that is committed was read from the same topic
         self._out.begin()
         if not self._replaying:
             self._tracks.estimate(time.monotonic())
@@ -261,7 +267,8 @@ class Injector(Closing):
         self._next_commit = time.monotonic() + self.injection.interval.total_seconds()
 
     def _mark(self, number: int, track: Track, status: Status = Status.ACTIVE) -> None:
-        packed = track.state(self.injection, self._epoch).pack(self.injection.source, number)
+        topic_id = self._tracks.ids.get(self.injection.source_topic)
+        packed = track.state(self.injection, self._epoch, topic_id).pack(self.injection.source, number)
         record = WatermarkRecord(
             source=self.injection.source,
             epoch=self._epoch,

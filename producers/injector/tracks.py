@@ -19,6 +19,7 @@ from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
+from floodmark.schemas.topic_ids import TopicIds
 
 OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
 """What to do where Kafka has deleted records before they were read."""
@@ -65,10 +66,10 @@ class Track:
         """Note that all that came before a time is taken in."""
         self.processing_time = time if self.processing_time is None else max(time, self.processing_time)
 
-    def state(self, injection: Injection, epoch: int) -> InjectorState:
+    def state(self, injection: Injection, epoch: int, topic_id: str | None) -> InjectorState:
         """Return what the next mark must remember of this partition."""
         memory = {**self.input.snapshot(), _FORMAT: injection.fmt.about}
-        return InjectorState(self.next, epoch, memory, dict(self.input.counts))
+        return InjectorState(self.next, epoch, memory, dict(self.input.counts), topic_id)
 
 
 class Tracks(dict[int, Track]):
@@ -99,6 +100,8 @@ class Tracks(dict[int, Track]):
         """Whether no instance before has read a time by this format."""
         self.fit = PolicyFit(injection.policy)
         """How well the policy fits what this instance has read."""
+        self.ids = TopicIds()
+        """The id of the input."""
         self._injection = injection
         begins = begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
@@ -113,6 +116,8 @@ class Tracks(dict[int, Track]):
     def _take_up(self, number: int, track: Track, state: InjectorState, begin: int) -> None:
         """Go on where the last committed transaction ended."""
         about = self._injection.fmt.about
+        if state.topic_id is not None:
+            self.ids.compare({self._injection.source_topic: state.topic_id}, f"injector {self._injection.source!r}")
         track.next = state.next
         track.input.restore(state.lane)
         track.input.counts.update(state.counts)

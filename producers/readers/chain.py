@@ -21,7 +21,7 @@ from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Classified, Data, Partition
-from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, UnknownTopicError
+from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
 
 REACHES: Final = (200, 2_000, 20_000, 200_000)
 """So many records before the end of a partition are read, one step after the other, while sources are not seen."""
@@ -145,7 +145,7 @@ class ChainReader(Closing):
                 came = True
         except BrokerUnavailableError:
             return False
-        except DeletedRecordsError as error:
+        except (DeletedRecordsError, RecreatedTopicError) as error:
             self._observers.pop(topic).close()
             self._fold.refuse(topic, str(error))
             self._read({topic})  # from near its end, as at the start

@@ -25,9 +25,17 @@ class WatermarkedConsumer(Closing):
     them.
     One consumer is for one of `poll`, `rows`, and `windows` of one width.  Not thread-safe.
 
-    **Exactly once:** store the results of a window together with ``window.position`` (of rows: with the `position` of
-    what `rows` returned, or with `position` inside the loop), and begin again with the position stored last.
+    **Exactly once:** store the results of a window in one transaction with ``window.position`` (of rows: with the
+    `position` of what `rows` returned, or with `position` inside the loop), and start again with the position stored
+    last.  Then each row is in the results once, unless it is late (``missed`` counts those) or without event time
+    (``timeless``).  This needs topics that are not compacted, and an ``event_time`` that gives a record the same time
+    each time.
     **At least once:** `position` at any other time; see there.
+
+    Rows that Kafka deletes before they are read are an error.  So is a topic that is deleted or created again: at
+    startup, or some seconds after it happens; a window returned in these seconds may lack rows, and its position is
+    refused at the next start.  Brokers before Kafka 2.8 have no topic ids: there a topic that was created again is
+    noticed only where it is shorter than the position.
 
     Args:
         config: confluent-kafka consumer settings; all pass through but ``isolation.level``, which is
@@ -40,9 +48,11 @@ class WatermarkedConsumer(Closing):
         position: where to go on, as stored before; default: from the beginning.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: at once.
+        UnknownTopicError: where a topic does not exist; also by a call that reads, where it was deleted.
+        BrokerUnavailableError: where no broker answers.
         CorruptSnapshotError: where the position is not one of these topics.
-        DeletedRecordsError: by each call that reads, where Kafka has deleted records before they were read.
+        RecreatedTopicError: where a topic was deleted and created again; also by a call that reads.
+        DeletedRecordsError: by a call that reads, where Kafka has deleted records before they were read.
     """
 
     def __init__(
@@ -51,7 +61,12 @@ class WatermarkedConsumer(Closing):
         self._reader = Reader(topics, event_time, position)
         trackers = dict.fromkeys(topics, self._reader.tracker)
         self._observer = Observer(
-            config, topics, trackers=trackers, offsets=self._reader.begin, applied=self._reader.applied
+            config,
+            topics,
+            trackers=trackers,
+            offsets=self._reader.begin,
+            applied=self._reader.applied,
+            ids=self._reader.ids,
         )
         self._unfinished: list[Classified] = []
 

@@ -13,8 +13,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from floodmark.producers.clients.admin import Config, partition_bounds, partition_count
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.records import Record, classified, consume, is_end
+from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.classify import Classified, Partition, Sorter
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
+from floodmark.schemas.topic_ids import TopicIds
 from floodmark.schemas.tracker import Tracker
 
 _log = logging.getLogger(__name__)
@@ -42,9 +44,11 @@ class Observer(Closing):
         trackers: what takes in the marks of each topic; default: a new one per topic.
         offsets: where to begin (topic and partition to offset); default, and for all others: the beginning.
         applied: offsets below which the trackers hold the marks already.
+        ids: of the topics as they were read before, and where new ones are kept.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
+        RecreatedTopicError: where a topic was deleted and created again since it was read.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Observer(Closing):
         trackers: Mapping[str, Tracker] | None = None,
         offsets: Mapping[Partition, int] | None = None,
         applied: Mapping[Partition, int] | None = None,
+        ids: TopicIds | None = None,
     ) -> None:
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
         self.ends: dict[Partition, int] = {}
@@ -68,12 +73,19 @@ class Observer(Closing):
         self._assigned: dict[str, int] = {}
         self._begun: set[Partition] = set()
         """Partitions of which a record was read."""
-        for topic in topics:
-            self._assign(topic, partition_count(self._consumer, topic, self._servers))
+        sizes = {topic: partition_count(self._consumer, topic, self._servers) for topic in topics}
+        self._watch = TopicWatch(config, topics, TopicIds() if ids is None else ids, "the consumer")
+        for topic, count in sizes.items():
+            self._assign(topic, count)
         self._refreshed = time.monotonic()
 
     def refresh(self) -> None:
-        """Take in partitions that were added since; where no broker answers, another time."""
+        """Take in partitions that were added since; where no broker answers, another time.
+
+        Raises:
+            RecreatedTopicError, UnknownTopicError: where a topic is not the one that was read, or is missing.
+        """
+        self._watch.check()
         for topic in self._assigned:
             try:
                 found = self._consumer.list_topics(topic, timeout=_PATIENCE).topics[topic]
@@ -103,6 +115,7 @@ class Observer(Closing):
 
         Raises:
             DeletedRecordsError: where Kafka has deleted records before they were read.
+            RecreatedTopicError, UnknownTopicError: within some seconds, where a topic is deleted.
             BrokerUnavailableError: where no broker answers.
         """
         self._refresh_in_time()

@@ -12,6 +12,7 @@ from typing import Any, Final
 from floodmark.schemas.classify import Partition, Place
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.schemas.snapshots import require_format, restoring
+from floodmark.schemas.topic_ids import TopicIds
 from floodmark.schemas.tracker import Tracker
 
 FORMAT: Final = 2
@@ -62,6 +63,7 @@ class Standing:
     """Of each partition: the offset to begin at, and the one below which it has been read."""
     judged: Mapping[str, list[Any] | None]
     """Of each topic without a row that has a time: what is known of those without; ``None``: there was one."""
+    ids: TopicIds
 
     def at(self, done: int | None, last: Place | None = None) -> Position:
         """Return the position where all rows below ``done`` are handed out, and those at it up to ``last``."""
@@ -75,6 +77,7 @@ class Standing:
             "tracker": self.tracker,
             "places": [[*place, *offsets] for place, offsets in sorted(self.places.items())],
             "judged": self.judged,
+            "ids": self.ids,
         }
         return json.dumps(state)
 
@@ -93,6 +96,8 @@ class Resumed:
     last: Place | None = None
     """Of the rows at exactly ``done``, those up to here were handed out."""
     judged: dict[str, list[Any] | None] = field(default_factory=dict)
+    ids: TopicIds = field(default_factory=TopicIds)
+    """Which topics the offsets are of."""
 
 
 def resume(position: Position | None, topics: Collection[str]) -> Resumed:
@@ -123,4 +128,5 @@ def _parse(state: Mapping[str, Any]) -> Resumed:
         done=state["done"],
         last=None if last is None else Place(*last),
         judged=state.get("judged", dict.fromkeys(tracker.topics)),
+        ids=TopicIds(state.get("ids", {})),
     )

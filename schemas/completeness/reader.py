@@ -62,6 +62,8 @@ class Reader:
         """Where to read each partition from; others from their beginning."""
         self.applied: Final = resumed.read
         """Below these offsets, marks are in the tracker already."""
+        self.ids: Final = resumed.ids
+        """Of the topics, as they were when they were first read."""
         self.counts: Counter[str] = Counter()
         self._event_time = event_time
         self._done, self._last = resumed.done, resumed.last
@@ -276,7 +278,7 @@ class Reader:
 
     def _standing(self, places: dict[Partition, tuple[int, int]]) -> Standing:
         judged = {topic: None if said is None else list(said) for topic, said in self._judged.items()}
-        return Standing(self.tracker.snapshot(), places, judged)
+        return Standing(self.tracker.snapshot(), places, judged, self.ids)
 
     def _places(self) -> dict[Partition, tuple[int, int]]:
         """Return of each partition where to begin again, and below which offset it has been read."""

@@ -151,6 +151,20 @@ class DeletedRecordsError(SnapshotError):
     end: int
 
 
+class RecreatedTopicError(SnapshotError):
+    """A topic that was deleted and created again while it was read, or since it was read last."""
+
+    template = (
+        "topic {topic!r} was deleted and created again: {reader} has read the topic with id {known}, now its id is "
+        "{found}; the stored offsets mean nothing in the new topic: start without them (a consumer without a "
+        "position, a job with a new checkpoint_location and output topic, an injector with a new target topic)"
+    )
+    reader: str
+    topic: str
+    known: str
+    found: str
+
+
 class RetentionError(SnapshotError):
     """Records that a start needs, and that Kafka has deleted."""
 

@@ -27,6 +27,7 @@ from traceback import clear_frames
 from typing import Final
 
 from floodmark.producers.clients.admin import compacted_topics
+from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.errors import LookaheadError
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.batch import late
@@ -102,6 +103,7 @@ class BatchHandler:
         self._uncounted: set[str] = set()
         """Topics in which rows may vanish by design, so that counts prove nothing."""
         self._standstill = Standstill(identity.job)
+        self._watches: list[TopicWatch] = []
 
     def attach(self, query: StreamingQuery, spark: SparkSession) -> None:
         """Learn which query calls it, and where that stands; the first batch waits for this.
@@ -115,6 +117,7 @@ class BatchHandler:
 
         Raises:
             SnapshotError: where that is not known any more; the query fails with it, too.
+            RecreatedTopicError: where a topic was deleted and created again since it was read.
             UnreadInputError: where the job has ended and would not read what has come since.
         """
         self._running = partial(spark.streams.get, query.id)
@@ -124,6 +127,10 @@ class BatchHandler:
             self._uncounted = {
                 t for spec in self._specs for t in compacted_topics(spec.connection.config(), spec.topics)
             }
+            self._watches = [
+                TopicWatch(spec.connection.config(), spec.topics, progress.topic_ids, f"job {job!r}")
+                for spec in self._specs
+            ]
             self._sink.open()
             self._marks = OutputMarks(job, progress.epoch, self._settings.membership, self._sink)
             self.counted_before, self.worked_off = progress.counts, progress.processing_time
@@ -199,11 +206,13 @@ class BatchHandler:
             output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
         require_usable(job, progress, self._specs)
 
-        # 3. Its snapshot is stored.
+        # 3. Its snapshot is stored: all that it read was of the topics that the batches before have read.
+        for watch in self._watches:
+            watch.check()
         self._snapshots.store(batch_id, progress.snapshot())
 
         # 4. Its rows are made durable, and its marks behind them.
-        published = Published(observed.end, engine.ran)
+        published = Published(observed.end, engine.ran, progress.topic_ids)
         self._sink.commit(batch_id, self._marks.behind(batch_id, progress), published)
 
         # 5. The watermark of the next batch is set.
@@ -273,4 +282,5 @@ class BatchHandler:
     def close(self) -> None:
         """Let go of all clients."""
         self.lookahead.close()
+        self._watches.clear()
         self._sink.close()

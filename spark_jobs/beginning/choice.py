@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from floodmark.producers.clients.admin import Config, answering
 from floodmark.producers.clients.arrivals import Kept, kept_since
+from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, Partition, mark_header
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
@@ -134,6 +135,7 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
 
     Raises:
         ContinueError: where the job has ended, or the topics do not fit what it had read.
+        RecreatedTopicError: where a topic was deleted and created again since the job had read it.
         RetentionError: where Kafka has deleted records that it needs.
         UsageError: where nobody has said how far back a result reaches.
     """
@@ -145,6 +147,8 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
             else "its marks do not say how far it had read, as those of Floodmark 0.1 before Start(published=)"
         )
         raise ContinueError(job=needs.job, topic=topic, reason=reason)
+    for spec in needs.specs:
+        TopicWatch(spec.connection.config(), spec.topics, published.ids, f"job {needs.job!r}")
     read = {(name, int(part)): at for name, parts in published.read.items() for part, at in (parts or {}).items()}
     ran = from_spark_watermark(published.ran, windows_close)
     since, kept = (0, needs.kept(0)) if ran is None or not needs.stateful else needs.begins(ran)
@@ -153,7 +157,7 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
         # A partition that has come since begins with its first record; a topic that is new to the job, as the others.
         end = ends[place] = read.get(place, 0 if place[0] in published.read else found.since)
         if end > found.end:
-            reason = f"it had read {place[0]}/{place[1]} up to offset {end}, and that ends at {found.end}: made anew?"
+            reason = f"it had read {place[0]}/{place[1]} up to offset {end}, which ends at {found.end} now"
             raise ContinueError(job=needs.job, topic=topic, reason=reason)
         if end < found.first:
             raise needs.deleted(place, f"from offset {end} on", found, "take a new output topic")

@@ -17,6 +17,7 @@ from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
 from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.topic_ids import TopicIds
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.ignored import Ignored
@@ -51,6 +52,7 @@ class Progress:
     __slots__ = (
         *("_ahead", "_batch_watermark", "_counts", "_epoch", "_next_watermark", "_output"),
         *("_promised", "_promises", "_record_counts", "_tracker", "ignored", "processing_time"),
+        "topic_ids",
     )
 
     def __init__(
@@ -70,6 +72,8 @@ class Progress:
         """Processes whose marks are ignored, since this start of the job."""
         self.processing_time: int | None = None
         """Up to when all that came to the sources is worked off with the last batch; ``None``: not known."""
+        self.topic_ids = TopicIds()
+        """Of the topics that are read."""
         self._batch_watermark: int | None = None
         self._tracker = tracker
         self._next_watermark = next_watermark
@@ -276,6 +280,7 @@ class Progress:
             **({} if self._ahead is None else {"ahead": asdict(self._ahead)}),
             **({} if self._batch_watermark is None else {"ran": self._batch_watermark}),
             **({} if self.processing_time is None else {"processing": self.processing_time}),
+            **({"ids": self.topic_ids} if self.topic_ids else {}),
         }
 
     @classmethod
@@ -299,6 +304,7 @@ class Progress:
             )
             found._batch_watermark = snapshot.get("ran")
             found.processing_time = snapshot.get("processing")
+            found.topic_ids = TopicIds(snapshot.get("ids", {}))
             if "ahead" in snapshot:
                 found.look_ahead(Ahead(**snapshot["ahead"]))
         return found

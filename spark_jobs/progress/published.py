@@ -5,9 +5,10 @@ checkpoint where to go on.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from floodmark.schemas.topic_ids import TopicIds
 from floodmark.spark_jobs.progress.reconcile import Offsets
 
 READ_HEADER: Final = "floodmark-read"
@@ -21,13 +22,15 @@ class Published:
     Args:
         read: where it ended: topic to partition (as text) to offset.
         ran: the watermark that it ran with, as Spark counts it, epoch milliseconds; 0: none was set.
+        ids: of the topics that were read.
 
-    >>> Published.of(Published({"clicks": {"0": 7}}, 12).to_bytes())
-    Published(read={'clicks': {'0': 7}}, ran=12)
+    >>> Published.of(Published({"clicks": {"0": 7}}, 12, TopicIds(clicks="Xq3")).to_bytes())
+    Published(read={'clicks': {'0': 7}}, ran=12, ids={'clicks': 'Xq3'})
     """
 
     read: Offsets
     ran: int
+    ids: TopicIds = field(default_factory=TopicIds)
 
     def headers(self, partition: int) -> list[tuple[str, bytes | None]]:
         """Return the header that a mark in an output partition has: one partition is enough."""
@@ -35,10 +38,10 @@ class Published:
 
     def to_bytes(self) -> bytes:
         """Return it as the header holds it: one JSON object."""
-        return json.dumps({"ran": self.ran, "read": self.read}, separators=(",", ":")).encode()
+        return json.dumps({"ids": self.ids, "ran": self.ran, "read": self.read}, separators=(",", ":")).encode()
 
     @classmethod
     def of(cls, text: bytes) -> "Published":
         """Read what `to_bytes` returned."""
         found = json.loads(text)
-        return cls(found["read"], found["ran"])
+        return cls(found["read"], found["ran"], TopicIds(found.get("ids", {})))

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from floodmark.producers import Data, Observer, WatermarkedProducer, explicit
+from floodmark.producers import Data, Observer, WatermarkedProducer, create_topics, explicit
 from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
 
@@ -160,6 +160,19 @@ def delete_before(config: dict[str, str], topic: str, offset: int, partitions: i
     admin = AdminClient(config)
     for done in admin.delete_records([TopicPartition(topic, n, offset) for n in range(partitions)]).values():
         done.result(15)
+
+
+def delete_topic(config: dict[str, str], topic: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    admin = AdminClient(config)
+    admin.delete_topics([topic])[topic].result(15)
+    until(lambda: topic not in admin.list_topics(timeout=30).topics, f"the end of {topic}")
+
+
+def recreate(config: dict[str, str], topic: str, partitions: int) -> None:
+    """Delete a topic and create it again."""
+    delete_topic(config, topic)
+    create_topics(config, {topic: partitions})
 
 
 def window_counts(values: list[bytes]) -> Counter[tuple[str, int]]:

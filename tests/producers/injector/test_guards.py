@@ -22,9 +22,15 @@ from floodmark.producers.injector.copies import Copies
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
 from floodmark.schemas import WatermarkRecord, encode_watermark
-from floodmark.schemas.errors import CorruptSnapshotError, InjectorError, UsageError
+from floodmark.schemas.errors import (
+    CorruptSnapshotError,
+    InjectorError,
+    RecreatedTopicError,
+    UnknownTopicError,
+    UsageError,
+)
 from floodmark.schemas.records import mark_key
-from support.harness import until
+from support.harness import delete_topic, recreate, until
 from support.injection import look, send, times, until_readable
 
 pytestmark = pytest.mark.kafka
@@ -379,3 +385,41 @@ def test_a_signal_ends_it_with_a_commit_and_a_report(kafka, topic, number):
     assert "100 records read" in told
     assert "Traceback" not in told
     assert len(look(kafka, marked)[0]) == 100
+
+
+@pytest.mark.parametrize("how", ["stopped", "running"])
+@pytest.mark.parametrize("length", [3, 30])
+def test_an_input_that_was_created_again_is_not_the_one_that_was_read(kafka, topic, how, length):
+    """Nothing of it is passed on: records below the old offset would be missing."""
+    raw, marked = topic(1), topic(1)
+    write(kafka, raw, *[b'{"at": %d}' % NOW] * 10)
+    injection = Injection(raw, marked, JsonField("at"), interval=FAST)
+
+    def read_again():
+        recreate(kafka.config, raw, 1)
+        write(kafka, raw, *[b'{"at": %d}' % NOW] * length)
+
+    if how == "stopped":
+        run(kafka, injection)
+        read_again()
+        with pytest.raises(RecreatedTopicError):
+            run(kafka, injection)
+    else:
+        with Injector(injection, kafka.config) as injector:
+            injector.run(until_end=True)
+            read_again()
+            with pytest.raises((RecreatedTopicError, InjectorError)):
+                injector.run()
+    assert len(look(kafka, marked)[0]) == 10
+    run(kafka, injection, reset=True)
+    assert len(look(kafka, marked)[0]) == length
+
+
+def test_an_injector_of_a_deleted_topic_fails(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    write(kafka, raw, b'{"at": %d}' % NOW)
+    with Injector(Injection(raw, marked, JsonField("at"), interval=FAST), kafka.config) as injector:
+        injector.run(until_end=True)
+        delete_topic(kafka.config, raw)
+        with pytest.raises(UnknownTopicError):
+            injector.run()

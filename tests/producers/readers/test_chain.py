@@ -13,7 +13,7 @@ from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Holder
-from support.harness import delete_before, until
+from support.harness import delete_before, recreate, until
 
 
 def marking(kafka, topic, source="web"):
@@ -51,6 +51,19 @@ def test_marks_that_retention_deletes_before_they_are_read_leave_the_newest_on_t
             until(lambda: reader.poll(0.1) or reader.board().topic(target).watermark == 299, "the last mark")
             marks([300])
         until(lambda: reader.poll(0.1) or reader.board().topic(target).watermark == 300, "the next mark")
+
+
+@pytest.mark.kafka
+def test_a_topic_that_was_created_again_is_read_again(kafka, topic, monkeypatch):
+    monkeypatch.setattr("floodmark.producers.readers.observer._REFRESH", 0.2)
+    target = topic(1)
+    twelve_marks(kafka, target)
+    with ChainReader(kafka.config, [target]) as reader:
+        reader.poll(0.1)
+        recreate(kafka.config, target, 1)
+        with marking(kafka, target) as source:
+            source.advance(5)
+        until(lambda: reader.poll(0.1) or reader.board().topic(target).watermark == 5, "the mark of the new topic")
 
 
 @pytest.mark.kafka

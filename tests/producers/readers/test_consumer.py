@@ -25,12 +25,14 @@ from floodmark.schemas.errors import (
     BrokerUnavailableError,
     CorruptSnapshotError,
     DeletedRecordsError,
+    RecreatedTopicError,
+    UnknownTopicError,
     UnreadableTopicError,
     UsageError,
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from support.harness import Stream, delete_before, events, grow, until
+from support.harness import Stream, delete_before, delete_topic, events, grow, recreate, until
 
 
 def event_time(record):
@@ -384,3 +386,40 @@ def test_a_question_is_asked_again_while_a_leader_moves(kafka, topic, monkeypatc
     with pytest.raises(BrokerUnavailableError, match="leader"):
         SourcePool(kafka.config, topic=target)
     assert len(asked) > 1
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("how", ["it resumes", "it reads"])
+def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(kafka, topic, monkeypatch, how):
+    """Also where the new topic is longer than the old one, so that all offsets are there."""
+    monkeypatch.setattr("floodmark.producers.readers.observer._REFRESH", 0.5)
+    target, rows = topic(1), []
+    write_numbers(kafka, target, range(10))
+    with WatermarkedConsumer(kafka.config, [target], number_of) as consumer:
+        read = lambda: rows.extend(time for time, _ in consumer.rows())  # noqa: E731
+        until(lambda: read() or len(rows) == 9, "the rows")
+        position = Position(consumer.position().text)
+        recreate(kafka.config, target, 1)
+        write_numbers(kafka, target, range(100, 160), end=True)
+        for _ in range(2 if how == "it reads" else 0):  # and it stays so
+            with pytest.raises(RecreatedTopicError):
+                until(lambda: read() or consumer.ended, "the error")
+    with pytest.raises(RecreatedTopicError) as caught:
+        WatermarkedConsumer(kafka.config, [target], number_of, position=position)
+    assert caught.value.topic == target
+    with WatermarkedConsumer(kafka.config, [target], number_of) as consumer:
+        found = []
+        until(lambda: found.extend(time for time, _ in consumer.rows()) or consumer.ended, "the end")
+    assert found == list(range(100, 160))
+
+
+@pytest.mark.kafka
+def test_a_consumer_of_a_deleted_topic_fails(kafka, topic, monkeypatch):
+    monkeypatch.setattr("floodmark.producers.readers.observer._REFRESH", 0.5)
+    target = topic(1)
+    write_numbers(kafka, target, range(3))
+    with WatermarkedConsumer(kafka.config, [target], number_of) as consumer:
+        until(lambda: consumer.rows() is None or consumer.watermark is not None, "the marks")
+        delete_topic(kafka.config, target)
+        with pytest.raises(UnknownTopicError):
+            until(lambda: consumer.rows() is None, "the error")

@@ -10,7 +10,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.classify import Sorter, classify, mark_record
 from floodmark.schemas.completeness.reader import Reader
-from floodmark.schemas.errors import DeletedRecordsError, UnreadableTopicError, UsageError
+from floodmark.schemas.errors import DeletedRecordsError, RecreatedTopicError, UnreadableTopicError, UsageError
 from floodmark.schemas.timestamps import END_OF_TIME
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -406,6 +406,15 @@ def test_positions_of_the_first_format_are_taken_up():
     old = {name: state[name] for name in ("done", "tracker", "places")} | {"format": 1}
     after, _ = read_all(log, position=Position(json.dumps(old)))
     assert [time for time, _ in before] + after == [time for time, _, _ in sound]
+
+
+def test_a_position_says_which_topics_its_offsets_are_of():
+    reader = Reader(["t"], lambda _: 0)
+    reader.ids.compare({"t": "Xq3"}, "the consumer")
+    again = Reader(["t"], lambda _: 0, Position(reader.position().text))
+    with pytest.raises(RecreatedTopicError) as caught:
+        again.ids.compare({"t": "b7A"}, "the consumer")
+    assert (caught.value.known, caught.value.found) == ("Xq3", "b7A")
 
 
 def test_positions_are_values_and_cheap():

@@ -110,8 +110,10 @@ def test_a_snapshot_is_the_whole_state():
     progress.apply([marked(30)])
     progress.finish_batch(complete=30)
     progress.look_ahead(Ahead(35, {"t": {"0": 3}}))
+    progress.topic_ids["t"] = "Xq3"
     again = Progress.restore(progress.snapshot(), "here")
     assert again.snapshot() == progress.snapshot()
+    assert again.topic_ids == {"t": "Xq3"}
     again.apply([marked(40, 1)])
     assert again.finish_batch(complete=again.next_watermark) == 40
 

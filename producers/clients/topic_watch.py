@@ -1,0 +1,69 @@
+"""Notice that a topic was deleted, or deleted and created again, while somebody reads it.  A thin shell."""
+
+import logging
+import time
+from collections.abc import Collection
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared, topic_ids
+from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
+from floodmark.schemas.topic_ids import TopicIds
+
+_log = logging.getLogger(__name__)
+_PATIENCE: Final = 1.0
+"""Seconds to wait for an answer while reading."""
+
+
+class TopicWatch:
+    """Compare the ids of topics with those that they had when they were first read.
+
+    What is read before a `check` that succeeds is of the same topics: an id never comes back.
+
+    Args:
+        config: confluent-kafka settings.
+        topics: the topics; each must exist.
+        ids: what is known of them, and where new ids are kept.
+        reader: who reads them, for errors.
+
+    Raises:
+        RecreatedTopicError: where a topic has another id than before.
+        UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
+    """
+
+    def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
+        self._client = AdminClient(shared(config), logger=QUIET)
+        self._servers = config.get("bootstrap.servers")
+        self._topics = topics
+        self._ids = ids
+        self._reader = reader
+        self._missed = False
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                ids.compare(topic_ids(self._client, topics, self._servers), reader)
+            except UnknownTopicError:  # a broker may learn of a new topic after the others
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def check(self) -> None:
+        """Ask again; without an answer, the next call finds out.
+
+        Raises:
+            RecreatedTopicError: where a topic has another id than before.
+            UnknownTopicError: where a topic is missing for the second time in succession.
+        """
+        try:
+            found = topic_ids(self._client, self._topics, self._servers, _PATIENCE)
+        except (BrokerUnavailableError, TimeoutError) as error:
+            _log.info("%s does not know whether its topics are the same: %s", self._reader, error)
+        except UnknownTopicError:
+            if self._missed:
+                raise
+            self._missed = True
+        else:
+            self._missed = False
+            self._ids.compare(found, self._reader)
