@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from floodmark.schemas.errors import UsageError
+from floodmark.schemas.errors import SubstreamError, UsageError
 from floodmark.schemas.timestamps import duration_of
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -60,6 +60,8 @@ def windows_per_key(
     Raises:
         UsageError: where the session does not keep its state in RocksDB, which Spark's operator needs, where the width
             is below 1 ms, or where the schema names no columns.
+        SubstreamError: while the job runs, where a row of a key comes behind a window that the key's own watermark
+            has completed: all records of a key must be in one partition.
     """
     width_ms = duration_of(width, "windows_per_key(): width", 1)
     spark = rows.sparkSession
@@ -103,12 +105,13 @@ class _Windows(StatefulProcessor):
         arrived: dict[int, list[str]] = {}
         for frame in rows:
             for time, row in zip(frame[_TIME], frame[_ROW], strict=True):
-                arrived.setdefault(int(time) // self._width * self._width, []).append(row)
+                start = int(time) // self._width * self._width
+                if start + self._width <= done:
+                    raise SubstreamError(key=str(key[0]), event_time=int(time), watermark=done)
+                arrived.setdefault(start, []).append(row)
             marks = frame[_WATERMARK].dropna()
             watermark = watermark if marks.empty else max(watermark, int(marks.max()))
         for start, lines in arrived.items():
-            if start + self._width <= done:
-                continue  # late for its key; the policy of the injector lets none through
             stored_rows = self._windows.getValue((start,)) if self._windows.containsKey((start,)) else None
             earlier = json.loads(stored_rows[0]) if stored_rows else []
             self._windows.updateValue((start,), (json.dumps([*earlier, *lines]),))

@@ -20,6 +20,19 @@ class EventTimeShiftError(ResultError):
     shift: object
 
 
+class SubstreamError(ResultError):
+    """A row of a key behind the window that `windows_per_key` completed by the watermark of the key."""
+
+    template = (
+        "a row of key {key!r} at {event_time!t} came after {watermark!t}, up to which its records had said they are "
+        "complete: its window is out already; all records of a key must be in one partition of the input and of the "
+        "injected topic: choose the partition by this key"
+    )
+    key: str
+    event_time: int
+    watermark: int
+
+
 class InfrastructureError(FloodmarkError):
     """Something on the machine or the network is not as it must be."""
 

@@ -1,0 +1,64 @@
+"""Windows by the watermark of each key: what the state of one key does with rows, without Spark."""
+
+import json
+from collections import UserDict
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from floodmark.schemas.errors import SubstreamError
+from floodmark.spark_jobs import substreams
+
+
+class Windows(UserDict):
+    """Spark's map of a key."""
+
+    containsKey = UserDict.__contains__  # noqa: N815  # Spark's own name
+    getValue = UserDict.__getitem__  # noqa: N815  # the same
+    updateValue = UserDict.__setitem__  # noqa: N815  # the same
+    removeKey = UserDict.__delitem__  # noqa: N815  # the same
+
+
+class Value:
+    """Spark's value of a key."""
+
+    stored = None
+
+    def get(self):
+        return self.stored
+
+    def update(self, value):
+        self.stored = value
+
+
+@pytest.fixture
+def take():
+    """Give one key's state for windows of 10 ms, which takes rows of a batch (time, watermark)."""
+    processor = substreams._Windows("key", 10, lambda rows: {"n": len(rows)}, ["n"])  # noqa: SLF001  # Spark calls it
+    processor.init(
+        SimpleNamespace(
+            getMapState=lambda *_: Windows(), getValueState=lambda *_: Value(), registerTimer=lambda _time: None
+        )
+    )
+
+    def batch(*rows):
+        names = ["floodmark_time", "floodmark_watermark", "floodmark_row"]
+        frame = pd.DataFrame([(*row, json.dumps(row)) for row in rows], columns=names)
+        found = processor.handleInputRows(("a",), iter([frame]), None)
+        return [(row.window_end, row.n) for given in found for row in given.itertuples()]
+
+    return batch
+
+
+def test_a_window_is_out_once_the_key_says_that_it_is_complete(take):
+    assert take((3, 3), (8, 8)) == []
+    assert take((12, 12), (5, 12)) == [(10, 3)]
+    assert take((25, 25)) == [(20, 1)]
+
+
+def test_a_row_behind_a_window_that_is_out_is_refused_by_name(take):
+    """Where the records of a key are in two partitions, each says how complete its own are."""
+    take((3, 3), (12, 12))
+    with pytest.raises(SubstreamError, match=r"key 'a' at .*\.004.* after .*\.012.* one partition") as refused:
+        take((4, 4))
+    assert (refused.value.key, refused.value.event_time, refused.value.watermark) == ("a", 4, 12)
