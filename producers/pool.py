@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from confluent_kafka import Producer
 from floodmark.producers.background import Background
@@ -26,14 +26,16 @@ from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 
 _log = client_log(__name__)
+_MINUTE: Final = 60_000
 
 
 class SourcePool(Guarded):
     """Sources of one topic that share a Kafka client, a lock and a thread, which sends their marks.
 
-    The pool owns the topic's membership: it begins above the version of the last marks of partition 0, each `join`
-    raises it, and all sources speak under the new one with their next marks.  A source that has ended stays a member
-    until then.  So the pool must be the topic's only writer; where it is not, give the ``membership`` that counts all.
+    The pool owns the topic's membership.  Its first version is the clock's minute, or above the last version in the
+    topic if that is higher.  Each `join` takes the next version, and so does the pool after a source has ended.  All
+    sources use the new version from their next marks on.  So the pool must be the topic's only writer; if it is not,
+    give the ``membership`` that counts all sources.
 
     What fails in the thread is raised by the next call of the pool or of one of its sources.  The end of the process
     closes the pool; a process forked from this one may not use it.
@@ -68,7 +70,9 @@ class SourcePool(Guarded):
         self._watch = SharedWatch(client, topic, config.get("bootstrap.servers"), clock)
         super().__init__(threading.RLock())
         marks = last_marks(config, topic, clock.wall())
-        version = last_membership_version(config, topic) if membership is None else 0
+        version = 0
+        if membership is None:  # the clock counts where retention has deleted all marks: running readers know them
+            version = max(clock.wall() // _MINUTE, last_membership_version(config, topic, self._watch.partitions))
         self._membership = PoolMembership(f"the pool of {topic!r}", membership, version)
         with self._lock:
             self._background = Background(self, self._attend, milliseconds)
@@ -124,15 +128,15 @@ class SourcePool(Guarded):
             The sources, in the order of their ids.
 
         Raises:
-            UsageError: a source is there already, or none is given, or a given membership has no room; nothing changed.
+            UsageError: a source has joined already, or none is given, or a given membership has no room.  After this or
+                any other error the pool is as it was before.
         """
         with self._lock:
             self._background.raise_failure()
             if self._background.stopped:
                 raise UsageError(reason=f"{self!r} is closed: make a new one")
             check_joining(repr(self), sources, self._sources.keys())
-            here = sum(not source.ended for source in self._sources.values())
-            membership = self._membership.grown(here, len(sources))
+            membership = self._membership.grown(len(self._here()), len(sources))
             new = [
                 PooledSource(self._shared, name, strategy, membership, lease=lease, on_late=on_late, early=early)
                 for name in sources
@@ -144,6 +148,20 @@ class SourcePool(Guarded):
             self._shared.floor = max(source.epoch for source in new) + 1
             return new
 
+    def _here(self) -> list[PooledSource]:
+        """Return the sources that have not ended; those that are left have marks on their way that say so."""
+        return [source for source in self._sources.values() if not source.ended]
+
+    def _shrink(self) -> None:
+        """Leave sources that have ended out of the membership, or a reader that starts later may wait for their marks.
+
+        Wait until each source has marked under the last version: a version that comes too soon is never complete.
+        """
+        here = self._here()
+        smaller = self._membership.shrunk(len(here))
+        if smaller is not None and all(source.has_adopted for source in here):
+            self._adopt(smaller)
+
     def _adopt(self, membership: Membership) -> None:
         self._membership.current = membership
         for source in self._sources.values():
@@ -153,10 +171,11 @@ class SourcePool(Guarded):
         """Use a newer membership, where the pool was given one; all sources speak under it with their next marks.
 
         Raises:
-            UsageError: where its version is not higher, or where the pool counts its sources itself.
+            UsageError: its version is not higher, it counts fewer sources than the pool has, or the pool counts its
+                sources itself.
         """
         with self._lock:
-            self._membership.change(membership)
+            self._membership.change(membership, len(self._here()))
             self._adopt(membership)
 
     def _leave(self, source: PooledSource) -> None:
@@ -169,6 +188,7 @@ class SourcePool(Guarded):
             if self._background.stopped:
                 return
             self._shared.link.client.poll(0)
+            self._shrink()
             if self._watch.has_grown():
                 self._each(self._sources.values(), PooledSource.mark_soon)
                 self._agenda.hurry()

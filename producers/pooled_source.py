@@ -12,6 +12,7 @@ from floodmark.producers.predecessors import Predecessors
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.source import Link
 from floodmark.producers.strategies.generator import Strategy
+from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, WatermarkRecord
 from typing_extensions import override
 
@@ -39,8 +40,8 @@ class Shared:
 class PooledSource(WatermarkedProducer):
     """A source of a `SourcePool`, which makes it by `SourcePool.join`.
 
-    It is used as any `WatermarkedProducer`.  `end` lets it leave the pool.  `close`, and the end of a ``with``, wait
-    and promise, and leave it in the pool: its marks go on.
+    It has the methods of a `WatermarkedProducer`, but `change_membership` belongs to the pool.  `end` takes it out of
+    the pool.  `close`, and the end of a ``with``, wait and promise, and leave it in the pool, which keeps marking it.
     """
 
     def __init__(
@@ -108,8 +109,22 @@ class PooledSource(WatermarkedProducer):
         """Whether it sends no records any more."""
         return self._emitter.ended
 
+    @override
+    def change_membership(self, membership: Membership) -> None:
+        """Refuse: all sources of a pool use one membership.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(reason=f"{self!r} uses the membership of its pool: call the pool's change_membership()")
+
+    @property
+    def has_adopted(self) -> bool:
+        """Whether its last marks have the membership that it adopted.  For the pool, as all that follows."""
+        return self._emitter.marked == self._emitter.identity.membership
+
     def adopt(self, membership: Membership) -> None:
-        """Speak under another membership from the next marks on.  The pool's business, as all that follows."""
+        """Use another membership from the next marks on."""
         if not self._emitter.ended:
             self._emitter.change_membership(membership)
 

@@ -4,15 +4,17 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException
-from floodmark.producers.clients.admin import QUIET, Config, offsets_since, partition_bounds, shared
+from confluent_kafka import KafkaException
+from floodmark.producers.clients.admin import Config, offset_bounds, shared
+from floodmark.producers.clients.arrivals import first_since
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Mark
-from floodmark.schemas.errors import BrokerUnavailableError
+from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
 _TAIL: Final = 100
+_FARTHEST: Final = 100_000
 _RECENT: Final = 60_000
 
 
@@ -60,39 +62,35 @@ class Predecessors:
 
 
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:
-    """Return by source its newest mark in partition 0, among those that could matter to a new source.
+    """Return by source its newest mark, among those that could matter to a new source.
 
-    These are all that have a log time of ``now`` or later, and those among the last hundred records.  So where the
-    clock is right a short read does; where it was set back, what was written by the old time is found.
+    It reads the last hundred records of each partition, and all that have a log time of ``now`` or later.  So the read
+    is short where the clock is right, and finds what was written before the clock was set back.  All partitions count:
+    a process that was killed may have marked only some of them.
 
     Args:
         config: confluent-kafka settings.
-        topic: the topic; every source marks its partition 0.
+        topic: the topic.
         now: wall clock, epoch milliseconds.
 
     Returns:
         Nothing where the topic may not be read, or does not answer; a log line says so.
     """
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
-    consumer = Consumer(settings, logger=QUIET)
-    place, servers = (topic, 0), config.get("bootstrap.servers")
     try:
-        low, high = partition_bounds(consumer, place, servers)
-        if low == high:
-            return {}
-        ahead = offsets_since(consumer, {place: now}, servers)[place]
-        start = max(low, high - _TAIL)
-        start = start if ahead < 0 else min(start, ahead)  # negative: no record is from then or later
-        return _newest(read_until_end(settings, {place: start}, {place: high}))
-    except (KafkaException, BrokerUnavailableError) as error:
-        _log.warning("the last marks of topic %r cannot be read, so the clock alone gives the epoch: %s", topic, error)
+        bounds = offset_bounds(settings, topic)
+        since = first_since(settings, bounds, now)
+        starts = {place: max(low, min(high - _TAIL, since[place])) for place, (low, high) in bounds.items()}
+        return _newest(read_until_end(settings, starts, {place: high for place, (_, high) in bounds.items()}))
+    except (KafkaException, FloodmarkError) as error:
+        _log.warning("the last marks of topic %r cannot be read, so no earlier epoch is known: %s", topic, error)
         return {}
-    finally:
-        consumer.close()
 
 
-def last_membership_version(config: Config, topic: str) -> int:
-    """Return the highest membership version among the last marks of partition 0; 0: no source has marked it.
+def last_membership_version(config: Config, topic: str, partitions: int) -> int:
+    """Return the highest membership version among the last marks of all partitions; 0: there is no mark.
+
+    All partitions count: a pool that was killed amid a `join` may have used its last version in some of them only.
 
     Raises:
         BrokerUnavailableError, UnknownTopicError, KafkaException: where it cannot be read.
@@ -105,7 +103,7 @@ def last_membership_version(config: Config, topic: str) -> int:
         versions.append(record.record.membership.version)
         return True
 
-    last_matching(shared(config), topic, {0}, note)
+    last_matching(shared(config), topic, range(partitions), note, most=_FARTHEST)
     return max(versions)
 
 

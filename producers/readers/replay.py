@@ -1,6 +1,7 @@
 """Read what a topic holds, up to its end, and no further.  A thin shell around confluent-kafka's Consumer."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
@@ -68,12 +69,24 @@ def _is_behind(record: Record, end: int | None) -> bool:
 
 
 def last_matching(
-    config: Config, topic: str, partitions: Collection[int], read: Callable[[Classified], Found | None]
+    config: Config,
+    topic: str,
+    partitions: Collection[int],
+    read: Callable[[Classified], Found | None],
+    *,
+    most: float = math.inf,
 ) -> dict[int, Found]:
     """Return by partition what ``read`` gives for the last record for which it gives something.
 
     It looks from the ends backwards, in all partitions at once and ten times further each time, so that it is quick
     where those records are near the ends.
+
+    Args:
+        config: confluent-kafka consumer settings.
+        topic: the topic.
+        partitions: those to look at.
+        read: what to look for; it is given every record, from the first of a stretch to its last.
+        most: how many records of a partition to look at.
 
     Raises:
         BrokerUnavailableError, KafkaException: as `read_until_end`.
@@ -82,7 +95,7 @@ def last_matching(
     found: dict[int, Found] = {}
     ends = {place: high for place, (low, high) in bounds.items() if high > low}
     reach = _REACH
-    while ends:
+    while ends and reach <= most:
         starts = {place: max(bounds[place][0], bounds[place][1] - reach) for place in ends}
         for record in read_until_end(config, starts, ends):
             match = read(record)

@@ -47,6 +47,8 @@ class Emitter:
         """Whether every partition has a mark of this epoch since the source was last idle: readers wait for it."""
         self.promised: int | None = None
         """What the last marks promised, epoch milliseconds."""
+        self.marked: Membership | None = None
+        """The membership of the last marks."""
         self.late = 0
         """How many records were sent behind the last marks."""
         self.failed = 0
@@ -198,7 +200,7 @@ class Emitter:
             self.generator.on_tick(steady, now)
             self._follow_idleness()
         watermark, oldest = self.watermark, self.oldest_arrival()
-        self.promised = watermark
+        self.promised, self.marked = watermark, self.identity.membership
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
         self.in_flight.close(self._rounds)

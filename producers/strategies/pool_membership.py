@@ -10,7 +10,8 @@ from floodmark.schemas.records import Membership, check_membership
 class PoolMembership:
     """The membership that the sources of a pool speak under.
 
-    A source that has ended stays a member until the next one joins: readers do not wait for it, and no version changes.
+    A source that has ended stays a member only until the others use a smaller version: once retention has deleted its
+    last marks, new readers would wait for them.
 
     Args:
         pool: whose it is, for errors.
@@ -20,6 +21,9 @@ class PoolMembership:
     >>> counted = PoolMembership("pool", None, last=7)
     >>> counted.grown(now=0, more=3), counted.current
     (Membership(version=8, size=3), Membership(version=7, size=0))
+    >>> counted.current = counted.grown(now=0, more=3)
+    >>> counted.shrunk(now=3), counted.shrunk(now=2), counted.shrunk(now=0)
+    (None, Membership(version=9, size=2), None)
     >>> PoolMembership("pool", Membership(version=1, size=2)).grown(now=2, more=1)
     Traceback (most recent call last):
       ...
@@ -47,11 +51,23 @@ fewer; call change_membership() with a higher version before
             raise UsageError(reason=f"{self._pool}: {reason}; call change_membership() with a higher version before")
         return self.current
 
-    def change(self, membership: Membership) -> None:
+    def shrunk(self, now: int) -> Membership | None:
+        """Return the membership of the sources that have not ended; `current` stays.
+
+        ``None``: `current` counts no others, or all have ended, or it was given.
+        """
+        smaller = self.counts and 0 < now < self.current.size
+        return Membership(self.current.version + 1, now) if smaller else None
+
+    def change(self, membership: Membership, now: int) -> None:
         """Take a newer one that counts the sources here and elsewhere.
 
+        Args:
+            membership: the newer one.
+            now: how many sources the pool has.
+
         Raises:
-            UsageError: where its version is not higher, or the pool counts its own.
+            UsageError: where its version is not higher, it counts fewer than the pool has, or the pool counts its own.
         """
         check_membership(membership, self._pool)
         if self.counts:
@@ -59,6 +75,8 @@ fewer; call change_membership() with a higher version before
         if membership.version <= self.current.version:
             reason = f"membership {membership} after {self.current}, expected a higher version"
             raise UsageError(reason=f"{self._pool}: {reason}")
+        if membership.size < now:
+            raise UsageError(reason=f"{self._pool}: it has {now} sources, and {membership} counts fewer")
         self.current = membership
 
 

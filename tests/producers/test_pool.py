@@ -10,6 +10,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from floodmark.producers import (
     EmbeddedKafka,
     Generator,
@@ -23,9 +25,11 @@ from floodmark.producers import (
     explicit,
     punctuated,
 )
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.readers.check import checker_of, findings
-from floodmark.producers.testing import ManualClock
+from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership
+from floodmark.schemas.classify import mark_record
 from floodmark.schemas.errors import DeliveryError, EndedError, InvalidRecordError, UsageError
 from support.harness import drain, grow, until
 from support.promises import faults, record, until_promised
@@ -113,7 +117,7 @@ def test_a_pool_that_begins_anew_goes_on_above_the_last_membership(kafka, topic,
     if before != "nothing":
         getattr(last, before)()
     pool = SourcePool(kafka.config, topic=target, interval=DAY)
-    assert pool.membership.version == last.membership.version == 2
+    assert pool.membership.version == last.membership.version
     sources = pool.join("b", "a", strategy=ascending())
     assert [source.source for source in sources] == ["b", "a"]
     for source in sources:
@@ -126,9 +130,100 @@ def test_a_pool_that_begins_anew_goes_on_above_the_last_membership(kafka, topic,
         assert faults(kafka, target) == []
 
 
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_pool_begins_above_what_a_killed_one_has_left_in_any_partition(kafka, topic, partition):
+    target = topic(2)
+    last = SourcePool(kafka.config, topic=target, interval=DAY)
+    [first] = last.join("a", strategy=ascending())
+    first.produce(record(10), event_time=10)
+    last.flush()
+    last.close()
+    # Of the marks of the next `join` only one was written, when the clock was a day ahead.
+    epoch, version = first.epoch + 86_400_000, last.membership.version + 1
+    for name in "ab":
+        key, value, headers = mark_record(mark(name, 0, epoch=epoch, version=version, size=2, partitions=2))
+        raw = Producer(kafka.config)
+        raw.produce(target, value, key, partition, headers=headers)
+        raw.flush()
+    with SourcePool(kafka.config, topic=target, interval=SOON) as pool:
+        [again] = pool.join("a", strategy=explicit())
+        assert (again.epoch, pool.membership.version) == (epoch + 1, version + 1)
+        again.advance(20)
+        until_promised(kafka, target, 20)
+
+
+def test_a_reader_that_starts_after_retention_waits_for_no_source_that_has_ended(kafka, topic):
+    target = topic(2)
+    with SourcePool(kafka.config, topic=target, interval=SOON) as pool:
+        ended, *lasting = pool.join("a", "b", "c", strategy=explicit())
+        for source in [ended, *lasting]:
+            source.advance(10)
+        until_promised(kafka, target, 10)
+        ended.end()
+        until(lambda: pool.membership.size == 2, "the smaller membership")
+        ends = [TopicPartition(target, partition, end) for partition, end in end_offsets(kafka.config, target).items()]
+        for deleted in AdminClient(kafka.config).delete_records(ends).values():
+            deleted.result(30)
+        for source in lasting:
+            source.advance(20)
+        until_promised(kafka, target, 20)
+    assert faults(kafka, target) == []
+
+
+class FailsAt(Strategy):
+    """A strategy of a user that fails for the source with this number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def build(self):
+        self.number -= 1
+        if self.number < 0:
+            raise ZeroDivisionError
+        return explicit().build()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"strategy": FailsAt(number)} for number in range(3)),
+        *({name: timedelta(days=-1)} for name in ("lease", "early")),
+        {"on_late": "drop"},
+    ],
+    ids=str,
+)
+def test_a_join_that_fails_at_any_step_leaves_the_pool_as_it_was(kafka, topic, wrong):
+    target = topic(2)
+    with SourcePool(kafka.config, topic=target, interval=SOON) as pool:
+        [first] = pool.join("a", strategy=explicit())
+        first.advance(10)
+        before = pool.membership
+        with pytest.raises((ZeroDivisionError, UsageError)):
+            pool.join("b", "c", "d", **{"strategy": explicit(), **wrong})
+        assert (pool.membership, list(pool.sources)) == (before, ["a"])
+        until_promised(kafka, target, 10)
+        for source in pool.join("b", "c", strategy=explicit()):
+            source.advance(20)
+        first.advance(30)
+        until_promised(kafka, target, 20)
+        pool.end()
+    assert faults(kafka, target) == []
+
+
+def test_a_source_of_a_pool_cannot_change_the_membership_alone(kafka, topic):
+    with SourcePool(kafka.config, topic=topic(1)) as pool:
+        [source] = pool.join("a", strategy=ascending())
+        before = pool.membership
+        with pytest.raises(UsageError, match="membership of its pool"):
+            source.change_membership(Membership(before.version + 50, 2))
+        pool.join("b", strategy=ascending())
+        assert pool.membership == Membership(before.version + 1, 2)
+
+
 def test_what_cannot_be_right_is_refused_and_changes_nothing(kafka, topic):
     target = topic(1)
     with SourcePool(kafka.config, topic=target) as pool:
+        before = pool.membership
         with pytest.raises(UsageError, match="one or more different ids"):
             pool.join(strategy=ascending())
         with pytest.raises(UsageError, match="one or more different ids"):
@@ -139,11 +234,11 @@ def test_what_cannot_be_right_is_refused_and_changes_nothing(kafka, topic):
             pool.join("a", "b" * 201, strategy=ascending())
         with pytest.raises(UsageError, match="counts its sources itself"):
             pool.change_membership(Membership(1, 5))
-        assert pool.membership == Membership(0, 0)
+        assert pool.membership == before == Membership(before.version, 0)
         pool.join("a", strategy=ascending())
         with pytest.raises(UsageError, match=r"\['a'\] have joined already"):
             pool.join("b", "a", strategy=ascending())
-        assert pool.membership == Membership(1, 1)
+        assert pool.membership == Membership(before.version + 1, 1)
         assert list(pool.sources) == ["a"]
     with pytest.raises(UsageError, match="is closed"):
         pool.join("b", strategy=ascending())
@@ -161,6 +256,8 @@ def test_two_pools_share_a_topic_under_a_membership_that_counts_both(kafka, topi
     for source in [*one.join("a", "b", strategy=explicit()), *two.join("c", strategy=explicit())]:
         source.advance(10)
     until_promised(kafka, target, 10)
+    with pytest.raises(UsageError, match="it has 2 sources"):
+        one.change_membership(Membership(2, 1))
     for pool in (one, two):
         pool.change_membership(Membership(2, 4))
     two.join("d", strategy=explicit())[0].advance(20)
