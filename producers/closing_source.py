@@ -24,6 +24,7 @@ class ClosingSource(Source):
 
         Raises:
             DeliveryError: where Kafka did not accept a record or a mark; the watermark stays held below it.
+            FencedError: a later run of this source marks the topic; this one has waited for its records.
         """
         with self._lock:
             self._outbox.wait(timeout)
@@ -45,11 +46,13 @@ class ClosingSource(Source):
             DeliveryError: where Kafka did not accept a record; then no partition is marked.  Where it did not accept
                 such a mark: call it again.
             BrokerUnavailableError: where the topic's partitions cannot be learnt; no partition is marked.
+            FencedError: a later run of this source marks the topic.
             EndedError: where all of them were marked before.
         """
         with self._lock:
             if not self._emitter.ended:
                 self._outbox.wait(timeout)
+                self._check_fenced()
                 self._emitter.grow(self._watch.ask(timeout))
                 self._emitter.end()
             elif self._outbox.settled:
@@ -73,7 +76,8 @@ class ClosingSource(Source):
         Returns:
             Whether all was acknowledged or has failed, see `failed`.
         """
-        return self._close(timeout, promise=self._background is not None and not self._background.stopped)
+        running = self._background is not None and not self._background.stopped
+        return self._close(timeout, promise=running and self._emitter.fenced_by is None)
 
     def _close(self, timeout: float, *, promise: bool) -> bool:
         with self._lock:

@@ -146,6 +146,8 @@ class Outbox:
         """
         emitter = self._emitter
         self._client.poll(0)
+        if emitter.fenced_by is not None:
+            return True
         # Once a source has ended nothing but what was not delivered is sent, again and unchanged: it may have arrived.
         failed, self._failed_marks = self._failed_marks, {}
         for record, _ in failed.values() if emitter.ended else ():

@@ -20,6 +20,7 @@ from floodmark.producers.source import Link
 from floodmark.producers.strategies.agenda import Agenda
 from floodmark.producers.strategies.generator import Strategy
 from floodmark.producers.strategies.pool_membership import PoolMembership, check_joining
+from floodmark.producers.successors import Successors
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import duration_of
@@ -81,7 +82,7 @@ class SourcePool(Guarded):
                 topic,
                 interval,
                 clock,
-                Link(client, self._watch, self._lock),
+                Link(client, self._watch, Successors(config, topic, clock), self._lock),
                 self._background,
                 marks,
                 floor=max((mark.epoch + 1 for mark in marks.values()), default=0),

@@ -29,8 +29,8 @@ class Predecessors:
     >>> mark_of_web = WatermarkRecord(source="web", epoch=7, sequence=0, watermark=5, partitions=1, emitted_at=0)
     >>> mark_of_app = WatermarkRecord(source="app", epoch=1, sequence=0, watermark=5, partitions=1, emitted_at=0)
     >>> before = Predecessors("web", {"web": mark_of_web, "app": mark_of_app})
-    >>> before.next_epoch(wall=3), before.next_epoch(wall=90), before.watermark
-    (8, 90, 5)
+    >>> before.next_epoch(wall=3), before.next_epoch(wall=90), before.watermark, before.version
+    (8, 90, 5, 1)
     >>> before.uncounted(Membership(version=1, size=1), wall=90)
     ['app']
     """
@@ -38,6 +38,10 @@ class Predecessors:
     def __init__(self, source: str, marks: Mapping[str, WatermarkRecord], floor: int = 0) -> None:
         self._floor = floor
         self._own = marks.get(source)
+        self.epoch = -1 if self._own is None else self._own.epoch
+        """The source's last one; -1: none is known."""
+        self.version = max((mark.membership.version for mark in marks.values()), default=0)
+        """The highest version of the membership."""
         self._others = [mark for name, mark in sorted(marks.items()) if name != source]
 
     @property
@@ -47,7 +51,7 @@ class Predecessors:
 
     def next_epoch(self, wall: int) -> int:
         """Return an epoch above that of the last run: the wall clock, where it was not set back."""
-        return max(wall, self._floor, 0 if self._own is None else self._own.epoch + 1)
+        return max(wall, self._floor, self.epoch + 1)
 
     def uncounted(self, membership: Membership, wall: int) -> list[str]:
         """Return the other sources of the last minute, where a membership says that there are none."""

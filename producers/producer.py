@@ -43,8 +43,9 @@ class WatermarkedProducer(ClosingSource):
         source: this writer's id, unique among the topic's sources.
         strategy: how the source knows its watermark, see `strategies`.
         membership: how many sources write to the topic.  Raise the version when that changes.
-        epoch: generation of this writer, larger than that of any run before; default: wall clock, milliseconds, or one
-            more than the last epoch where partition 0 has records of that time or later (the clock was set back).
+        epoch: generation of this writer, larger than that of any run before, or its calls raise `FencedError`;
+            default: wall clock, milliseconds, or one more than the last epoch if the topic has records of that time or
+            later (the clock was set back).
         interval: time between marks.
         lease: if readers may take this source for idle after so much silence (in log time); default: never.
         on_late: what to do with a record behind the source's own promise: ``send`` it and count it, or ``raise``.
@@ -127,6 +128,8 @@ class WatermarkedProducer(ClosingSource):
 
         Raises:
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError, UsageError: nothing was sent.
+            FencedError: nothing was sent; another process writes as this source, and readers follow that one.  It
+                looks for one once a minute.
             BufferError: the queue stayed full for a minute; nothing was sent.
         """
         with self._lock:
@@ -240,6 +243,7 @@ class WatermarkedProducer(ClosingSource):
         self._register()
 
     def _register(self) -> None:
+        self._check_fenced()
         if self._emitter.status is Status.IDLE:
             self._emitter.mark_active()
         if not self._emitter.registered:

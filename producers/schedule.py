@@ -1,12 +1,15 @@
 """When the marks of a source are due: on an interval, at once for a punctuation, and soon where the topic grows."""
 
+import logging
 from typing import Final
 
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.outbox import Outbox
 from floodmark.producers.partition_watch import PartitionWatch
 from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.successors import Successors
 
+_log = logging.getLogger(__name__)
 _WATCH_INTERVAL: Final = 10_000
 _RETRY_INTERVAL: Final = 100
 
@@ -18,14 +21,24 @@ class Schedule:
         emitter: what the source promises.
         outbox: where the marks go.
         watch: how many partitions the topic has.
+        successors: which later runs write to the topic.
         clock: where the time comes from.
         interval: time between marks, milliseconds.
     """
 
-    def __init__(self, emitter: Emitter, outbox: Outbox, watch: PartitionWatch, clock: Clock, interval: int) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        outbox: Outbox,
+        watch: PartitionWatch,
+        successors: Successors,
+        clock: Clock,
+        interval: int,
+    ) -> None:
         self._emitter = emitter
         self._outbox = outbox
         self._watch = watch
+        self._successors = successors
         self._clock = clock
         self._interval = interval
         now = clock.steady()
@@ -41,6 +54,7 @@ class Schedule:
         if now >= self._next_watch:
             self._next_watch = now + _WATCH_INTERVAL
             self._watch.ask_beside(self.mark_soon)
+            self._successors.look_beside(now)
         if now >= self._next_mark or self._emitter.due:
             self._next_mark = now + _RETRY_INTERVAL
             if not self._outbox.crowded:
@@ -70,5 +84,14 @@ class Schedule:
         now = self._clock.steady()
         self._next_mark = now + self._interval
         self._emitter.grow(self._watch.partitions)
+        self._follow_successors()
         if not self._outbox.send_marks(wait=wait):
             self._next_mark = now + _RETRY_INTERVAL
+
+    def _follow_successors(self) -> None:
+        identity = self._emitter.identity
+        if self._emitter.fence(self._successors.epochs.get(identity.source, 0)):
+            _log.error(
+                "source %r, epoch %d, was fenced: a later run with epoch %d marks its topic, and readers follow that",
+                *(identity.source, identity.epoch, self._emitter.fenced_by),
+            )

@@ -20,7 +20,8 @@ from floodmark.producers.schedule import Schedule
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas.errors import UsageError
+from floodmark.producers.successors import Successors
+from floodmark.schemas.errors import FencedError, UsageError
 from floodmark.schemas.records import Membership, Status, check_membership
 from floodmark.schemas.timestamps import are_seconds, event_time_of, to_datetime
 
@@ -34,6 +35,7 @@ class Link(NamedTuple):
 
     client: Producer
     watch: PartitionWatch
+    successors: Successors
     lock: Lock
 
 
@@ -47,7 +49,7 @@ class Source(Guarded):
         generator: what it may promise.
         interval: time between marks, milliseconds.
         clock: where the time comes from.
-        follow: take the epoch from the clock, above what partition 0 holds of this source, and not from ``identity``.
+        follow: take the epoch from the clock, above the last one of this source, and not from ``identity``.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where the topic cannot be reached.
@@ -69,21 +71,26 @@ class Source(Guarded):
         self.topic = topic
         self._timed = False
         self._background: Background | None = None
-        self._producer, self._watch, lock = self._link(config)
+        self._producer, self._watch, successors, lock = self._link(config)
         super().__init__(lock)
         wall = clock.wall()
-        before = self._predecessors(config, identity.source, wall) if follow else Predecessors(identity.source, {})
-        identity = replace(identity, epoch=before.next_epoch(wall)) if follow else identity
+        before = self._predecessors(config, identity.source, wall)
+        if follow:
+            identity = replace(identity, epoch=before.next_epoch(wall))
         self._emitter = Emitter(identity, generator, self._watch.partitions)
         if generator.stamps:
             self._require_timestamps(config)
         self._outbox = Outbox(self._producer, topic, self._emitter, clock)
-        self._schedule = Schedule(self._emitter, self._outbox, self._watch, clock, interval)
+        self._schedule = Schedule(self._emitter, self._outbox, self._watch, successors, clock, interval)
         self._follow(before, wall)
+        if identity.epoch <= before.epoch:
+            self._emitter.fenced_by = before.epoch
+            _log.error("%r is fenced: the topic has marks of its epoch %d; pass a higher epoch=", self, before.epoch)
 
     def _link(self, config: Config) -> Link:
         client = Producer({**config, "enable.idempotence": True}, logger=_log)
-        return Link(client, PartitionWatch(client, self.topic, config.get("bootstrap.servers")), threading.RLock())
+        watch = PartitionWatch(client, self.topic, config.get("bootstrap.servers"))
+        return Link(client, watch, Successors(config, self.topic, self._clock), threading.RLock())
 
     def _require_timestamps(self, config: Config) -> None:
         """Refuse a topic whose brokers put their clocks' times in place of the stamps that the marks speak of."""
@@ -99,6 +106,12 @@ class Source(Guarded):
         membership = self._emitter.identity.membership
         if self._generator.stamps and before.watermark is not None:
             self._generator.on_tick(self._clock.steady(), before.watermark)  # stamps do not go back, as epochs do not
+        if before.version > membership.version:
+            _log.warning(
+                "%r: the topic has marks of membership version %d, so readers ignore the marks of this source, whose "
+                "version is %d: give it the membership that counts all sources",
+                *(self, before.version, membership.version),
+            )
         uncounted = before.uncounted(membership, wall)
         if uncounted:
             _log.warning(
@@ -175,10 +188,18 @@ class Source(Guarded):
                 self._serve()
 
     def _raise_kept(self) -> None:
-        """Raise what a delivery report has raised, or what the background has."""
+        """Raise what a delivery report has raised, or what the background has, or that a later run has taken over."""
+        self._check_fenced()
         self._outbox.raise_callback_error()
         if self._background is not None:
             self._background.raise_failure()
+
+    def _check_fenced(self) -> None:
+        fenced_by, identity = self._emitter.fenced_by, self._emitter.identity
+        if fenced_by is not None:
+            reason = f"it has epoch {identity.epoch}, and readers follow its epoch {fenced_by} there"
+            advice = "if two processes have its id, stop one, or rename it; if you pass epoch=, pass a higher one"
+            raise FencedError(writer=identity.source, topic=self.topic, reason=reason, advice=advice)
 
     def _check_background(self) -> None:
         """Raise what came up beside the caller, before anything is sent; refuse to go on without it, unheard."""
@@ -195,8 +216,10 @@ class Source(Guarded):
 
         Raises:
             BufferError: the queue stayed full for a minute.
+            FencedError: a later run of this source marks the topic.
         """
         with self._lock:
+            self._check_fenced()
             self._schedule.emit()
 
     def mark_idle(self, timeout: float = 60) -> None:

@@ -124,7 +124,8 @@ class Transaction:
         """Raise what an error of confluent-kafka means for this writer."""
         cause: Any = error.args[0]
         if cause.code() in _FENCED:
-            raise FencedError(job=self._name, topic=self._topic) from error
+            reason, advice = "another instance with the same name writes to it", "stop one of the two"
+            raise FencedError(writer=self._name, topic=self._topic, reason=reason, advice=advice) from error
         if self._refused is not None and cause.code() in _REFUSED:
             raise self._refused(cause.str()) from error
         reason = f"transaction of {self._kind} {self._name!r}: {cause.str()}"

@@ -200,7 +200,9 @@ class InjectorGroup(Closing):
                 self._wanted.add(number)
                 self._fenced[number] = time.monotonic()
         if any(time.monotonic() > since + _TOLERATED for since in self._fenced.values()):
-            raise FencedError(job=self.injection.source, topic=self.injection.target_topic)
+            source, topic = self.injection.source, self.injection.target_topic
+            reason, advice = "an injector outside the group writes to its partitions", "stop one of the two"
+            raise FencedError(writer=source, topic=topic, reason=reason, advice=advice)
         waiting = not self._injectors and time.monotonic() >= self._next_word
         if progress is not None and (waiting or self.partitions != had):
             self._next_word = time.monotonic() + self.injection.interval.total_seconds()

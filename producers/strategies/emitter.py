@@ -49,6 +49,8 @@ class Emitter:
         """What the last marks promised, epoch milliseconds."""
         self.marked: Membership | None = None
         """The membership of the last marks."""
+        self.fenced_by: int | None = None
+        """The epoch of a later run of the source, which readers follow."""
         self.late = 0
         """How many records were sent behind the last marks."""
         self.failed = 0
@@ -123,6 +125,16 @@ class Emitter:
         self.failed -= 1
         self._numbering.count(partition, 1)
         return again
+
+    def fence(self, epoch: int) -> bool:
+        """Note the newest epoch of the source in the topic; returns whether that fences this one, which was not before.
+
+        Readers ignore the marks of a source that is fenced, so it has none to send, and must not send a record.
+        """
+        fenced = epoch > self.identity.epoch and self.fenced_by is None and not self.ended
+        if fenced:
+            self.fenced_by, self.registered = epoch, False
+        return fenced
 
     def count(self, partition: int, records: int) -> None:
         """Note records that are written together with the next marks, all or none (a transaction)."""

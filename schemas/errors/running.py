@@ -83,9 +83,11 @@ class DeliveryError(InfrastructureError):
 class FencedError(InfrastructureError):
     """Another instance with the same identity has taken over."""
 
-    template = "job {job!r} was fenced: another instance with the same name is writing to {topic!r}; stop one of them"
-    job: str
+    template = "{writer!r} was fenced in topic {topic!r}: {reason}; {advice}"
+    writer: str
     topic: str
+    reason: str
+    advice: str
 
 
 class InjectorError(InfrastructureError):

@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
@@ -26,11 +27,12 @@ from floodmark.producers import (
     punctuated,
 )
 from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership
 from floodmark.schemas.classify import mark_record
-from floodmark.schemas.errors import DeliveryError, EndedError, InvalidRecordError, UsageError
+from floodmark.schemas.errors import DeliveryError, EndedError, FencedError, InvalidRecordError, UsageError
 from support.harness import drain, grow, until
 from support.promises import faults, record, until_promised
 
@@ -162,7 +164,8 @@ def test_a_reader_that_starts_after_retention_waits_for_no_source_that_has_ended
         ended.end()
         until(lambda: pool.membership.size == 2, "the smaller membership")
         ends = [TopicPartition(target, partition, end) for partition, end in end_offsets(kafka.config, target).items()]
-        for deleted in AdminClient(kafka.config).delete_records(ends).values():
+        admin = AdminClient(kafka.config)
+        for deleted in admin.delete_records(ends).values():
             deleted.result(30)
         for source in lasting:
             source.advance(20)
@@ -267,6 +270,31 @@ def test_two_pools_share_a_topic_under_a_membership_that_counts_both(kafka, topi
     one.end()
     two.end()
     assert faults(kafka, target) == []
+
+
+def test_a_source_of_a_pool_stops_where_a_later_process_has_its_name(kafka, topic):
+    target, clock = topic(2), ManualClock(wall=datetime.now(UTC))
+    older, newer = (SourcePool(kafka.config, topic=target, clock=which) for which in (clock, Clock()))
+    ours, other = older.join("a", "b", strategy=ascending())
+    older.flush()
+    newer.join("a", strategy=ascending())
+    newer.flush()
+
+    def is_fenced():
+        clock.advance(timedelta(seconds=10))
+        with suppress(FencedError):
+            ours.poll()
+            return False
+        return True
+
+    until(is_fenced, "the look at later runs")
+    with pytest.raises(FencedError, match="'a' was fenced"):
+        ours.produce(record(10), event_time=10)
+    other.produce(record(10), event_time=10)
+    for finish in (older.flush, older.end):
+        with pytest.raises(FencedError, match="'a' was fenced"):
+            finish()
+    newer.end()
 
 
 def test_quiet_sources_all_mark_new_partitions_as_soon_as_they_are_seen(kafka, topic):

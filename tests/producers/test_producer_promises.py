@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -22,13 +23,14 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.outbox import Outbox, Record
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status, decode_watermark
-from floodmark.schemas.errors import DeliveryError, EndedError, LateRecordError, UsageError
+from floodmark.schemas.errors import DeliveryError, EndedError, FencedError, LateRecordError, UsageError
 from support.harness import drain, until
 
 DAY = timedelta(days=1)
@@ -205,6 +207,88 @@ def test_a_second_source_that_no_membership_counts_is_named(kafka, topic, caplog
         first.end()
         producer(kafka, target, source="web-2")
         assert target not in caplog.text
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("background", [False, True])
+def test_the_older_of_two_processes_with_one_source_id_stops(kafka, topic, caplog, background):
+    target, clock = topic(2), manual_clock()
+    older = producer(kafka, target, strategy=explicit(), clock=clock, background=background)
+    older.produce(b"x", event_time=1)
+    older.flush()
+    newer = producer(kafka, target)
+    newer.produce(b"x", event_time=1)
+    newer.flush()
+
+    def is_fenced():
+        clock.advance(timedelta(seconds=10))
+        with suppress(FencedError):
+            older.poll()
+            return False
+        return True
+
+    until(is_fenced, "the look at later runs")
+    epochs = [str(one._emitter.identity.epoch) for one in (older, newer)]  # noqa: SLF001
+    assert all(epoch in caplog.text for epoch in epochs)
+    before = end_offsets(kafka.config, target)
+    for use in (
+        lambda: older.produce(b"x", event_time=2),
+        *(older.poll, older.emit, older.flush, older.mark_idle, older.end),
+    ):
+        with pytest.raises(FencedError, match=f"'a' was fenced.*{target}.*{epochs[0]}.*{epochs[1]}"):
+            use()
+    assert older.close()
+    assert end_offsets(kafka.config, target) == before
+    newer.end()
+    drain(kafka.config, target)
+
+
+@pytest.mark.kafka
+def test_a_source_that_is_alone_is_not_fenced_by_what_its_earlier_runs_wrote(kafka, topic):
+    target, clock = topic(1), manual_clock()
+    for _ in range(2):
+        with producer(kafka, target, clock=clock) as ours:
+            ours.produce(b"x", event_time=1)
+            ours.flush()
+
+            def has_looked(ours=ours):
+                clock.advance(timedelta(seconds=10))
+                ours.poll()
+                return ours._schedule._successors.epochs.get("a") == ours._emitter.identity.epoch  # noqa: SLF001
+
+            until(has_looked, "a look")
+            ours.produce(b"x", event_time=1)
+    assert faults(kafka, target) == []
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("epoch", [100, 99, 0])
+def test_an_epoch_that_is_not_above_the_last_one_is_refused(kafka, topic, caplog, epoch):
+    target = topic(1)
+    with producer(kafka, target, epoch=100) as first:
+        first.produce(b"x", event_time=1)
+    low = producer(kafka, target, epoch=epoch)
+    assert "the topic has marks of its epoch 100" in caplog.text
+    for use in (lambda: low.produce(b"x", event_time=2), low.flush, low.end):
+        with pytest.raises(FencedError, match=f"it has epoch {epoch}, and readers follow its epoch 100"):
+            use()
+    low.close()
+    with producer(kafka, target, epoch=101) as second:
+        second.produce(b"x", event_time=1)
+        second.end()
+    assert faults(kafka, target) == []
+
+
+@pytest.mark.kafka
+def test_a_source_is_warned_of_a_membership_older_than_that_of_the_topic(kafka, topic, caplog):
+    target = topic(1)
+    with producer(kafka, target, source="b", membership=Membership(7, 2)) as first:
+        first.produce(b"x", event_time=1)
+        first.flush()
+        producer(kafka, target, membership=Membership(7, 2))
+        assert target not in caplog.text
+        producer(kafka, target, membership=Membership(6, 2))
+        assert "membership version 7" in caplog.text
 
 
 @pytest.mark.parametrize(
