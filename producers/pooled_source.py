@@ -69,6 +69,7 @@ class PooledSource(WatermarkedProducer):
             clock=shared.clock,
         )
         self._background = shared.background
+        self._schedule.polled = False
 
     @override
     def _link(self, config: Config) -> Link:

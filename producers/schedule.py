@@ -12,6 +12,7 @@ from floodmark.producers.successors import Successors
 _log = logging.getLogger(__name__)
 _WATCH_INTERVAL: Final = 10_000
 _RETRY_INTERVAL: Final = 100
+_SILENCE: Final = 10_000
 
 
 class Schedule:
@@ -41,6 +42,8 @@ class Schedule:
         self._successors = successors
         self._clock = clock
         self._interval = interval
+        self.polled = True
+        """Whether the marks depend on the caller's calls alone; then a long silence is logged, once."""
         now = clock.steady()
         self._next_mark = now + interval
         self._next_watch = now + _WATCH_INTERVAL
@@ -56,6 +59,7 @@ class Schedule:
             self._watch.ask_beside(self.mark_soon)
             self._successors.look_beside(now)
         if now >= self._next_mark or self._emitter.due:
+            self._tell_silence(now - self._next_mark)
             self._next_mark = now + _RETRY_INTERVAL
             if not self._outbox.crowded:
                 self._send(wait=False)
@@ -94,4 +98,14 @@ class Schedule:
             _log.error(
                 "source %r, epoch %d, was fenced: a later run with epoch %d marks its topic, and readers follow that",
                 *(identity.source, identity.epoch, self._emitter.fenced_by),
+            )
+
+    def _tell_silence(self, late: int) -> None:
+        """Warn, once, if readers had to wait because nothing called the source: it cannot tell before the next call."""
+        if self.polled and late > max(_SILENCE, 3 * self._interval) and self._emitter.registered and self._next_mark:
+            self.polled = False
+            _log.warning(
+                "source %r sent no marks for %d s, because nothing called it, and readers waited; call poll() at least "
+                "once an interval, or pass background=True",
+                *(self._emitter.identity.source, (late + self._interval) // 1000),
             )

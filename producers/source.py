@@ -179,6 +179,7 @@ class Source(Guarded):
 
     def _start_background(self) -> None:
         self._background = Background(self, self._attend, self._interval)
+        self._schedule.polled = False
 
     def _attend(self) -> None:
         """Serve in the background."""

@@ -262,6 +262,23 @@ def test_a_source_that_is_alone_is_not_fenced_by_what_its_earlier_runs_wrote(kaf
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize(("calls", "told"), [("none", 1), ("poll", 0), ("idle", 0), ("background", 0)])
+def test_a_source_that_nothing_called_for_long_says_so_once(kafka, topic, caplog, calls, told):
+    clock = manual_clock()
+    ours = producer(kafka, topic(1), clock=clock, background=calls == "background")
+    for _ in range(3):
+        ours.produce(b"x", event_time=1)
+        if calls == "idle":
+            ours.mark_idle()
+        for _ in range(20):
+            clock.advance(timedelta(seconds=1))
+            if calls == "poll":
+                ours.poll()
+    ours.close()
+    assert caplog.text.count("sent no marks for 20 s, because nothing called it") == told
+
+
+@pytest.mark.kafka
 @pytest.mark.parametrize("epoch", [100, 99, 0])
 def test_an_epoch_that_is_not_above_the_last_one_is_refused(kafka, topic, caplog, epoch):
     target = topic(1)
