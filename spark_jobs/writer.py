@@ -99,7 +99,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     frame = _output(result, topic, key, value, event_time, starting.output_at)
     judged = event_times_of_state(frame)
     refusals.refuse_two_event_times(judged)
-    starting.refuse_query(plan, judged)
+    starting.refuse_query(plan, judged, options.windows_close)
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)

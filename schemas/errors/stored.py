@@ -104,14 +104,15 @@ class PublishedError(SnapshotError):
     """A new checkpoint of a job whose results are in its output topic already: they would be there twice."""
 
     template = (
-        "job {job!r} has results in topic {topic!r}, complete up to {watermark!t}, and {checkpoint_location} is new: "
-        "it would write them again; go on behind them with WriteOptions(start=Start(published='continue')), write "
-        "them again with published='repeat', or take a new output topic"
+        "job {job!r} has written results to topic {topic!r}, {extent}. {checkpoint_location} is new, so the job would "
+        "write them again. {advice}"
     )
     job: str
     topic: str
     watermark: int | None
+    extent: str
     checkpoint_location: str
+    advice: str
 
 
 class ReplacedCheckpointError(SnapshotError):

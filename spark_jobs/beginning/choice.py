@@ -141,11 +141,7 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
     """
     published = last.published
     if last.ended or published is None:
-        reason = (
-            "it has ended there, and handed the end on"
-            if last.ended
-            else "its marks do not say how far it had read, as those of Floodmark 0.1 before Start(published=)"
-        )
+        reason = "it has ended there" if last.ended else "its marks do not say how far it had read"
         raise ContinueError(job=needs.job, topic=topic, reason=reason)
     for spec in needs.specs:
         TopicWatch(spec.connection.config(), spec.topics, published.ids, f"job {needs.job!r}")

@@ -1,11 +1,15 @@
 """A job without its checkpoint goes on behind what its output topic has from it: nothing twice, nothing missing."""
 
+import itertools
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # public
+from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.clients.admin import end_offsets
+from floodmark.schemas import Membership
 from floodmark.schemas.errors import (
     ContinueError,
     PublishedError,
@@ -14,6 +18,7 @@ from floodmark.schemas.errors import (
     UnsupportedQueryError,
     UsageError,
 )
+from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, avro
 from floodmark.spark_jobs.beginning import replay
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
@@ -174,3 +179,69 @@ def test_a_job_that_has_ended_cannot_go_on(kafka, topic, source, checkpoint):
     counted(windowed(source(given)), out, checkpoint).awaitTermination(60)
     with pytest.raises(ContinueError, match="it has ended there"):
         counted(windowed(source(given)), out, f"{checkpoint}-new", start=AGAIN)
+    with pytest.raises(PublishedError, match="and has ended there") as refused:
+        counted(windowed(source(given)), out, f"{checkpoint}-new")
+    assert str(refused.value).endswith("Take a new output topic")
+
+
+def test_what_an_error_advises_is_not_refused(kafka, source, checkpoint, topic):
+    """Each way out of each error is taken, with the checkpoint_location of the start that was refused."""
+    given, out, stream = topic(2), topic(2), Stream.seeded(31, sources=2, steps=6)
+    stream.produce(kafka.config, given, end=False)
+    places = (f"{checkpoint}-{number}" for number in itertools.count())
+    query, repeat = windowed(source(given)), Start(published="repeat")
+    moved = windowed(source(given, source_options={"startingOffsets": "latest"}))
+    for_ever = source(given).dropDuplicates(["user"]).selectExpr("user", "at AS ended", "1L AS n")
+
+    def refused(kind, *ways, start=Start(), frame=query, target=out, place=None):  # noqa: B008  # frozen
+        """Be refused, and take each way: a word of the advice, and a function of the place that it leads to."""
+        for word, way in ways:
+            at = next(places) if place is None else place
+            with pytest.raises(kind) as error:
+                counted(frame, target, at, start=start)
+            known = "continue", "repeat", "new output topic", "later output_at", "source options"
+            advice = str(error.value).replace("published='continue' with", "")
+            assert [one for one in known if one in advice] == [one for one, _ in ways], error.value
+            assert word in advice
+            way(at)
+
+    def to(start=Start(), frame=query, target=None):  # noqa: B008  # frozen
+        return lambda place: counted(frame, target or topic(1), place, start=start).stop()
+
+    first = counted(query, out, checkpoint)
+    first.processAllAvailable(60)
+    first.stop()
+    new, again, behind = (
+        ("new output topic", to()),
+        ("repeat", to(repeat, target=out)),
+        ("continue", to(AGAIN, target=out)),
+    )
+    refused(PublishedError, behind, again, new)
+    refused(
+        PublishedError, ("repeat", to(repeat, for_ever, out)), ("new output topic", to(frame=for_ever)), frame=for_ever
+    )
+    refused(UnsupportedQueryError, ("new output topic", to(frame=for_ever)), frame=for_ever, start=AGAIN)
+    refused(PublishedError, again, new, frame=moved)
+    refused(UsageError, ("source options", to(AGAIN, target=out)), frame=moved, start=AGAIN)
+    at = to_datetime(60_000)
+    behind_at = to(Start(published="continue", output_at=at), target=out)
+    refused(
+        UsageError,
+        ("continue", lambda _: behind_at(next(places))),
+        ("new output topic", lambda _: to(Start(output_at=at))(next(places))),
+        start=Start(output_at=at),
+        place=checkpoint,
+    )
+
+    delete_before(kafka.config, given, 5)
+    refused(PublishedError, again, new)
+    refused(RetentionError, new, start=AGAIN)
+    later = to(Start(output_at=to_datetime(time.time_ns() // 1_000_000)), target=(fresh := topic(1)))
+    refused(RetentionError, ("later output_at", later), start=Start(output_at=at), target=fresh)
+
+    members = Membership(version=1, size=len(stream.steps))
+    for name in stream.steps:
+        WatermarkedProducer(kafka.config, topic=given, source=name, strategy=explicit(), membership=members).end()
+    counted(query, out, next(places), start=repeat).awaitTermination(60)
+    refused(PublishedError, new)
+    refused(ContinueError, new, start=AGAIN)

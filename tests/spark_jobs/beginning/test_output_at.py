@@ -82,5 +82,5 @@ def test_slips_are_refused(kafka, topic, source, checkpoint, written):
     with pytest.raises(UsageError, match="expected a datetime"):
         Start(output_at=NOON)
     rows = source(given, ReadOptions(source_options={"startingOffsets": "latest"}))
-    with pytest.raises(UsageError, match="leave one out"):
+    with pytest.raises(UsageError, match="remove these source options"):
         start(windows(rows), topic(1), checkpoint, start=Start(output_at=to_datetime(NOON)))
