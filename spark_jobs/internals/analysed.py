@@ -1,10 +1,11 @@
 """The analysed plan of a DataFrame: which operators stand in it, and whether Spark takes them for a streaming query."""
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from floodmark.spark_jobs.internals.jvm import each, kind_of, nodes, reaching
-from floodmark.spark_jobs.queries.plan import Operator
+from floodmark.spark_jobs.queries.plan import Operator, Windows
 from pyspark.sql import DataFrame
 
 _PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
@@ -12,6 +13,17 @@ _EVENT_TIME: Final = "spark.watermarkDelayMs"
 """What Spark's metadata of an event-time column has."""
 
 _NAMED: Final = {"AttributeReference", "Alias"}
+_PASSING: Final = {
+    *("CollectMetrics", "EventTimeWatermark", "Expand", "Filter", "Generate", "Project", "Repartition"),
+    *("RepartitionByExpression", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"),
+}
+"""Operators that pass the columns below on as they are, but for those that they define themselves."""
+
+_STRUCT: Final = "named_struct(start, knownnullable("
+"""How Spark's text of a fixed window begins; in it stand, again and again, these three numbers, microseconds."""
+_SLIDE: Final = re.compile(r" % (\d+)\)")
+_START: Final = re.compile(r" - (-?\d+)\) % ")
+_WIDTH: Final = re.compile(r" \+ (\d+)\), LongType, TimestampType")
 _ALL_FIELDS: Final = 2**31 - 1
 _SOME_TIME: Final = 10**13
 """Any time: it must only be too large for a JVM's int."""
@@ -124,7 +136,38 @@ def _operator(node: Any, is_source: Callable[[str], bool], is_bounded: Callable[
         columns=str(node.schema().simpleString()) if kind == "EventTimeWatermark" else "",
         bounded=kind != "Join" or not all(child.streaming for child in children) or is_bounded(node),
         observation=observation,
+        windows=_windows(node) if kind == "Aggregate" else None,
     )
+
+
+def _windows(aggregate: Any) -> Windows | None:  # noqa: ANN401  # a JVM plan
+    """Follow the event time that an aggregate groups by down to the windows that define it, by the ids of columns."""
+    times = [column for column in _judged(aggregate)[0] if _is_event_time(column)]
+    if len(times) != 1:
+        return None
+    found, node = times, aggregate.child()
+    while len(ids := {_id(column) for column in found}) == 1 and None not in ids and kind_of(node) in _PASSING:
+        found, node = _definitions(node, found[0]), node.child()
+    texts = [str(column) for column in found]
+    if not all(text.startswith(_STRUCT) for text in texts):
+        return None
+    numbers = [{int(number) for text in texts for number in part.findall(text)} for part in (_SLIDE, _START, _WIDTH)]
+    return Windows(*(one.pop() for one in numbers)) if all(len(one) == 1 for one in numbers) else None
+
+
+def _definitions(node: Any, column: Any) -> list[Any]:  # noqa: ANN401  # a JVM plan, a column
+    """Return what an operator makes a column of, one expression for each row that it makes of one."""
+    kind, id_ = kind_of(node), _id(column)
+    if kind == "Expand":
+        at = [_id(one) for one in each(node.output())].index(id_)
+        return [row.apply(at) for row in each(node.projections())]
+    columns = each(node.projectList()) if kind == "Project" else iter(())
+    return [one.child() for one in columns if kind_of(one) == "Alias" and _id(one) == id_] or [column]
+
+
+def _id(column: Any) -> int | None:  # noqa: ANN401  # a JVM expression
+    """Return the id of a column; ``None`` for what is an expression of columns."""
+    return int(column.exprId().id()) if kind_of(column) in _NAMED else None
 
 
 def _is_bounded(join: Any, helper: Any, some: Any) -> bool:  # noqa: ANN401  # a JVM join, Spark's own judge, a time

@@ -1,7 +1,6 @@
 """What can be foreseen of a query: whether a watermark may be set ahead of its marks, and which one matters.  Pure."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,12 +10,6 @@ _JUDGED_BEFORE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark
 """Operators with state that judge late rows by the watermark of the batch before, and show it to no function."""
 
 _SILENT_STATE: Final = {"Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
-_GROUPING: Final = re.compile(r"^~?Aggregate \[(.*?)\], \[")
-_EVENT_TIME: Final = re.compile(r"#(\d+)-T\d+ms")
-_STRUCT: Final = "named_struct(start, knownnullable("
-_SLIDE: Final = re.compile(r" % (\d+)\)")
-_START: Final = re.compile(r" - (-?\d+)\) % ")
-_WIDTH: Final = re.compile(r" \+ (\d+)\), LongType, TimestampType")
 _MICROS: Final = 1000
 
 
@@ -96,17 +89,11 @@ def _window_ends(state: list[Operator]) -> WindowEnds | None:
     for node in state:
         if node.kind in _SILENT_STATE:
             continue
-        grid = _grid(node) if node.kind == "Aggregate" else None
-        if grid is None:
+        found = node.windows
+        if found is None:
             return None
-        grids.add(grid)
+        grids.add((found.slide, (found.start + found.width) % found.slide))
     return WindowEnds(frozenset(grids)) if grids else None
-
-
-def _grid(aggregate: Operator) -> tuple[int, int] | None:
-    """Return the period and one end of an aggregate's windows."""
-    found = _windows(aggregate)
-    return None if found is None else (found.slide, (found.start + found.width) % found.slide)
 
 
 def widths(plan: Operator) -> int | None:
@@ -119,41 +106,7 @@ def widths(plan: Operator) -> int | None:
     needed = 0
     for node in plan.walk():
         if node.keeps_state and node.kind not in _SILENT_STATE:
-            found = _windows(node) if node.kind == "Aggregate" else None
-            if found is None:
+            if node.windows is None:
                 return None
-            needed += found.width
+            needed += node.windows.width
     return -(-needed // _MICROS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Windows:
-    """Windows that begin at a time and each period after it, and are so wide; microseconds."""
-
-    slide: int
-    start: int
-    width: int
-
-
-def _windows(aggregate: Operator) -> _Windows | None:
-    """Read the windows of an aggregate from Spark's own line for them."""
-    grouping = _GROUPING.match(aggregate.text)
-    times = _EVENT_TIME.findall(grouping[1]) if grouping else []
-    if len(times) != 1:
-        return None
-    for node in _line(aggregate):
-        if _STRUCT in node.text and f"#{times[0]}-T" in node.text:
-            found = [set(map(int, pattern.findall(node.text))) for pattern in (_SLIDE, _START, _WIDTH)]
-            if any(len(numbers) != 1 for numbers in found):
-                return None
-            return _Windows(*(numbers.pop() for numbers in found))
-        if node.keeps_state:
-            return None
-    return None
-
-
-def _line(node: Operator) -> Iterator[Operator]:
-    """Yield the operators below one, as long as they stand in line."""
-    while len(node.children) == 1:
-        node = node.children[0]
-        yield node

@@ -16,6 +16,15 @@ _OBJECT: Final = re.compile(r"@[0-9a-f]{5,}")
 
 
 @dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows that begin at a time and each period after it, and are so wide; microseconds."""
+
+    slide: int
+    start: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of a query as Spark has analysed it."""
 
@@ -33,6 +42,8 @@ class Operator:
     """For a join of streams: whether its condition bounds, by event time, how long the rows of each side are kept."""
     observation: str | None = None
     """The name of the observation that it is."""
+    windows: Windows | None = None
+    """For an aggregate: the fixed windows of the event time that it groups by; ``None``: none are recognised."""
 
     @property
     def keeps_state(self) -> bool:

@@ -1,6 +1,6 @@
 """Run queries made up from seeds as jobs on Kafka and Spark, and compare each with a plain computation.
 
-    PYTHONPATH=tests python tests/benchmarks/queries.py [--cases 500] [--seed 1] [--jobs 2] [--json]
+    PYTHONPATH=tests python tests/benchmarks/queries.py [--cases 500] [--seed 1] [--jobs 2] [--lost | --start] [--json]
 
 Case N of seed S is the case of seed S + N; ``--cases 1 --seed N`` runs one of them again.  Ends with status 0 only
 if no case differs.
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -22,21 +23,21 @@ from floodmark.schemas.errors import UnsupportedQueryError
 from floodmark.spark_jobs import local_session
 from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
-from support.query_cases import case, lost_case
-from support.trial import differences, quick, run
+from support.query_cases import case, lost_case, start_case
+from support.trial import Trial, differences, quick, run
 
 
 class Bench:
     """A broker, a Spark, and a session for each thread."""
 
-    def __init__(self, kafka: EmbeddedKafka, spark: SparkSession, place: Path, *, lost: bool = False) -> None:
+    def __init__(self, kafka: EmbeddedKafka, spark: SparkSession, place: Path, make: Callable[[int], Trial]) -> None:
         """Keep them."""
         self._kafka = kafka
         self._spark = spark
         self._place = place
         self._own = threading.local()
         self._numbers = itertools.count()
-        self._case = lost_case if lost else case
+        self._case = make
 
     def try_out(self, seed: int) -> dict[str, Any]:
         """Run one case; returns what it was and how it differs."""
@@ -79,12 +80,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="how many at the same time")
     parser.add_argument("--lost", action="store_true", help="each stop loses the checkpoint")
+    parser.add_argument("--start", action="store_true", help="each job begins at a time of its output")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each case")
     options = parser.parse_args()
     began, wrong = time.monotonic(), []
     with tempfile.TemporaryDirectory() as place, EmbeddedKafka(Path(place, "kafka")) as kafka:
         spark = local_session("queries", settings=SHORT_LIVED)
-        bench = Bench(kafka, spark, Path(place), lost=options.lost)
+        bench = Bench(kafka, spark, Path(place), lost_case if options.lost else start_case if options.start else case)
         with ThreadPoolExecutor(options.jobs) as pool:
             seeds = range(options.seed, options.seed + options.cases)
             waiting = [pool.submit(bench.try_out, seed) for seed in seeds]

@@ -1,15 +1,15 @@
 """Queries and streams made up from seeds, each as a job; ``benchmarks/queries.py`` runs more of them."""
 
 import pytest
-from support.query_cases import case
+from support.query_cases import case, start_case
 from support.trial import differences, quick, run
 
 pytestmark = pytest.mark.spark
 
-_SEEDS = range(1, 11)
+_CASES = [*((case, seed) for seed in range(1, 11)), *((start_case, seed) for seed in range(1, 6))]
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
-def test_a_query_made_up_from_a_seed_equals_its_plain_computation(spark, kafka, topic, checkpoint, seed):
-    trial = case(seed)
+@pytest.mark.parametrize(("make", "seed"), _CASES)
+def test_a_query_made_up_from_a_seed_equals_its_plain_computation(spark, kafka, topic, checkpoint, make, seed):
+    trial = make(seed)
     assert differences(trial, run(quick(spark), kafka.config, trial, topic, checkpoint)) == [], trial.query.name

@@ -168,12 +168,22 @@ def _cut(width: int, slide: int) -> Callable[[Row], list[tuple[int, int]]]:
     return windows
 
 
-def sliding(width: int, slide: int, stamp: Stamp = "end") -> Step:
-    """Sum in windows of a width, one each slide; ``stamp``: what time the result is given."""
+def sliding(width: int, slide: int, stamp: Stamp = "end", beside: int | None = None) -> Step:
+    """Sum in windows of a width, one each slide.
+
+    Args:
+        width: milliseconds.
+        slide: the same.
+        stamp: what time the result is given.
+        beside: the width of other windows that each row has beside these.
+    """
     column = {"end": "window.end", "start": "window.start", "earliest": "least", "latest": "most"}[stamp]
 
     def spark(frame: DataFrame) -> DataFrame:
         window = F.window("at", f"{width} milliseconds", f"{slide} milliseconds")
+        if beside is not None:
+            other = F.window("at", f"{beside} milliseconds")
+            frame, window = frame.withColumn("window", window).withColumn("other", other), F.col("window")
         summed = frame.groupBy("k", window).agg(
             F.sum("n").alias("n"), F.min("at").alias("least"), F.max("at").alias("most")
         )
@@ -189,6 +199,7 @@ def sliding(width: int, slide: int, stamp: Stamp = "end") -> Step:
         return results
 
     kind = f"tumbling {width}" if width == slide else f"sliding {width}/{slide}"
+    kind += "" if beside is None else f" beside {beside}"
     name, hold = (kind, 0) if stamp == "end" else (f"{kind} stamped {stamp}", width)
     return Step(name, spark, plain, stateful=True, ends=True, hold=hold)
 
@@ -196,6 +207,45 @@ def sliding(width: int, slide: int, stamp: Stamp = "end") -> Step:
 def tumbling(width: int, stamp: Stamp = "end") -> Step:
     """Sum in tumbling windows."""
     return sliding(width, width, stamp)
+
+
+def crossed(width: int, other: int) -> Step:
+    """Sum in tumbling windows of the event time and of another time of the same row, ``n`` times 100 ms later."""
+
+    def spark(frame: DataFrame) -> DataFrame:
+        then = frame.withColumn("then", F.timestamp_millis(F.unix_millis("at") + F.col("n") * 100))
+        both = then.withColumn("window", F.window("at", f"{width} milliseconds"))
+        both = both.withColumn("other", F.window("then", f"{other} milliseconds"))
+        summed = both.groupBy("k", "other", "window").agg(F.sum("n").alias("n"))
+        return summed.select("k", F.window_time("window").alias("at"), "n", F.col("window.end").alias("stamp"))
+
+    def plain(rows: Rows, clock: Clock) -> Rows:
+        parts: dict[int, Rows] = defaultdict(list)
+        for row in rows:
+            parts[(row.at // 1000 + row.n * 100) // other].append(row)
+        return [row for part in parts.values() for row in tumbling(width).plain(part, clock)]
+
+    return Step(f"tumbling {width} by {other} of another time", spark, plain, stateful=True, ends=True)
+
+
+def per_time(beside: int) -> Step:
+    """Sum the rows of the same time, each of which has a window and its end beside that."""
+
+    def spark(frame: DataFrame) -> DataFrame:
+        window = F.window("at", f"{beside} milliseconds")
+        more = frame.withColumn("window", window).withColumn("end", F.window("at", f"{beside} milliseconds")["end"])
+        return more.groupBy("k", "at").agg(F.sum("n").alias("n"), F.min("stamp").alias("stamp"))
+
+    def plain(rows: Rows, clock: Clock) -> Rows:
+        groups: dict[tuple[str, int], Rows] = defaultdict(list)
+        for row in rows:
+            groups[row.k, row.at].append(row)
+        return [
+            replace(_window(key, at, sum(row.n for row in group), group, clock), at=at, stamp=group[0].stamp)
+            for (key, at), group in groups.items()
+        ]
+
+    return Step(f"per time beside {beside}", spark, plain, stateful=True)
 
 
 def first_and_last(width: int) -> Step:

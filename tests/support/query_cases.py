@@ -40,6 +40,13 @@ def lost_case(seed: int) -> Trial:
     return replace(trial, lost=True, restarts=restarts)
 
 
+def start_case(seed: int) -> Trial:
+    """Make a query up that begins at a time of its output."""
+    trial, chance = case(seed), random.Random(-seed)  # noqa: S311  # a repeatable case
+    times = [time for log in trial.logs for _, time, _ in log.rows] or [_BEGIN]
+    return replace(trial, output_at=chance.randrange(_BEGIN, max(times) + 1))
+
+
 def _whole_windows(query: ops.Query) -> bool:
     """Tell whether no operator compares raw event times, so that windows may close at their end."""
     stateful = [step.name.split()[0] for step in query.steps if step.stateful]
@@ -56,7 +63,7 @@ def _query(chance: random.Random) -> ops.Query:
             [ops.mapped_in_pandas(), ops.again()] if source.stateful or chance.random() < 0.5 else [ops.floored(1_000)]
         )
     for left in reversed(range(chance.choice([0, 1, 1, 1, 2, 2]) if source.event_time else 0)):
-        after_windows = source.ends or any(step.ends for step in steps)
+        after_windows = source.ends or any(step.ends or step.name.startswith("per time") for step in steps)
         steps.append(_stateful(chance, last=not left, after_windows=after_windows))
         _maybe(chance, steps, 0.2, _PLAIN)
     _maybe(chance, steps, 0.25, [*_PLAIN, *_PYTHON, ops.mapped_in_pandas])
@@ -98,6 +105,10 @@ def _stateful(chance: random.Random, *, last: bool, after_windows: bool) -> ops.
         ops.deduplicated_within(chance.choice([1, 1_000, 20_000])): 4,
         ops.first_and_last(width): 7,
         ops.viewed(width): 5,
+        ops.sliding(width, width, stamp, beside=_width(chance)): 8,
+        ops.sliding(slide * 2, slide, beside=_width(chance)): 4,
+        ops.crossed(width, _width(chance)): 4,
+        ops.per_time(width): 4,
     }
     if last:  # Spark's event time ends with them
         kinds |= {ops.timers(width): 3, ops.seen_once(): 3}

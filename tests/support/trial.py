@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from floodmark.schemas import END_OF_TIME, Status
+from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Batch, Job, ReadOptions, Start, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
 from support.counting import fails
@@ -59,6 +60,8 @@ class Trial:
     """Partitions of the output topic."""
     lost: bool = False
     """Whether a stop loses the checkpoint, so that the job goes on behind what it has published."""
+    output_at: int | None = None
+    """At which time of its output the job begins."""
     live: bool = False
     """Whether the input is written while the job runs, so many entries at a time, and the job looks ahead."""
 
@@ -138,11 +141,7 @@ def run(
             watermark_hold=timedelta(milliseconds=trial.query.hold),
             on_batch=partial(_note, batches, number if trial.lost else 0),
             lookahead=timedelta(seconds=60 if trial.live else 0),
-            **(
-                {"start": Start(published="continue", largest_window=_reach(trial.query), early=timedelta(0))}
-                if trial.lost
-                else {}
-            ),
+            **_start(trial),
             **trial.write,
         )
         if trial.live:
@@ -160,9 +159,20 @@ def _note(batches: dict[int, Batch], start: int, batch: Batch) -> None:
     batches[start * _MANY + batch.batch_id] = batch
 
 
+def _start(trial: Trial) -> dict[str, Any]:
+    """Say where the job begins, where that is not the first record."""
+    wish = {"largest_window": _reach(trial.query), "early": timedelta(0)}
+    if trial.lost:
+        return {"start": Start(published="continue", **wish)}  # type: ignore[arg-type]  # of two kinds
+    if trial.output_at is not None:
+        return {"start": Start(output_at=to_datetime(trial.output_at), **wish)}  # type: ignore[arg-type]  # the same
+    return {}
+
+
 def _reach(query: Query) -> timedelta | None:
     """Return how far back results reach, where the windows of the query do not say it."""
-    told = not query.source.stateful and not any(step.name.startswith("session") for step in query.steps)
+    untold = ("session", "per time", "applyInPandas", "transformWithState")
+    told = not query.source.stateful and not any(step.name.startswith(untold) for step in query.steps)
     return None if told else timedelta(hours=10)
 
 
@@ -189,6 +199,9 @@ def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool
 def differences(trial: Trial, ran: Ran) -> list[str]:
     """Say where a run differs from the plain computation: no line where it is right."""
     rows, clock = trial.query.plain([log.rows for log in trial.logs], trial.closes)
+    if trial.output_at is not None:
+        kept = Counter((row.k, row.stamp, row.n) for row in rows if row.stamp >= trial.output_at)
+        return [*_of_all(kept, total(ran.written)), *_of_doubts(ran)]
     if trial.lost:  # other batches than those that were published
         return [*_of_all(Counter((row.k, row.stamp, row.n) for row in rows), total(ran.written)), *_of_doubts(ran)]
     return [*_of_rows(rows, ran), *_of_marks(clock, ran), *_of_counts(trial, ran)]
