@@ -24,7 +24,7 @@ from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.queries import refusals
 from floodmark.spark_jobs.queries.outlook import Outlook
-from floodmark.spark_jobs.queries.plan import Operator, meaning
+from floodmark.spark_jobs.queries.plan import Operator, limited, meaning
 from floodmark.spark_jobs.reading import plain
 from floodmark.spark_jobs.reading.event_time import derived_times
 from floodmark.spark_jobs.reading.registry import plan_of, specs_of
@@ -83,7 +83,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         raise UsageError(reason="write() got a batch DataFrame; begin with floodmark.spark_jobs.read")
     plan = plan_of(result)
     derived = derived_times(result, plan)
-    specs = [replace(spec, shift=spec.shift + derived.shift) for spec in _specs(plan)]
+    cut = limited(plan)
+    specs = [replace(spec, shift=spec.shift + derived.shift, limited=spec.name in cut) for spec in _specs(plan)]
     _refuse(result, plan, output_mode, trigger)
     name = _name(topic, writer, job)
     spark = result.sparkSession

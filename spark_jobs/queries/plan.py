@@ -8,6 +8,7 @@ from typing import Final
 _KEEP_STATE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "GlobalLimit"}
 _SILENT: Final = {"CollectMetrics", "LocalLimit", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"}
 """Operators that change no row, or only as another one beside them says."""
+_LIMITS: Final = {"GlobalLimit", "LocalLimit"}
 _STREAMING: Final = "~"
 """How Spark marks the lines of streaming operators."""
 _ID: Final = re.compile(r"#\d+L?")
@@ -71,6 +72,23 @@ def observations_behind_state(plan: Operator) -> set[str]:
     """
     observed = [node for node in plan.walk() if node.observation is not None]
     return {str(node.observation) for node in observed if any(below.keeps_state for below in node.walk())}
+
+
+def limited(plan: Operator, *, by_limit: bool = False) -> set[str]:
+    """Return the names of those sources whose tasks a limit may end before they have read all of a batch.
+
+    An aggregation reads all before it gives a row.
+
+    >>> read = Operator("CollectMetrics", source="read")
+    >>> limited(Operator("GlobalLimit", children=(read,)))
+    {'read'}
+    >>> limited(Operator("GlobalLimit", children=(Operator("Aggregate", children=(read,)),)))
+    set()
+    """
+    if plan.source is not None:
+        return {plan.source} if by_limit else set()
+    by_limit = plan.kind in _LIMITS or (by_limit and plan.kind != "Aggregate")
+    return {name for child in plan.children for name in limited(child, by_limit=by_limit)}
 
 
 def meaning(plan: Operator) -> list[str]:

@@ -61,6 +61,7 @@ class SourceSpec:
         shift: how far event times may lie before those that the marks speak of, milliseconds.
         late: what becomes of late rows: ``drop``, ``adjust``, or the topic they go to; ``None``: Spark's operators
             decide.
+        limited: whether a limit may end the tasks that read it before they have read all of a batch.
     """
 
     name: str
@@ -70,6 +71,7 @@ class SourceSpec:
     percentile: int | None = None
     shift: int = 0
     late: str | None = None
+    limited: bool = False
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -147,6 +147,32 @@ def test_a_chain_has_every_row(kafka, topic, counting):
     assert len(counting.batches) > 3
 
 
+LIMITS = {
+    "within a partition": (lambda rows: rows.limit(2), 2),
+    "up to the last row": (lambda rows: rows.limit(100), 20),
+    "of some rows": (lambda rows: rows.where("user < 'u1'").limit(1), 1),
+    "in one input of two": (lambda rows: rows.limit(2).union(rows.where("user = 'none'")), 2),
+    "behind an operator with state": (lambda rows: rows.dropDuplicates(["user", "at"]).limit(3), 3),
+}
+
+
+@pytest.mark.every_spark
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_that_is_full_ends_no_count_and_no_watermark(spark, kafka, topic, checkpoint, name, partitions):
+    target, found, (query, size) = topic(partitions), [], LIMITS[name]
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as source:
+        for time in range(1, 21):
+            value = events.encode({"user": f"u{time % 3}", "at": time})
+            source.produce(value, event_time=time, partition=time % partitions)
+        source.end()
+    rows = query(read_events(spark, kafka.bootstrap_servers, target))
+    job = write(rows, writer=lambda frame, _: found.extend(frame.collect()), job="j", checkpoint_location=checkpoint)
+    job.awaitTermination(90)
+    assert (len(found), job.counts["records"] - job.counts["marks"]) == (size, 20)
+    assert [job.counts.get(name, 0) for name in ("lost", "surplus", "sequence_gaps")] == [0, 0, 0]
+
+
 def test_a_compacted_topic_is_not_judged(kafka, counting):
     create_topics(kafka.config, {"compacted-input": 1}, {"cleanup.policy": "compact"})
     producer = Producer(kafka.config)
