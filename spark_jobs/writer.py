@@ -82,7 +82,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     if not result.isStreaming:
         raise UsageError(reason="write() got a batch DataFrame; begin with floodmark.spark_jobs.read")
     plan = plan_of(result)
-    derived = derived_times(result, plan)
+    derived = derived_times(plan)
     cut = limited(plan)
     specs = [replace(spec, shift=spec.shift + derived.shift, limited=spec.name in cut) for spec in _specs(plan)]
     _refuse(result, plan, output_mode, trigger)

@@ -47,22 +47,6 @@ def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
         return _operator(plan, is_source, lambda join: _is_bounded(join, helper, some))
 
 
-def delays_of_deduplications(frame: DataFrame, metadata: str) -> list[int]:
-    """Return the time within which each ``dropDuplicatesWithinWatermark`` of a frame's plan forgets, milliseconds.
-
-    Args:
-        frame: any.
-        metadata: the name under which a column has that time.
-
-    Raises:
-        UnsupportedSparkError: where the plan cannot be reached.
-    """
-    with reaching(_PLAN):
-        deduplications = [node for node in nodes(_analysed(frame)) if kind_of(node) == "DeduplicateWithinWatermark"]
-        columns = [column.metadata() for node in deduplications for column in each(node.child().output())]
-        return [int(found.getLong(metadata)) for found in columns if found.contains(metadata)]
-
-
 def event_times_of_state(frame: DataFrame) -> list[tuple[str, list[str]]]:
     """Return the event-time columns by which each input of an operator with state could be judged.
 
@@ -136,6 +120,7 @@ def _operator(node: Any, is_source: Callable[[str], bool], is_bounded: Callable[
         columns=str(node.schema().simpleString()) if kind == "EventTimeWatermark" else "",
         bounded=kind != "Join" or not all(child.streaming for child in children) or is_bounded(node),
         observation=observation,
+        within=_delay(node.child()) if kind == "DeduplicateWithinWatermark" else 0,
         windows=_windows(node) if kind == "Aggregate" else None,
     )
 
@@ -153,6 +138,12 @@ def _windows(aggregate: Any) -> Windows | None:  # noqa: ANN401  # a JVM plan
         return None
     numbers = [{int(number) for text in texts for number in part.findall(text)} for part in (_SLIDE, _START, _WIDTH)]
     return Windows(*(one.pop() for one in numbers)) if all(len(one) == 1 for one in numbers) else None
+
+
+def _delay(node: Any) -> int:  # noqa: ANN401  # a JVM plan
+    """Return the delay of the event time, milliseconds; 0: there is none."""
+    times = [column.metadata().getLong(_EVENT_TIME) for column in each(node.output()) if _is_event_time(column)]
+    return max(map(int, times), default=0)
 
 
 def _definitions(node: Any, column: Any) -> list[Any]:  # noqa: ANN401  # a JVM plan, a column

@@ -100,11 +100,12 @@ def widths(plan: Operator) -> int | None:
     """Return how far before the end of a result the rows may lie that it needs, where fixed windows say so.
 
     Returns:
-        The widths of all windows together, milliseconds; a deduplication adds nothing.  ``None``: the query keeps other
-        state, for which nothing here tells it.
+        The widths of all windows together and the times of deduplications within a time, milliseconds.  ``None``: the
+        query keeps other state, for which nothing here tells it.
     """
     needed = 0
     for node in plan.walk():
+        needed += node.within * _MICROS
         if node.keeps_state and node.kind not in _SILENT_STATE:
             if node.windows is None:
                 return None

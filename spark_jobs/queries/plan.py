@@ -43,6 +43,8 @@ class Operator:
     """For a join of streams: whether its condition bounds, by event time, how long the rows of each side are kept."""
     observation: str | None = None
     """The name of the observation that it is."""
+    within: int = 0
+    """For a deduplication within a time: that time, milliseconds."""
     windows: Windows | None = None
     """For an aggregate: the fixed windows of the event time that it groups by; ``None``: none are recognised."""
 

@@ -36,9 +36,12 @@ def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -
     published='continue' with Aggregate - it keeps its state for ever, so all that ever came would be needed
     """
     for node in plan.walk():
-        if node.keeps_state and ("WithState" in node.kind or node.kind == "DeduplicateWithinWatermark"):
+        if node.keeps_state and "WithState" in node.kind:
             reason = "its state depends on when the watermark came, which a replay cannot repeat"
             raise _refused(node.kind, reason)
+        if node.kind == "DeduplicateWithinWatermark":
+            reason = "which of two near rows it has kept depends on the order in which they came"
+            raise _refused("drop_duplicates_within", reason)
         if node.keeps_state and node.kind == "GlobalLimit":
             raise _refused("limit", "how many rows it has let pass is not known any more")
         if node.kind == "Deduplicate" and not _EVENT_TIME.search(node.text):

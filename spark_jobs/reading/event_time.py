@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from floodmark.schemas.errors import EventTimeShiftError, UsageError
 from floodmark.schemas.timestamps import duration_of, is_late
-from floodmark.spark_jobs.internals.analysed import delays_of_deduplications
 from floodmark.spark_jobs.queries.plan import Operator, observations_behind_state
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -29,6 +28,7 @@ DELAY: Final = "spark.watermarkDelayMs"
 """The metadata that makes a column Spark's event time."""
 
 OBSERVATION: Final = "floodmark-event-time"
+_SPAN: Final = "floodmark span"
 _numbers = itertools.count()
 
 
@@ -75,10 +75,16 @@ def shift_of(observation: str) -> int | None:
 
 
 def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelta) -> DataFrame:
-    """Drop rows that repeat another one's columns within some time: Spark's ``dropDuplicatesWithinWatermark``, timed.
+    """Drop rows that repeat another one's columns within some event time.
 
-    A key is forgotten once the watermark is ``within`` past the event time of its first row.  Spark takes the delay of
-    ``withWatermark`` for that time, and there is none on what `read` returns.
+    Of the rows that come out, no two of one key are ``within`` or less apart.  A row is dropped only for another one of
+    its key that is less than twice as far away; or where it is late, as by any operator.  Neither depends on the
+    watermark, nor on how batches cut the input.  Which of several near rows comes out depends on the order in which
+    Spark sees them.
+
+    Spark's ``dropDuplicatesWithinWatermark`` alone forgets a key at the end of a batch, and before that drops any row
+    with the key, also one of an hour later.  So it runs twice, over spans of twice the time that overlap by half: rows
+    that are ``within`` apart share one, and when the watermark has passed a span, no more rows of it come.
 
     Args:
         rows: what comes from `read`.
@@ -95,8 +101,12 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
         reason = f"drop_duplicates_within(): event-time columns are {found}, expected one: choose it with event_time()"
         raise UsageError(reason=reason)
     name, metadata = timed[0].name, timed[0].metadata
-    kept = rows.withMetadata(name, {**metadata, DELAY: milliseconds})
-    return kept.dropDuplicatesWithinWatermark(columns).withMetadata(name, metadata)
+    width, at = 2 * milliseconds, F.unix_millis(F.col("`{}`".format(name.replace("`", "``"))))
+    for offset in (0, milliseconds):
+        span = at - F.pmod(at + offset, F.lit(width))
+        kept = rows.withMetadata(name, {**metadata, DELAY: width}).withColumn(_SPAN, span)
+        rows = kept.dropDuplicatesWithinWatermark([*columns, _SPAN]).drop(_SPAN).withMetadata(name, metadata)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +118,10 @@ class Derived:
     observations: tuple[str, ...] = ()
 
 
-def derived_times(result: DataFrame, plan: Operator) -> Derived:
-    """Find the event times that a result derives.
+def derived_times(plan: Operator) -> Derived:
+    """Find the event times that a query derives.
 
     Args:
-        result: the DataFrame.
         plan: its operators, see `analysed.operators`.
 
     Raises:
@@ -130,7 +139,7 @@ def derived_times(result: DataFrame, plan: Operator) -> Derived:
                 "operator hands on; shift before it, or stamp its results no earlier than their completion"
             )
             raise UsageError(reason=reason)
-    if NEVER_MS in delays_of_deduplications(result, DELAY):
+    if any(node.within == NEVER_MS for node in plan.walk()):
         reason = (
             "dropDuplicatesWithinWatermark() takes its time from withWatermark(), and there is none: it would never "
             "forget a key; use floodmark.spark_jobs.drop_duplicates_within(rows, columns, within)"

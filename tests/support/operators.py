@@ -66,6 +66,8 @@ class Step:
     """Whether ``at`` is then the end of a window, less a microsecond."""
     hold: int = 0
     """How much earlier than its completion a result may be stamped, milliseconds."""
+    ordered: bool = False
+    """Whether its rows depend on the order of the input: it comes from one partition, and state has one, too."""
     shift: int = 0
     """How much earlier than their input's the event times of its rows may be, milliseconds."""
 
@@ -450,6 +452,23 @@ def deduplicated_within(within: int) -> Step:
         return drop_duplicates_within(frame, ["k", "at", "n"], timedelta(milliseconds=within))
 
     return Step(f"drop_duplicates_within {within}", spark, _unique, stateful=True)
+
+
+def first_within(within: int) -> Step:
+    """Drop rows whose key was there before, less than some event time away."""
+
+    def spark(frame: DataFrame) -> DataFrame:
+        return drop_duplicates_within(frame, ["k"], timedelta(milliseconds=within))
+
+    def plain(rows: Rows, _clock: Clock) -> Rows:
+        for offset in (0, within):
+            first: dict[tuple[str, int], Row] = {}
+            for row in rows:
+                first.setdefault((row.k, (row.at // 1000 + offset) // (2 * within)), row)
+            rows = list(first.values())
+        return rows
+
+    return Step(f"drop_duplicates_within {within} by key", spark, plain, stateful=True, ordered=True)
 
 
 def viewed(width: int) -> Step:

@@ -22,7 +22,8 @@ def case(seed: int) -> Trial:
     """Make a query and its input up."""
     chance = random.Random(seed)  # noqa: S311  # a repeatable case
     query = _query(chance)
-    logs = [_log(chance, alone=query.source.inputs == 1) for _ in range(query.source.inputs)]
+    most = 1 if any(step.ordered for step in query.steps) else 3
+    logs = [_log(chance, most, alone=query.source.inputs == 1) for _ in range(query.source.inputs)]
     size = max(len(log.entries) for log in logs)
     write: dict[str, Any] = {}
     if chance.random() < 0.3 and _whole_windows(query):
@@ -63,8 +64,9 @@ def _query(chance: random.Random) -> ops.Query:
             [ops.mapped_in_pandas(), ops.again()] if source.stateful or chance.random() < 0.5 else [ops.floored(1_000)]
         )
     for left in reversed(range(chance.choice([0, 1, 1, 1, 2, 2]) if source.event_time else 0)):
+        first = source.inputs == 1 and not any(step.stateful for step in steps)
         after_windows = source.ends or any(step.ends or step.name.startswith("per time") for step in steps)
-        steps.append(_stateful(chance, last=not left, after_windows=after_windows))
+        steps.append(_stateful(chance, first=first, last=not left, after_windows=after_windows))
         _maybe(chance, steps, 0.2, _PLAIN)
     _maybe(chance, steps, 0.25, [*_PLAIN, *_PYTHON, ops.mapped_in_pandas])
     return ops.Query(source, tuple(steps))
@@ -92,7 +94,7 @@ def _source(chance: random.Random) -> ops.Source:
     return ops.joined_windows(_width(chance))
 
 
-def _stateful(chance: random.Random, *, last: bool, after_windows: bool) -> ops.Step:
+def _stateful(chance: random.Random, *, first: bool, last: bool, after_windows: bool) -> ops.Step:
     """Choose an operator that keeps state."""
     width, slide = _width(chance), chance.choice([500, 2_592, 3_333])
     stamp = chance.choice(["end", "end", "start", "earliest", "latest"]) if last else "end"
@@ -110,6 +112,8 @@ def _stateful(chance: random.Random, *, last: bool, after_windows: bool) -> ops.
         ops.crossed(width, _width(chance)): 4,
         ops.per_time(width): 4,
     }
+    if first:
+        kinds[ops.first_within(chance.choice([500, 2_000, 10_000]))] = 20
     if last:  # Spark's event time ends with them
         kinds |= {ops.timers(width): 3, ops.seen_once(): 3}
         if not after_windows:  # Spark takes it after no aggregation
@@ -128,15 +132,16 @@ class _Writer:
     spoke: bool = False
 
 
-def _log(chance: random.Random, *, alone: bool) -> Log:
+def _log(chance: random.Random, most: int, *, alone: bool) -> Log:
     """Make the log of a topic up: sources out of order, each with a perfect watermark, some of them idle at times.
 
     Args:
         chance: decides.
+        most: how many partitions it has at most.
         alone: whether it is the only topic.  Else one source stays: an idle topic is not waited for, and what it
             brings afterwards may be behind the others.
     """
-    partitions = chance.choice([1, 1, 2, 3])
+    partitions = min(most, chance.choice([1, 1, 2, 3]))
     used = chance.randrange(1, partitions + 1)  # the others stay empty
     writers = [_Writer(f"s{number}", _BEGIN) for number in range(chance.choice([1, 1, 2, 3]))]
     spread = chance.choice([2_000, 10_000, 30_000])

@@ -1,6 +1,9 @@
 """The ends and the widths of a query's windows are those of the columns that it groups by."""
 
+from datetime import timedelta
+
 import pytest
+from floodmark.spark_jobs import drop_duplicates_within
 from floodmark.spark_jobs.internals.analysed import operators
 from floodmark.spark_jobs.queries.outlook import Outlook, widths
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -73,6 +76,11 @@ CASES = {
         None,
     ),
     "a rollup": (rolled_up, None, None),
+    "duplicates within a time": (
+        lambda rows: drop_duplicates_within(rows, ["n"], timedelta(seconds=3)).groupBy(F.window("at", "10 seconds")),
+        {(10, 0)},
+        22,
+    ),
 }
 
 

@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from confluent_kafka import Producer
@@ -24,21 +25,31 @@ ONE_MINUTE = timedelta(minutes=1)
 FLOOR = "date_trunc('minute', at)"
 
 
-@pytest.mark.parametrize(("watermark", "kept"), [(9_999, 1), (10_000, 1), (10_001, 2)])
-def test_a_key_is_forgotten_once_the_watermark_is_past_its_time(source, rows, checkpoint, watermark, kept):
-    unique = drop_duplicates_within(rows(), ["k"], timedelta(seconds=10))
-    job, found = keep(unique.select("k"), checkpoint)
-    source.send(BASE)
-    source.mark(BASE + watermark)
-    job.processAllAvailable(LIMIT)
-    source.send(BASE + 12_000)
-    source.mark(BASE + 12_000)
-    job.processAllAvailable(LIMIT)
+@pytest.mark.every_spark
+def test_no_two_rows_that_come_out_are_near_and_none_is_dropped_without_one_near(source, rows, tmp_path):
+    chance, times, promised, within = random.Random(11), [], BASE, 10_000  # noqa: S311  # a repeatable stream
+    for _ in range(120):
+        times.append((chance.choice("ab"), promised + chance.choice([0, 1, within, chance.randrange(4 * within)])))
+        source.send(times[-1][1], key=times[-1][0])
+        if chance.random() < 0.3:
+            promised += chance.randrange(2 * within)
+            source.mark(promised)
     source.end()
-    job.awaitTermination(LIMIT)
-    assert len(found) == kept
-    assert job.counts["late"] == 0
-    assert job.query.lastProgress["stateOperators"][0]["numRowsTotal"] == 0
+    for size in (1_000, 17):
+        unique = drop_duplicates_within(rows(max_offsets_per_trigger=size), ["k"], timedelta(milliseconds=within))
+        job, found = keep(unique.select("k", F.unix_millis("at")), str(tmp_path / str(size)))
+        job.awaitTermination(LIMIT)
+        states = [state for run in job.query.recentProgress for state in run["stateOperators"]]
+        dropped = sum(state["customMetrics"]["numDroppedDuplicateRows"] for state in states)
+        assert (job.counts["late"], dropped) == (0, len(times) - len(found))
+        assert [state["numRowsTotal"] for state in states[-2:]] == [0, 0]
+        for key in "ab":
+            kept = sorted(time for name, time in found if name == key)
+            assert all(later - earlier > within for earlier, later in pairwise(kept))
+            given = {time for name, time in times if name == key}
+            for time in given - set(kept):
+                assert min(abs(other - time) for other in given - {time}) < 2 * within
+                assert min(abs(other - time) for other in kept) < 4 * within
 
 
 def test_windows_behind_a_deduplication_are_whole(source, rows, checkpoint):
