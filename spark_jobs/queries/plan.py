@@ -14,6 +14,12 @@ _STREAMING: Final = "~"
 _ID: Final = re.compile(r"#\d+L?")
 _DELAY_OF_READ: Final = re.compile(r"-T\d{14,}ms")
 _OBJECT: Final = re.compile(r"@[0-9a-f]{5,}")
+_SEED: Final = re.compile(r"\b(randn?\(|Some\(|(?:randstr|uniform)\(.*?, )-?\d{12,}(?=\)|, (?:true|false)\))")
+"""A seed that Spark has drawn: one of a program's own is shorter."""
+_LAMBDA: Final = re.compile(r"\b(lambda \w+)_\d+(?=#)")
+"""A parameter of a Python lambda, which a session numbers."""
+_LIST: Final = re.compile(r" IN \(((?:[^()]|\([^()]*\))*)\)")
+"""Values of which a column has one: in any order, as those of a Python set are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +146,14 @@ def _renumbered(lines: Iterator[str]) -> list[str]:
     def number(found: re.Match[str]) -> str:
         return f"#{numbers.setdefault(found[0].rstrip('L'), len(numbers) + 1)}"
 
-    return [_OBJECT.sub("", _ID.sub(number, _DELAY_OF_READ.sub("", line))) for line in lines]
+    return [_ID.sub(number, _without_chance(line)) for line in lines]
+
+
+def _without_chance(line: str) -> str:
+    """Leave out what differs between two starts of one program.
+
+    >>> _without_chance("Filter (k#3 IN (b,a) AND (rand(-8163384240873071259) < rand(7)))")
+    'Filter (k#3 IN (a,b) AND (rand() < rand(7)))'
+    """
+    line = _LAMBDA.sub(r"\1", _SEED.sub(r"\1", _OBJECT.sub("", _DELAY_OF_READ.sub("", line))))
+    return _LIST.sub(lambda found: f" IN ({','.join(sorted(map(str.strip, found[1].split(','))))})", line)

@@ -185,6 +185,40 @@ def test_the_meaning_of_a_query_is_the_same_for_equal_plans_and_for_no_others(sp
     assert len({json.dumps(found) for found in meanings}) == len(meanings)
 
 
+def test_chance_in_a_query_changes_nothing_of_its_meaning_and_its_own_values_do(spark, kafka, topic):
+    given = topic(1)
+
+    def meaning_with(*columns):
+        rows = read_events(spark, kafka.bootstrap_servers, given).withColumn("all", F.array("user"))
+        return json.dumps(lines(windowed(rows.select("*", *columns))))
+
+    def by_chance(order):
+        return meaning_with(
+            F.rand(),
+            F.randn(),
+            F.expr("uuid()"),
+            F.shuffle("all"),
+            F.randstr(F.lit(5)),
+            F.uniform(F.lit(1), F.lit(5)),
+            F.expr("shuffle(concat(all, array(uuid())))"),
+            F.col("user").isin(order),
+            F.transform("all", lambda one: F.concat(one, F.lit("x"))),
+        )
+
+    names = ["a", "b", "c (d)"]
+    assert by_chance(names) == by_chance(names[::-1])
+    own = [
+        F.rand(7),
+        F.rand(8),
+        F.shuffle("all", 7),
+        F.shuffle("all", 8),
+        F.col("user").isin(["a"]),
+        F.rand(),
+        F.randn(),
+    ]
+    assert len({meaning_with(column) for column in own}) == len(own)
+
+
 def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, checkpoint):
     given, out = topic(1), topic(1)
     Stream.seeded(21, sources=1, steps=2).produce(kafka.config, given, end=False)
