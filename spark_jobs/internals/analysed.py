@@ -102,7 +102,10 @@ def check(frame: DataFrame, output_mode: str) -> None:
 
 
 def _analysed(frame: DataFrame) -> Any:  # noqa: ANN401  # a JVM plan
-    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    """Return a frame's plan, with the names of a WITH clause replaced by what they stand for."""
+    jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
+    inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False)  # noqa: FBT003  # always, none left
+    return inline.apply(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
 
 
 def _operator(node: Any, is_source: Callable[[str], bool], is_bounded: Callable[[Any], bool]) -> Operator:  # noqa: ANN401

@@ -477,8 +477,9 @@ def viewed(width: int) -> Step:
     def spark(frame: DataFrame) -> DataFrame:
         frame.createOrReplaceTempView("given")
         return frame.sparkSession.sql(
-            "SELECT k, window_time(window) AS at, n, window.end AS stamp FROM ("  # noqa: S608  # a number
-            f"SELECT k, sum(n) AS n, window FROM given GROUP BY k, window(at, '{width} milliseconds'))"
+            "WITH sums AS (SELECT k, sum(n) AS n, window FROM given "  # noqa: S608  # a number
+            f"GROUP BY k, window(at, '{width} milliseconds')) "
+            "SELECT k, window_time(window) AS at, n, window.end AS stamp FROM sums"
         )
 
     return Step(f"SQL view, tumbling {width}", spark, tumbling(width).plain, stateful=True, ends=True)

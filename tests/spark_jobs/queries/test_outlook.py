@@ -22,6 +22,14 @@ def two(rows, first=("10 seconds",), second=("1 minute",)):
     return rows.withColumn("one", F.window("at", *first)).withColumn("other", F.window("at", *second))
 
 
+def in_sql(rows):
+    rows.createOrReplaceTempView("given")
+    return rows.sparkSession.sql(
+        "WITH w AS (SELECT *, window(at, '10 seconds') AS one FROM given), v AS (SELECT *, one AS two FROM w) "
+        "SELECT two, count(*) AS n FROM (SELECT *, window(at, '1 minute') AS other FROM v) GROUP BY two"
+    )
+
+
 def rolled_up(rows):
     return rows.withColumn("one", F.window("at", "10 seconds")).rollup("one").count()
 
@@ -55,6 +63,7 @@ CASES = {
         {(10, 0)},
         10,
     ),
+    "in SQL": (in_sql, {(10, 0)}, 10),
     "a window of windows": (again, {(10, 0), (60, 0)}, 70),
     "the raw time beside a window": (lambda rows: two(rows).groupBy("at"), None, None),
     "the raw time and an end": (

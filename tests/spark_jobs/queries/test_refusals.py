@@ -219,6 +219,20 @@ def test_chance_in_a_query_changes_nothing_of_its_meaning_and_its_own_values_do(
     assert len({meaning_with(column) for column in own}) == len(own)
 
 
+def test_names_of_a_with_clause_are_what_they_stand_for(spark, kafka, topic, checkpoint):
+    given, found = topic(1), []
+    Stream({"a": [([5, 7], 10), ([12], 20)]}).produce(kafka.config, given)
+    read_events(spark, kafka.bootstrap_servers, given).createOrReplaceTempView("events")
+    counts = "SELECT user, window.end AS ended, count(*) AS n FROM {} GROUP BY user, window(at, '10 seconds')"
+    named = spark.sql(" ".join(["WITH some AS (SELECT * FROM events WHERE user <> 'u2')", counts.format("some")]))
+    assert lines(named) == lines(spark.sql(counts.format("(SELECT * FROM events WHERE user <> 'u2')")))
+    both = "SELECT * FROM some UNION ALL SELECT * FROM others"
+    twice = "WITH some AS (SELECT user, at FROM events), others AS (SELECT * FROM some WHERE user = 'u2')"
+    union = spark.sql(f"{twice} {counts.format(f'({both})')}")
+    write(union, writer=keep(found), job="j", checkpoint_location=checkpoint).awaitTermination(_LIMIT)
+    assert sorted((row.user, row.n) for row in found) == [("u0", 1), ("u2", 4)]
+
+
 def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, checkpoint):
     given, out = topic(1), topic(1)
     Stream.seeded(21, sources=1, steps=2).produce(kafka.config, given, end=False)
