@@ -14,7 +14,7 @@ from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data, Unreadable
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.tracker import Tracker
-from floodmark.spark_jobs.progress.lateness import apply_mark
+from floodmark.spark_jobs.progress.lateness import AS_IT_IS, Way, apply_mark
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.progress.unusable import tally_row
@@ -22,18 +22,19 @@ from floodmark.spark_jobs.progress.unusable import tally_row
 _log = logging.getLogger(__name__)
 
 
-def rebuild(inputs: Mapping[str, Config], offsets: Offsets, shifts: Mapping[str, int]) -> Progress:
+def rebuild(inputs: Mapping[str, Config], offsets: Offsets, ways: Mapping[str, Way]) -> Progress:
     """Return the progress that the records before some offsets give.
 
     Args:
         inputs: the topics that the job reads, and the confluent-kafka settings to read each with.
         offsets: topic to partition (as text) to the offset that the job reads next.
-        shifts: topic to how far event times may lie before those that its marks speak of, milliseconds; not named: 0.
+        ways: topic to how its marks count; not named: as they are.
 
     Raises:
         BrokerUnavailableError: where the topics cannot be read.
     """
-    tracker, read, counts = Tracker(inputs), set[tuple[str, int]](), Counter[str]()
+    read, counts = set[tuple[str, int]](), Counter[str]()
+    tracker, promised = Tracker(inputs), Tracker(inputs)
     for topic, config in inputs.items():
         ends = {(topic, int(part)): end for part, end in (offsets.get(topic) or {}).items() if end > 0}
         for record in read_until_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
@@ -42,8 +43,17 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, shifts: Mapping[str,
                 continue
             if isinstance(record, Unreadable):
                 _log.warning("%s: %s", record.place, record.reason)
-            apply_mark(tracker, record, shift=shifts.get(topic, 0))
+            way = ways.get(topic, AS_IT_IS)
+            apply_mark(tracker, record, *way)
+            apply_mark(promised, record, shift=way.shift)
         read.update(ends)
     tracker.advance()
+    promised.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
-    return Progress(tracker, next_watermark=tracker.watermark, counts=counts, record_counts=RecordCounts(read))
+    return Progress(
+        tracker,
+        next_watermark=tracker.watermark,
+        counts=counts,
+        record_counts=RecordCounts(read),
+        promised=promised if any(way.percentile is not None for way in ways.values()) else None,
+    )

@@ -14,6 +14,7 @@ from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.unread import refuse_unread
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint, Committed
+from floodmark.spark_jobs.progress.lateness import Way
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
 from floodmark.spark_jobs.reading.source import SourceSpec
@@ -59,10 +60,10 @@ def resume(
 
 
 def settle(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings) -> None:
-    """Take a watermark out of Spark's log that was set ahead of what has been read, before the query starts.
+    """Lower Spark's watermark to what the records up to the end of the next batch give, before the query starts.
 
-    It stays only where the next batch is planned and reads all that it rests on: that batch may have been written.
-    Otherwise the job goes on with what it had read, whatever became of the topics and its settings since.
+    A look ahead may have raised it further.  That stays only where the next batch is planned and reads all that the
+    watermark rests on: the batch may have been written.  Where it is not planned, it may read no record at all.
 
     Args:
         specs: what the job reads.
@@ -84,18 +85,15 @@ def settle(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings
 
 
 def _settle_unknown(specs: Sequence[SourceSpec], checkpoint: Checkpoint, settings: Settings, last: int) -> None:
-    """Do so where the snapshot is lost, and what the watermark rests on with it.
+    """Lower it where the snapshot is lost: what it rests on is lost, too, so the topics tell what it may be.
 
-    It may be as high as the marks say that have been read, or that the next batch is planned to read.  Where these say
-    less than the last batch ran with, Kafka has deleted some of them, and they cannot tell.
+    It stays at what the last batch ran with where Kafka has deleted marks and the rest give less: that batch had read
+    all that its watermark rested on.
     """
-    offsets = checkpoint.planned_end(last + 1) or checkpoint.planned_end(last)
-    if offsets is None or any(spec.percentile is not None for spec in specs):
-        return
-    read = rebuild(_configs(specs), offsets, _shifts(specs)).watermark
+    end = checkpoint.planned_end(last + 1) or checkpoint.planned_end(last) or {}
+    read = rebuild(_configs(specs), end, _ways(specs)).watermark
     allowed = 0 if read is None else spark_watermark(read, settings.windows_close)
-    if allowed >= checkpoint.planned_watermark(last):
-        checkpoint.lower_watermark(last, allowed)
+    checkpoint.lower_watermark(last, max(allowed, checkpoint.planned_watermark(last)))
 
 
 def retract(snapshots: Snapshots, last: int, windows_close: WindowsClose) -> None:
@@ -118,7 +116,7 @@ def _withdraw(snapshots: Snapshots, last: int, progress: Progress, windows_close
 
 
 def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed) -> Progress:
-    progress = rebuild(_configs(specs), last.offsets, _shifts(specs))
+    progress = rebuild(_configs(specs), last.offsets, _ways(specs))
     progress.rebuilt(
         from_spark_watermark(last.watermark, settings.windows_close),
         stateful=snapshots.checkpoint.is_stateful,
@@ -132,9 +130,9 @@ def _configs(specs: Sequence[SourceSpec]) -> dict[str, dict[str, object]]:
     return {topic: config for spec in specs for config in [spec.connection.config()] for topic in spec.topics}
 
 
-def _shifts(specs: Sequence[SourceSpec]) -> dict[str, int]:
-    """Return how far the event times of each topic may lie before those that its marks speak of, milliseconds."""
-    return {topic: spec.shift for spec in specs for topic in spec.topics}
+def _ways(specs: Sequence[SourceSpec]) -> dict[str, Way]:
+    """Return how the marks of each topic count."""
+    return {topic: spec.way for spec in specs for topic in spec.topics}
 
 
 def _partial(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:

@@ -91,7 +91,11 @@ class Ran:
 
 
 def frames(
-    spark: SparkSession, servers: str, topics: Sequence[str | Sequence[str]], per_batch: int | None = 1000
+    spark: SparkSession,
+    servers: str,
+    topics: Sequence[str | Sequence[str]],
+    per_batch: int | None = 1000,
+    percentile: int | None = None,
 ) -> list[DataFrame]:
     """Read topics of `streams.ROW`."""
     return [
@@ -101,7 +105,7 @@ def frames(
             value=avro(ROW),
             event_time="at",
             bootstrap_servers=servers,
-            options=ReadOptions(max_offsets_per_trigger=per_batch),
+            options=ReadOptions(max_offsets_per_trigger=per_batch, percentile=percentile),
         )
         for topic in topics
     ]

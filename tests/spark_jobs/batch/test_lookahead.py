@@ -47,8 +47,8 @@ class Live:
         self.batches = []
         self.job = None
 
-    def start(self, *, limit=None, seconds=60, **options):
-        rows = frames(self.session, self.kafka.bootstrap_servers, [self.given], limit)
+    def start(self, *, limit=None, seconds=60, percentile=None, **options):
+        rows = frames(self.session, self.kafka.bootstrap_servers, [self.given], limit, percentile)
         given = {"lookahead": timedelta(seconds=seconds), "on_batch": self.batches.append, **options}
         self.job = start(self.query.spark(rows), self.out, self.checkpoint, **given)
         return self.job
@@ -188,9 +188,11 @@ def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypa
     assert run.job.counts["late"] == 0
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(("lost", "percentile"), [(False, None), (True, None), (True, 50)])
 @pytest.mark.parametrize("planned", [pytest.param(False, marks=pytest.mark.every_spark), True])
-def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(live, monkeypatch, checkpoint, planned, lost):
+def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(
+    live, monkeypatch, checkpoint, planned, lost, percentile
+):
     """It stands in Spark's commit; the batch that would use it is not planned, or is planned and reads it all.
 
     Where the snapshot is lost, and with it what that rests on, the topics tell.
@@ -206,7 +208,7 @@ def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(live, monkeyp
 
     monkeypatch.setattr(Lookahead, "look", then_stop)
     run = live(WINDOWS, ENTRIES)
-    job = run.start()
+    job = run.start(percentile=percentile)
     run.begin()
     run.write(12)
     next(run.feed)
@@ -225,7 +227,7 @@ def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(live, monkeyp
     for snapshot in (place / "floodmark").glob("[0-9]*.json") if lost else ():
         snapshot.unlink()
     before = len(run.batches)
-    job = run.start(limit=3, rebuild=lost)
+    job = run.start(limit=3, rebuild=lost, percentile=percentile)
     run.write_rest()
     job.awaitTermination(_LIMIT)
     assert run.batches[before].batch_watermark == (111_000 if planned and not lost else 100_000)
