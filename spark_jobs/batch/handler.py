@@ -153,9 +153,9 @@ class BatchHandler:
                 self._sink.release()
         self.recent.append(batch)
         self.worked_off = batch.processing_time_watermark
-        if self._on_batch is not None:
-            self._on_batch(batch)
         try:
+            if self._on_batch is not None:
+                self._on_batch(batch)
             self._look_ahead(batch, end)
         except BaseException as error:
             self._fail(error)

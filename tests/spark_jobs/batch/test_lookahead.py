@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from floodmark.schemas import Tracker
-from floodmark.schemas.errors import LookaheadError
+from floodmark.schemas.errors import JobFailedError, LookaheadError
 from floodmark.spark_jobs.batch import lookahead
 from floodmark.spark_jobs.batch.lookahead import Lookahead
 from floodmark.spark_jobs.batch.settings import Settings
@@ -281,6 +281,23 @@ def test_while_it_catches_up_it_does_not_look(live, monkeypatch):
     job.awaitTermination(_LIMIT)
     assert [batch.batch_watermark for batch in run.batches][1:] == [batch.watermark for batch in run.batches][:-1]
     assert run.results() == run.expected()
+
+
+def test_a_function_of_batches_that_raises_leaves_no_client_open(live):
+    run, batches = live(WINDOWS, ENTRIES), []
+
+    def fail_later(batch):
+        batches.append(batch)
+        if len(batches) > 1:
+            raise ValueError("no room left")
+
+    job = run.start(on_batch=fail_later, seconds=0.1)
+    next(run.feed)
+    until(lambda: fails(job) or batches, "a batch, behind which the job looks ahead", _LIMIT)
+    run.write_rest()
+    with pytest.raises(JobFailedError, match="no room left"):
+        job.awaitTermination(_LIMIT)
+    assert job._handler.lookahead._consumers == []  # noqa: SLF001  # no user's business
 
 
 def test_a_broker_that_cannot_be_read_ahead_changes_nothing(live, monkeypatch):
