@@ -100,11 +100,16 @@ class Lookahead:
         try:
             self._attend(end)
             self._preview.begin(progress.tracked(), end)
-            return self._wait(progress.watermark)
+            ahead = self._wait(progress.watermark)
+            is_burst = ahead is not None and self._unread(end) > self._most
         except KafkaException as error:
             _log.warning("job %s: marks ahead cannot be read, the next batch runs without them: %s", self._job, error)
             self._look_away()
             return None
+        if is_burst:  # the next batch may end before the marks
+            self._look_away()
+            return None
+        return ahead
 
     def _wait(self, known: int | None) -> Ahead | None:
         now = time.monotonic()
@@ -119,6 +124,18 @@ class Lookahead:
             now = time.monotonic()
             if hurried or now >= deadline or self._decides(known):
                 return self._preview.ahead()
+
+    def _unread(self, end: Offsets) -> int:
+        """Return how many records Kafka has behind some offsets, as of the last answers of its brokers."""
+        highs = {
+            (topic, number): consumer.get_watermark_offsets(TopicPartition(topic, number), cached=True)[1]
+            for spec, consumer in zip(self._specs, self._consumers, strict=True)
+            for topic, number in self._assigned
+            if topic in spec.topics
+        }
+        return sum(
+            max(0, high - int((end.get(topic) or {}).get(str(number), 0))) for (topic, number), high in highs.items()
+        )
 
     def _decides(self, known: int | None) -> bool:
         """Tell whether the next batch should begin."""

@@ -6,10 +6,13 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
+from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import JobFailedError, LookaheadError
 from floodmark.spark_jobs.batch import lookahead
 from floodmark.spark_jobs.batch.lookahead import Lookahead
@@ -271,6 +274,25 @@ def test_what_may_not_look_opens_no_client(settings, limit, monkeypatch):
     spec = SourceSpec("read", connection, event_time=None, decode=None)
     ahead = Lookahead("job", [spec], settings, Stopping())
     assert ahead.look(Progress(Tracker({"t"})), {"t": {"0": 0}}, 0) is None
+
+
+@pytest.mark.parametrize(("unread", "looks"), [(20_000, True), (20_001, False)])
+def test_it_rests_on_no_mark_in_front_of_a_burst(monkeypatch, unread, looks):
+    """It has read the mark, and not yet the records behind it: a batch may end before the mark."""
+    client = SimpleNamespace(
+        assign=lambda _places: None,
+        unassign=lambda: None,
+        get_watermark_offsets=lambda _place, cached: (0, 100 + unread) if cached else None,
+    )
+    monkeypatch.setattr(lookahead, "Consumer", lambda _config, logger: client if logger else None)
+    connection = Connection(("t",), "nowhere:1", options={"maxOffsetsPerTrigger": "1000000"})
+    spec = SourceSpec("read", connection, event_time=None, decode=None)
+    settings = Settings(lookahead=timedelta(seconds=9), outlook=Outlook(possible=True))
+    ahead = Lookahead("job", [spec], settings, Stopping())
+    seen = Mark("t", 0, offset=101, log_time=0, record=mark("a", 90))
+    monkeypatch.setattr(Lookahead, "_read", lambda self, *_: self._preview.add(seen))
+    found = ahead.look(Progress(Tracker({"t"})), {"t": {"0": 100}}, 0)
+    assert found == (Ahead(90, {"t": {"0": 102}}) if looks else None)
 
 
 def test_while_it_catches_up_it_does_not_look(live, monkeypatch):
