@@ -14,7 +14,7 @@ _STREAMING: Final = "~"
 _ID: Final = re.compile(r"#\d+L?")
 _DELAY_OF_READ: Final = re.compile(r"-T\d{14,}ms")
 _OBJECT: Final = re.compile(r"@[0-9a-f]{5,}")
-_SEED: Final = re.compile(r"\b(randn?\(|Some\(|(?:randstr|uniform)\(.*?, )-?\d{12,}(?=\)|, (?:true|false)\))")
+_SEED: Final = re.compile(r"\b(randn?\(|Some\(|(?:randstr|uniform)\(.*?, )-?\d{12,}(?=\)|, (?:true|false)\b)")
 """A seed that Spark has drawn: one of a program's own is shorter."""
 _LAMBDA: Final = re.compile(r"\b(lambda \w+)_\d+(?=#)")
 """A parameter of a Python lambda, which a session numbers."""
