@@ -179,6 +179,9 @@ class FailsAt(Strategy):
     def __init__(self, number):
         self.number = number
 
+    def __repr__(self):
+        return f"FailsAt({self.number})"
+
     def build(self):
         self.number -= 1
         if self.number < 0:
