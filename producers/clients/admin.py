@@ -121,7 +121,7 @@ def partition_count(
 
     Raises:
         UnknownTopicError: where it does not exist.
-        BrokerUnavailableError: where nobody answers.
+        BrokerUnavailableError: where no broker answers.
     """
     # The first answer after creation can still lack the topic's leaders, so ask until the deadline.
     timeout = TIMEOUT if timeout is None else timeout
@@ -142,7 +142,7 @@ def existing_topics(config: Config) -> set[str]:
     """Return the names of all topics.
 
     Raises:
-        BrokerUnavailableError: where nobody answers.
+        BrokerUnavailableError: where no broker answers.
     """
     with answering(config.get("bootstrap.servers")):
         return set(AdminClient(dict(config), logger=QUIET).list_topics(timeout=TIMEOUT).topics)
@@ -167,7 +167,7 @@ def topic_ids(
 
     Raises:
         UnknownTopicError: where one does not exist.
-        BrokerUnavailableError: where nobody answers.
+        BrokerUnavailableError: where no broker answers.
     """
     found = dict[str, str]()
     asked = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
@@ -186,7 +186,7 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
     """Create topics that are not there yet, each with its number of partitions; waits until they can be used.
 
     Raises:
-        BrokerUnavailableError: where nobody answers.
+        BrokerUnavailableError: where no broker answers.
     """
     client = AdminClient(dict(config), logger=QUIET)
     servers = config.get("bootstrap.servers")

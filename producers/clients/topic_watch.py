@@ -1,4 +1,4 @@
-"""Notice that a topic was deleted, or deleted and created again, while somebody reads it.  A thin shell."""
+"""Notice that a topic is deleted, or deleted and created again, while a client reads it.  A thin shell."""
 
 import logging
 import time

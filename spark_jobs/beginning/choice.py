@@ -71,7 +71,7 @@ class Needs:
         """Return since when records must be there for results from a time on to be complete, and what is there.
 
         Raises:
-            UsageError: where nobody has said how far back a result reaches.
+            UsageError: where neither the plan nor `largest_window` says how far back a result reaches.
         """
         since = time - self._reach() - milliseconds(self.early)
         return since, self.kept(since)
@@ -114,7 +114,7 @@ def at_time(needs: Needs, time: int) -> Beginning:
 
     Raises:
         RetentionError: where Kafka has deleted some of them.
-        UsageError: where nobody has said how far back a result reaches.
+        UsageError: where neither the plan nor `largest_window` says how far back a result reaches.
     """
     since, kept = needs.begins(time)
     for place, found in kept.items():
@@ -137,7 +137,7 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
         ContinueError: where the job has ended, or the topics do not fit what it had read.
         RecreatedTopicError: where a topic was deleted and created again since the job had read it.
         RetentionError: where Kafka has deleted records that it needs.
-        UsageError: where nobody has said how far back a result reaches.
+        UsageError: where neither the plan nor `largest_window` says how far back a result reaches.
     """
     published = last.published
     if last.ended or published is None:

@@ -102,7 +102,7 @@ class Starting:
             windows_close: as the job has it.
 
         Raises:
-            PublishedError: where the output topic has results of the job, and nobody said what becomes of them.
+            PublishedError: where the output topic has results of the job, and `Start` does not name a way on.
             UnsupportedQueryError: where a replay would not bring back the query's state; see `refuse_replay`.
             ContinueError, RetentionError, UsageError: where the job cannot begin as was wished.
         """

@@ -158,7 +158,7 @@ class World:
         return [mark.record for mark in (classify(*one) for one in left) if isinstance(mark, Mark)]
 
     def front(self):
-        """Return where the farthest source is: nobody who comes may begin below it."""
+        """Return where the farthest source is: no new source may start below it."""
         self.top = max([self.top, *(member.floor for member in self.pool.members.values())])
         return self.top
 
@@ -265,7 +265,7 @@ def test_a_reader_behind_any_cut_gets_a_watermark_and_never_one_too_high(chunk):
     assert set(happened) == set(HAPPENINGS)
 
 
-def test_a_pool_that_leaves_nobody_out_lets_new_readers_wait_for_ever():
+def test_a_pool_that_leaves_no_source_out_lets_new_readers_wait_for_ever():
     """So what leaves them out is needed, and the judge sees it."""
     waiting = 0
     for seed in range(50):

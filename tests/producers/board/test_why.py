@@ -17,7 +17,7 @@ from floodmark.schemas.records import Holder, Status
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 BEGIN = 1_790_000_000_000
 END = 60
-"""Seconds after the beginning when somebody asks."""
+"""Seconds after the beginning when `why` runs."""
 
 
 def behind(seconds):
@@ -114,7 +114,7 @@ MEMBERSHIP_1, MEMBERSHIP_2 = {"version": 1, "size": 2}, {"version": 2, "size": 2
 NOT_READABLE = Unreadable("clicks", 0, 999, BEGIN + END * SECOND, "damaged", "web")
 
 FAULTS = {
-    "a process is dead, or nobody polls it": (
+    "a process is dead, or never polled": (
         [Writer(seconds=range(30))],
         (1, "web", Cause.SILENT),
         ("no mark comes", "background=True", "poll()", "start it again"),
