@@ -101,8 +101,10 @@ def test_framed_values_are_injected_shown_and_checked(kafka, topic, registry, ki
     times = [str(value["payload"]["at"]) for value in data if isinstance(value, dict)]
     assert times[0].startswith(str(START + 1) if kind == "json" else "2023-11-14 22:13:20.001")
     checked = command("check", marked, "--event-time", "payload.at", "--json", *address)
-    faults = [json.loads(line)["fault"] for line in checked.stdout.splitlines() if line.startswith("{")]
+    *found, summary = map(json.loads, checked.stdout.splitlines())
+    faults = [finding["fault"] for finding in found]
     assert set(faults) == {"unreadable row"}, checked.output
+    assert summary["faults"] == len(faults)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -236,7 +236,8 @@ def test_what_an_error_advises_is_not_refused(kafka, source, checkpoint, topic):
     delete_before(kafka.config, given, 5)
     refused(PublishedError, again, new)
     refused(RetentionError, new, start=AGAIN)
-    later = to(Start(output_at=to_datetime(time.time_ns() // 1_000_000)), target=(fresh := topic(1)))
+    # So much later that all of the input came before the first window, and before `early`.
+    later = to(Start(output_at=to_datetime(time.time_ns() // 1_000_000 + 600_000)), target=(fresh := topic(1)))
     refused(RetentionError, ("later output_at", later), start=Start(output_at=at), target=fresh)
 
     members = Membership(version=1, size=len(stream.steps))
