@@ -4,7 +4,7 @@ A script places every record and every mark, so a test knows which batch reads w
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,9 +14,10 @@ from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, encode_watermark, mark_key
+from floodmark.schemas.classify import Headers
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.records import FORMAT_VERSION, HEADER
-from support.harness import TIME, record_schema, until
+from support.harness import TIME, grow, record_schema, until
 
 ROW = record_schema("Row", k="string", at=TIME, n="long")
 """What stands in all topics, in and out."""
@@ -44,17 +45,26 @@ class Say:
     what: int | Literal["again", "idle", "end"]
 
 
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """The topic gets more partitions, and all sources mark them."""
+
+    partitions: int
+
+
 @dataclass(slots=True)
 class Log:
     """What is written to one topic, in this order."""
 
     partitions: int = 1
-    entries: list[Put | Say] = field(default_factory=list)
+    entries: list[Put | Say | Grow] = field(default_factory=list)
+    record: Callable[[Values], tuple[bytes, Headers]] = lambda values: (encode(values), [])
+    """How a row is written: value and headers."""
 
     @property
     def sources(self) -> list[str]:
         """Return who writes."""
-        return sorted({entry.source for entry in self.entries})
+        return sorted({entry.source for entry in self.entries if not isinstance(entry, Grow)})
 
     @property
     def rows(self) -> list[Values]:
@@ -84,7 +94,7 @@ class _Writer:
     """Writes entries of a log, every mark with its counts."""
 
     def __init__(self, log: Log, config: Mapping[str, Any], topic: str, epoch: int) -> None:
-        self.topic, self.written = topic, 0
+        self.log, self.config, self.topic, self.written = log, config, topic, 0
         self.latest = 1
         """Kafka's timestamps are event times: each record came when it happened, and its mark no earlier."""
         membership = Membership(version=1, size=len(log.sources))
@@ -94,8 +104,11 @@ class _Writer:
         }
         self.producer = Producer({**config, "enable.idempotence": True})
 
-    def write(self, entry: Put | Say) -> None:
+    def write(self, entry: Put | Say | Grow) -> None:
         """Write one."""
+        if isinstance(entry, Grow):
+            self._grow(entry.partitions)
+            return
         emitter = self.emitters[entry.source]
         if isinstance(entry, Put):
             if not emitter.registered:
@@ -103,7 +116,8 @@ class _Writer:
                 self._say(entry.source)
             emitter.send(entry.partition, entry.values[1]).ack()  # one idempotent client keeps the order
             self.latest = max(self.latest, entry.values[1])
-            self._produce(entry.partition, encode(entry.values), timestamp=entry.values[1])
+            value, headers = self.log.record(entry.values)
+            self._produce(entry.partition, value, headers=headers, timestamp=entry.values[1])
             return
         match entry.what:
             case "idle":
@@ -113,6 +127,15 @@ class _Writer:
             case int(watermark):
                 emitter.generator.advance(watermark)  # type: ignore[attr-defined]  # Explicit
         self._say(entry.source)
+
+    def _grow(self, partitions: int) -> None:
+        assert self.producer.flush(30) == 0
+        grow(self.config, self.topic, partitions)
+        self.producer = Producer({**self.config, "enable.idempotence": True})  # one that knows them
+        for name, emitter in self.emitters.items():
+            emitter.grow(partitions)
+            if emitter.registered:
+                self._say(name)
 
     def _say(self, name: str) -> None:
         for partition, record in self.emitters[name].marks(now=0):

@@ -64,6 +64,8 @@ class Trial:
     """At which time of its output the job begins."""
     live: bool = False
     """Whether the input is written while the job runs, so many entries at a time, and the job looks ahead."""
+    read: Callable[..., list[DataFrame]] | None = None
+    """How topics are read, as `frames` does."""
 
     @property
     def closes(self) -> int:
@@ -131,7 +133,7 @@ def run(
     feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]
     stops = list(trial.restarts)
     for number in itertools.count():
-        given = frames(
+        given = (trial.read or frames)(
             spark,
             config["bootstrap.servers"],
             [topics] if trial.query.source.together else topics,
@@ -144,9 +146,8 @@ def run(
             f"{place}-{number}" if trial.lost else place,
             watermark_hold=timedelta(milliseconds=trial.query.hold),
             on_batch=partial(_note, batches, number if trial.lost else 0),
-            lookahead=timedelta(seconds=60 if trial.live else 0),
             **_start(trial),
-            **trial.write,
+            **{"lookahead": timedelta(seconds=60 if trial.live else 0), **trial.write},
         )
         if trial.live:
             _feed(job, feed, batches, enough)
