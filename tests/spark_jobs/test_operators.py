@@ -43,6 +43,7 @@ TABLE = [
     query(ops.one(), ops.session(3_000)),
     query(ops.one(), ops.first_and_last(10_000)),
     query(ops.one(), ops.deduplicated()),
+    query(ops.one(), ops.past(), ops.distinct()),
     query(ops.one(), ops.pandas_state(10_000)),
     query(ops.one(), ops.timers(10_000)),
     query(ops.one(), ops.seen_once()),

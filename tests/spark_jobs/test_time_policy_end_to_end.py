@@ -10,7 +10,7 @@ from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.substreams import substream_json, substream_key
 from floodmark.producers.injector.injector import Injector
-from floodmark.schemas.errors import UsageError
+from floodmark.schemas.errors import JobFailedError, UsageError
 from floodmark.spark_jobs import ReadOptions, read, windows_per_key, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.golden import POLICIES, clock, golden
@@ -21,10 +21,11 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def produce(kafka, topic, events):
+def produce(kafka, topic, events, **where):
     producer = Producer(kafka.config)
     for time, arrival, device in events:
-        producer.produce(topic, b'{"at": %d, "device": "%s"}' % (time, device.encode()), device, timestamp=arrival)
+        value = b'{"at": %d, "device": "%s"}' % (time, device.encode())
+        producer.produce(topic, value, device, timestamp=arrival, **where)
     assert producer.flush(30) == 0
 
 
@@ -155,6 +156,27 @@ def test_a_key_that_is_on_time_does_not_wait_for_a_slow_one(kafka, topic, source
         assert out == [("fast", minutes(5), 2)]
     finally:
         job.stop()
+
+
+def test_a_key_in_two_partitions_loses_no_row_in_silence(kafka, topic, source, checkpoint, rocksdb):
+    """Each partition says how complete its own records of a key are, and knows nothing of the other one."""
+    raw, marked = topic(2), topic(2)
+    at = lambda minutes: clock("12:00") + minutes * 60_000  # noqa: E731
+    policy = TimePolicy(late=timedelta(hours=1))
+    produce(kafka, raw, [(at(1), at(1), "other")], partition=0)
+    produce(kafka, raw, [(at(1), at(1), "d"), (at(6), at(6), "d")], partition=1)
+    inject(kafka, raw, marked, policy, substream_by=substream_json("device"), end=False)
+    job = write(
+        per_key(source, marked).select("device", F.unix_millis("window_end"), "n"),
+        writer=lambda _frame, _: None,
+        job="spread",
+        checkpoint_location=checkpoint,
+    )
+    job.processAllAvailable(90)
+    produce(kafka, raw, [(at(2), at(7), "d")], partition=0)
+    inject(kafka, raw, marked, policy, substream_by=substream_json("device"))
+    with pytest.raises(JobFailedError, match=r"'d'.*12:02:00.*12:06:00.*one partition"):
+        job.awaitTermination(90)
 
 
 def test_without_rocksdb_it_says_what_to_set(kafka, topic, source):

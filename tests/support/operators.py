@@ -348,6 +348,11 @@ def deduplicated() -> Step:
     return Step("dropDuplicates", lambda frame: frame.dropDuplicates(["k", "at", "n"]), _unique, stateful=True)
 
 
+def distinct() -> Step:
+    """Drop rows that are equal in all columns."""
+    return Step("distinct", lambda frame: frame.distinct(), _unique, stateful=True)
+
+
 def seen_once() -> Step:
     """Drop rows that are equal, by a stateful processor whose state lives an hour of the clock."""
 
@@ -395,6 +400,13 @@ def pandas_udf() -> Step:
 def filtered() -> Step:
     """Leave a third of the rows out."""
     return Step("filter", lambda frame: frame.where("n % 3 != 0"), lambda rows, _: [row for row in rows if row.n % 3])
+
+
+def past() -> Step:
+    """Leave out what is still to come, by the clock of each batch: nothing."""
+    return Step(
+        "past", lambda frame: frame.where("stamp < now() AND to_date(at) < current_date()"), lambda rows, _: rows
+    )
 
 
 def exploded() -> Step:

@@ -12,7 +12,7 @@ from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from support.counting import WIDTH, counted, read_events, windowed
+from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import drain, events, until, window_counts
 
 pytestmark = pytest.mark.spark
@@ -167,6 +167,27 @@ def records(config, target):
     until(read_all, f"the end of {target}")
     consumer.close()
     return found
+
+
+@pytest.mark.parametrize("policy", ["adjust", "a topic"])
+def test_what_is_late_does_not_depend_on_stops(spark, kafka, topic, sent, checkpoint, policy):
+    logs, out, aside = history(seed=6), topic(1), topic(1)
+    given = sent(logs)
+    for stops in (1, 4, None):
+        batches = []
+        late_ = aside if policy == "a topic" else policy
+        rows = read_events(spark, kafka.bootstrap_servers, given, max_offsets_per_trigger=9, late=late_)
+        job = counted(windowed(rows), out, checkpoint, on_batch=batches.append)
+        until(lambda: fails(job) or job.ended or (stops and len(batches) >= stops), "some batches", _LIMIT)  # noqa: B023
+        job.stop()
+    times = [max(entry) for entry in judged(logs)] if policy == "adjust" else kept(logs)
+    users = [time % 5 for time, watermark in judged(logs) if policy == "adjust" or time >= watermark]
+    expected = Counter((f"u{user}", time // WIDTH * WIDTH + WIDTH) for user, time in zip(users, times, strict=True))
+    assert window_counts(drain(kafka.config, out)[0]) == expected
+    assert job.counts["late"] == len(late(logs))
+    if policy == "a topic":
+        routed = Counter(events.decode(value)["at"] for value, _ in records(kafka.config, aside))
+        assert routed == Counter(time for time, _ in late(logs))
 
 
 @pytest.mark.parametrize("batch", [1000, 9])
