@@ -195,6 +195,8 @@ class ForgetfulWorld(World):
             self.happenings = tuple(name for name in self.happenings if name not in {"double", "recreate"})
         self.newcomers = [Newcomer(self.given, self.chance)]
         self.elders: list[Elder] = []
+        self.doubled: set[tuple[str, int]] = set()
+        """The epochs of all elders."""
         self.forged = {ELDER}
         """Who wrote rows that may be late where a reader has not seen who is the elder: see `double`."""
         self.restarted = True
@@ -256,12 +258,15 @@ class ForgetfulWorld(World):
             return
         self.faults["double"] += 1
         self.forged.add(source.writer)
+        self.doubled.add((source.name, source.epoch))
         elder = Elder(source)
         self.restart(source)
         self.elders = [*self.elders[-1:], elder]
 
     def zombie(self, source: Source, alive: list[Source]) -> None:
         """Where the mark is deleted that tells a zombie, readers believe it: in what its own source writes."""
+        if (source.name, source.epoch - 1) in self.doubled:
+            return  # that epoch has a process; the zombie would number its marks from 0 again
         super().zombie(source, alive)
         self.forged.add(source.writer)
 
