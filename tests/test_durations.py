@@ -48,6 +48,7 @@ POOL = SimpleNamespace(
     _sources={},
     _membership=SimpleNamespace(grown=lambda _now, _more: Membership()),
     _shared=SHARED,
+    _here=list,
 )
 joining = partial(SourcePool.join, POOL, "a", strategy=ascending())
 pooled = partial(PooledSource, SHARED, "a", ascending(), Membership(), on_late="send")
