@@ -118,8 +118,9 @@ class _Partition:
         if source is not None and (source.ended or source.total is None):
             return source.total
         others = [other.total for name, other in self.sources.items() if name != record.source]
-        unheard = len(others) + 1 < record.membership.size
-        if unheard or None in others or not self._have_others_ended(record.source):
+        # Where others are members, they may have written rows before their first mark here, even beside ended sources.
+        alone = record.membership.size == 1 and self._have_others_ended(record.source)
+        if not alone or None in others:
             self.inexact = True
             return -record.records if source is None else source.total
         # Only this source can have left rows uncounted: so many that the counts are even now.

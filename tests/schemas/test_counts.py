@@ -105,6 +105,7 @@ def test_a_zombie_whose_successor_began_before_the_first_record_loses_no_row():
 def test_rows_of_a_source_without_a_mark_yet_are_not_taken_for_those_of_another_that_crashed():
     sound = [said("a", 0, 0, size=2), 1, said("a", 0, 0, size=2, epoch=2), said("b", 1, 1, size=2)]
     assert audit(sound) == []
+    assert audit([said("c", 0, 0, size=2, status=Status.ENDED), *sound]) == [], "of a membership before"
 
 
 def test_a_late_start_beside_an_ended_source_tells_no_surplus():

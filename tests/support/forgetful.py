@@ -177,7 +177,7 @@ class Elder(Source):
 
 
 NEW = ("retain", "arrive", "double", "recreate")
-UNCOUNTED = ("crash", "double", "recreate", "come_back", "upgrade", "replay", "zombie", "poison")
+UNCOUNTED = ("crash", "die", "double", "recreate", "come_back", "upgrade", "replay", "zombie", "poison")
 """Happenings that leave rows in the topic that no mark counts, or hide marks that do."""
 
 
