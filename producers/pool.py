@@ -160,7 +160,10 @@ class SourcePool(Guarded):
         """
         here = self._here()
         smaller = self._membership.shrunk(len(here))
-        if smaller is not None and all(source.has_adopted for source in here):
+        if smaller is None:
+            self._shared.ending = False
+        elif all(source.has_adopted for source in here):
+            self._shared.ending = False
             self._adopt(smaller)
 
     def _adopt(self, membership: Membership) -> None:
@@ -189,7 +192,8 @@ class SourcePool(Guarded):
             if self._background.stopped:
                 return
             self._shared.link.client.poll(0)
-            self._shrink()
+            if self._shared.ending:
+                self._shrink()
             if self._watch.has_grown():
                 self._each(self._sources.values(), PooledSource.mark_soon)
                 self._agenda.hurry()

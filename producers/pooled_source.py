@@ -33,6 +33,8 @@ class Shared:
     """The lowest epoch that the next source may have."""
     leave: Callable[["PooledSource"], None]
     """Is told of a source that has ended."""
+    ending: bool = False
+    """Whether a source may have ended since the pool last looked."""
     keeps_timestamps: bool = False
     """Whether the topic is known to keep the timestamps of records."""
 
@@ -92,6 +94,7 @@ class PooledSource(WatermarkedProducer):
     @override
     def end(self, timeout: float = 60) -> None:
         with self._lock:
+            self._shared.ending = True
             super().end(timeout)
             self._shared.leave(self)
 
@@ -136,6 +139,7 @@ class PooledSource(WatermarkedProducer):
     def announce_end(self) -> None:
         """Send marks that say that the source has ended; waits for room."""
         if not self._emitter.ended:
+            self._shared.ending = True
             self._emitter.grow(self._watch.partitions)
             self._emitter.end()
         self.emit()

@@ -29,6 +29,8 @@ from floodmark.producers import (
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.check import checker_of, findings
+from floodmark.producers.strategies.agenda import Agenda
+from floodmark.producers.strategies.pool_membership import PoolMembership
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership
 from floodmark.schemas.classify import mark_record
@@ -106,6 +108,26 @@ def test_a_source_that_joins_is_waited_for_at_once(kafka, topic):
     until_promised(kafka, target, 600)
     pool.end()
     assert faults(kafka, target) == []
+
+
+def test_a_tick_counts_the_sources_only_after_one_has_ended(kafka, topic, monkeypatch):
+    ticks, counted, due, shrunk = [], [], Agenda.due, PoolMembership.shrunk
+    monkeypatch.setattr(Agenda, "due", lambda agenda, now: ticks.append(1) or due(agenda, now))
+    monkeypatch.setattr(PoolMembership, "shrunk", lambda its, now: counted.append(1) or shrunk(its, now))
+
+    def tick():
+        seen = len(ticks)
+        until(lambda: len(ticks) > seen + 3, "ticks of the pool")
+
+    with SourcePool(kafka.config, topic=topic(1), interval=SOON) as pool:
+        first, _ = pool.join("first", "second", strategy=ascending())
+        tick()
+        assert counted == []
+        first.end()
+        until(lambda: pool.membership.size == 1, "the smaller membership")
+        seen = len(counted)
+        tick()
+        assert len(counted) == seen > 0
 
 
 @pytest.mark.parametrize("before", ["close", "end", "nothing"])
