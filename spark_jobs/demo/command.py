@@ -34,8 +34,8 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 equal, 1 not equal, 2 could not run.
     """
     try:
-        from floodmark.spark_jobs.demo import picture, run, show  # noqa: PLC0415  # needs the extra
-        from rich.console import Console  # noqa: PLC0415  # for its help, nobody waits for what it works with
+        from floodmark.spark_jobs.demo import run, show  # noqa: PLC0415  # needs the extra
+        from rich.console import Console  # noqa: PLC0415  # its help needs none of this
     except ImportError as error:
         typer.echo(f"floodmark: {error.name} is not installed: pip install 'floodmark[demo]'", err=True)
         raise typer.Exit(2) from error
@@ -43,7 +43,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     console = Console(stderr=json)
     with ended_by_signals(COULD_NOT), show.progress(console) as showing:  # what was started ends with it
         outcome, watch = run.run(options, showing)
-    picture.draw(outcome, watch.lines, watch.present, watch.started)
+    show.draw(outcome, watch)
     if json:
         typer.echo(outcome.to_json())
     else:

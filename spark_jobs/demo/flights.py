@@ -15,18 +15,19 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from floodmark.producers.cli.options import run_command
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.strategies.basic import explicit
+from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import from_datetime
-from floodmark.spark_jobs.demo.schemas import codec_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +40,24 @@ _SLOWER: Final = 10
 """So many times slower are the sources until the jobs are ready,"""
 _WAITS_AT: Final = 5
 """and this part of all days is the most that they write until then."""
+
+
+def load_schema(name: str) -> dict[str, Any]:
+    """Read a schema of the demo: ``flight``, ``departure_wave`` or ``daily_waves``.
+
+    >>> load_schema("flight")["name"]
+    'Flight'
+    """
+    return dict(json.loads(files("floodmark.spark_jobs.demo").joinpath(f"{name}.avsc").read_text(encoding="utf-8")))
+
+
+def codec_of(name: str) -> AvroCodec:
+    """Return the codec of a schema of the demo; times are epoch milliseconds.
+
+    >>> codec_of("daily_waves").name
+    'DailyWaves'
+    """
+    return AvroCodec(without_logical_types(load_schema(name)))
 
 
 def load(days: int) -> "pd.DataFrame":

@@ -1,4 +1,4 @@
-"""What plain Spark does on the same topic: ``withWatermark`` with a delay that somebody guessed.
+"""Plain Spark on the same topic: ``withWatermark`` with a guessed delay.
 
 Spark judges a row by the watermark of the batch before, so what a guess drops depends on how much time a batch covers.
 The demo's year passes in a minute: a batch of it covers days, and hides what a job in service loses.  So the guess is
@@ -14,11 +14,9 @@ import pandas as pd
 import typer
 from floodmark.producers.cli.options import run_command
 from floodmark.schemas.records import KEY_PREFIX
-from floodmark.spark_jobs.demo import batch
-from floodmark.spark_jobs.demo.departure_waves import waves
-from floodmark.spark_jobs.demo.flights import FIRST_DAY, landed, load
-from floodmark.spark_jobs.demo.schemas import load_schema
-from floodmark.spark_jobs.demo.stage import session
+from floodmark.spark_jobs.demo import outcome
+from floodmark.spark_jobs.demo.flights import FIRST_DAY, TOPIC, landed, load, load_schema
+from floodmark.spark_jobs.demo.jobs import departure_waves, session
 from floodmark.spark_jobs.formats.values import avro
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -29,18 +27,11 @@ BATCHES_A_DAY: Final = 8
 
 
 class _Excerpt:
-    """The flights that have landed in the first days, in the demo's topic.
+    """The flights that have landed in the first days, in the demo's topic."""
 
-    Args:
-        spark: the session.
-        servers: Kafka's address.
-        topic: of flights.
-        days: how many.
-    """
-
-    def __init__(self, spark: SparkSession, servers: str, topic: str, days: int) -> None:
-        self._spark, self._topic = spark, topic
-        self._options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+    def __init__(self, spark: SparkSession, servers: str, days: int) -> None:
+        self._spark = spark
+        self._options = {"kafka.bootstrap.servers": servers, "subscribe": TOPIC, "startingOffsets": "earliest"}
         self._until = F.lit(FIRST_DAY + timedelta(days=days))
         last = F.max("offset").alias("offset")
         rows = self._flights(spark.read.format("kafka").options(**self._options).load())
@@ -57,7 +48,7 @@ class _Excerpt:
         """Tell whether a query over the stream has read all of it."""
         progress = query.lastProgress
         text = None if progress is None else progress["sources"][0]["endOffset"]
-        read = json.loads(text)[self._topic] if text else {}
+        read = json.loads(text)[TOPIC] if text else {}
         return all(read.get(str(partition), 0) >= end for partition, end in self._ends.items())
 
     def _flights(self, kafka: DataFrame) -> DataFrame:
@@ -79,9 +70,9 @@ def _start(
         times = (F.unix_millis(name).alias(name) for name in ("started", "ended"))
         out.append(frame.select("airline", "origin", *times, "length", "flights").toPandas())
 
-    found = waves(excerpt.stream(batches).withWatermark("departed", guess), gap)
+    waves = departure_waves(excerpt.stream(batches).withWatermark("departed", guess), gap)
     place = str(work / guess.replace(" ", "-"))
-    return found.writeStream.foreachBatch(keep).option("checkpointLocation", place).start(), out
+    return waves.writeStream.foreachBatch(keep).option("checkpointLocation", place).start(), out
 
 
 def main(
@@ -90,16 +81,15 @@ def main(
     guess: Annotated[list[str], typer.Option(help="A delay, as withWatermark takes it; may be repeated.")],
     gap_minutes: Annotated[float, typer.Option(help="The longest pause within a wave.")] = 60,
     days: Annotated[int, typer.Option(help="How many days of 2013 to try it on.")] = DAYS,
-    source: Annotated[str, typer.Option(help="Topic of flights.")] = "flights",
 ) -> None:
     """Run the first job once per guess over the first days of the topic, and print what was lost, as JSON."""
     spark = session("guessed-delay")
     gap = timedelta(minutes=gap_minutes)
-    excerpt = _Excerpt(spark, bootstrap_servers, source, days)
+    excerpt = _Excerpt(spark, bootstrap_servers, days)
     running = {name: _start(excerpt, name, gap, days * BATCHES_A_DAY, work) for name in guess}
     flights = landed(load(days))
     flights = flights[flights["landed"] < pd.Timestamp(FIRST_DAY + timedelta(days=days))]
-    truth = batch.waves(flights, gap)
+    truth = outcome.waves(flights, gap)
     for name, (query, out) in running.items():
         while not excerpt.is_read(query):
             query.awaitTermination(1)  # it raises what the query has failed with

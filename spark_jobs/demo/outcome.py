@@ -1,9 +1,59 @@
-"""What the demo found, to print, to draw, or to hand on as JSON."""
+"""The demo's outcome, held against a batch computation of the same data in pandas.
+
+The batch computation shares no code with the jobs, on purpose: the stream must equal it row by row.
+"""
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 
 import pandas as pd
+
+_KEY = ["airline", "origin"]
+
+
+def waves(flights: pd.DataFrame, gap: timedelta) -> pd.DataFrame:
+    """Return the departure waves of the landed flights per airline and airport, times in epoch milliseconds, sorted.
+
+    Spark joins a departure to a wave when it is not later than its end, so a pause of exactly the gap joins.
+    """
+    milliseconds = (flights["departed"] - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(milliseconds=1)
+    rows = flights.assign(departed=milliseconds).sort_values([*_KEY, "departed"])
+    pause = rows.groupby(_KEY)["departed"].diff()
+    width = gap // timedelta(milliseconds=1)
+    number = (pause.isna() | (pause > width)).cumsum()
+    grouped = rows.groupby(number).agg(
+        airline=("airline", "first"),
+        origin=("origin", "first"),
+        started=("departed", "min"),
+        last=("departed", "max"),
+        flights=("departed", "size"),
+    )
+    grouped["ended"] = grouped["last"] + width
+    grouped["length"] = grouped["last"] - grouped["started"]
+    columns = [*_KEY, "started", "ended", "length", "flights"]
+    return grouped[columns].sort_values([*_KEY, "started"]).reset_index(drop=True)
+
+
+def daily(waves: pd.DataFrame, window: timedelta) -> pd.DataFrame:
+    """Return the count, flights, largest and mean length of the waves that ended in each window, sorted."""
+    width = window // timedelta(milliseconds=1)
+    grouped = waves.groupby(waves["ended"] // width * width)
+    result = grouped.agg(
+        waves=("length", "size"), flights=("flights", "sum"), largest=("flights", "max"), total=("length", "sum")
+    ).reset_index(names="window_start")
+    result["window_end"] = result["window_start"] + width
+    result["mean_length"] = result["total"] / result["waves"]
+    columns = ["window_start", "window_end", "waves", "flights", "largest", "mean_length"]
+    return result[columns].sort_values("window_start").reset_index(drop=True)
+
+
+def differences(streamed: pd.DataFrame, batch: pd.DataFrame) -> int:
+    """Count the rows that are in one and not in the other, as often as they are."""
+    columns = list(batch.columns)
+    left = streamed[columns].value_counts()
+    right = batch[columns].value_counts()
+    return int(left.sub(right, fill_value=0).abs().sum())
 
 
 @dataclass(slots=True)
@@ -19,18 +69,18 @@ class Guess:
 
     @property
     def share_dropped(self) -> float:
-        """Which part of the flights it dropped."""
+        """The share of the flights that it dropped."""
         return self.dropped / max(1, self.flights)
 
     @property
     def share_wrong(self) -> float:
-        """Which part of the waves it got wrong."""
+        """The share of the waves that it got wrong."""
         return self.wrong / max(1, self.waves)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """All that the demo found."""
+    """All that the demo prints, draws, or writes as JSON."""
 
     days: int
     flights: int

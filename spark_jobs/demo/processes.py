@@ -96,7 +96,7 @@ class Children(Closing):
         self._servers = bootstrap_servers
         self.all: dict[str, Child] = {}
 
-    def start(self, name: str, module: str, **options: object) -> Child:
+    def start(self, name: str, module: str, /, **options: object) -> Child:
         """Start ``python -m module`` with these options, and Kafka's address, under a name."""
         named = {option.replace("_", "-"): value for option, value in options.items()}
         with _undisturbed():

@@ -4,37 +4,38 @@ import fcntl
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+from floodmark.producers.board.fold import Fold
 from floodmark.producers.board.view import Board
 from floodmark.producers.clients.admin import create_topics, existing_topics
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.embedded.broker import EmbeddedKafka
 from floodmark.producers.embedded.jars import java
+from floodmark.producers.readers.observer import Observer
+from floodmark.schemas.classify import Data
 from floodmark.schemas.errors import DeadlineError, UsageError
-from floodmark.spark_jobs.demo import batch, daily_waves, departure_waves, guessed_delay
+from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.demo import flights as source
+from floodmark.spark_jobs.demo import guessed_delay, jobs, outcome
 from floodmark.spark_jobs.demo.outcome import Guess, Outcome
-from floodmark.spark_jobs.demo.processes import Children
-from floodmark.spark_jobs.demo.schemas import codec_of
-from floodmark.spark_jobs.demo.watch import Watch
+from floodmark.spark_jobs.demo.processes import Child, Children
 from floodmark.spark_jobs.session import local_jars
 
 PARTITIONS: Final = 4
 SHORT_GUESS, LONG_GUESS = "10 minutes", "12 hours"
 _HOUR: Final = 3_600_000
 _READY, _START = "ready", "start"
-_STAGES: Final = {
-    source.TOPIC: "flight",
-    departure_waves.TOPIC: "departure_wave",
-    daily_waves.TOPIC: "daily_waves",
-}
+Line = list[tuple[float, int]]
+"""A watermark over processing time: seconds since the start, epoch milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Options:
     """What a user may choose."""
 
     days: int = 365
-    gap: timedelta = departure_waves.GAP
+    gap: timedelta = jobs.GAP
     directory: Path = Path("floodmark-demo")
     bootstrap_servers: str | None = None
     seconds: float | None = None
@@ -70,6 +71,79 @@ class Moment:
     board: Board | None = None
     newest: dict[str, Any] | None = None
     """The newest result: a day that is complete."""
+
+
+class Watch:
+    """An observer of the three topics from their beginning, which notes their watermarks over processing time.
+
+    Args:
+        config: how to reach Kafka.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._observer = Observer(config, list(jobs.SCHEMAS))
+        self.lines: dict[str, Line] = {topic: [] for topic in jobs.SCHEMAS}
+        self.present: Line = []
+        self.started = 0.0
+        """When the sources came to their full pace, seconds since the start."""
+        self._codecs = {topic: source.codec_of(schema) for topic, schema in jobs.SCHEMAS.items()}
+        self._rows: dict[str, list[dict[str, Any]]] = {topic: [] for topic in jobs.SCHEMAS}
+        self.now = 0
+        """The simulated present: the newest landing, epoch milliseconds."""
+        self._fold = Fold()
+        for topic in jobs.SCHEMAS:
+            self._fold.add(topic, whole=True)
+        self._wall = Clock().wall
+        self._began = time.monotonic()
+
+    def poll(self) -> None:
+        """Read the new records."""
+        wall = self._wall()
+        for record in self._observer.poll():
+            self._fold.take(record, wall)
+            if isinstance(record, Data) and record.value is not None:
+                row = self._codecs[record.topic].decode(record.value)
+                self._rows[record.topic].append(row)
+                self.now = max(self.now, row.get("landed", 0))
+        seconds = time.monotonic() - self._began
+        if self.now and (not self.present or self.now > self.present[-1][1]):
+            self.present.append((seconds, self.now))
+        for topic, tracker in self._observer.trackers.items():
+            watermark = tracker.advance()
+            if watermark is not None and watermark != END_OF_TIME:
+                self.lines[topic].append((seconds, watermark))
+
+    def note_start(self) -> None:
+        """Note that the sources are about to come to their full pace."""
+        self.started = time.monotonic() - self._began
+
+    def rows(self, topic: str) -> pd.DataFrame:
+        """Return the data of a topic, in the order it was read."""
+        return pd.DataFrame(self._rows[topic])
+
+    def newest_day(self) -> dict[str, Any] | None:
+        """Return the newest result; partitions are read in turn."""
+        return max(self._rows[jobs.DAYS], key=itemgetter("window_start"), default=None)
+
+    def board(self) -> Board:
+        """Return the board of all topics."""
+        return self._fold.board(self._wall())
+
+    def counts(self) -> dict[str, int]:
+        """Return how many data records were read from each topic."""
+        return {topic: counts["data"] for topic, counts in self._observer.counts.items()}
+
+    def records(self) -> dict[str, int]:
+        """Return how many records of any kind were read from each topic."""
+        return {topic: sum(counts.values()) for topic, counts in self._observer.counts.items()}
+
+    def ended(self, topic: str) -> bool:
+        """Return whether all sources of a topic have ended."""
+        return self._observer.trackers[topic].ended
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._observer.close()
 
 
 def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
@@ -109,23 +183,22 @@ def _run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Wat
         stack.callback(children.close)  # before the broker
         config = {"bootstrap.servers": servers}
         _refuse_used_topics(config)
-        create_topics(config, dict.fromkeys(_STAGES, PARTITIONS))
+        create_topics(config, dict.fromkeys(jobs.SCHEMAS, PARTITIONS))
         (options.directory / _READY).write_text(f"{time.time()}\n", encoding="ascii")
-        codecs = {topic: codec_of(schema) for topic, schema in _STAGES.items()}
-        watch = Watch(config, codecs, (source.TOPIC, "landed"))
+        watch = Watch(config)
         stack.callback(watch.close)
         flow = _Flow(options, watch, children, len(landed), show)
         flow.stream()
         guesses = flow.guess()
-        outcome = flow.compare(every, landed, guesses)
+        result = flow.compare(every, landed, guesses)
     if not options.keep:
         _clear_state(options.directory)
-    outcome.seconds = round(time.monotonic() - began, 1)
-    return outcome, watch
+    result.seconds = round(time.monotonic() - began, 1)
+    return result, watch
 
 
 def _start_sources(children: Children, options: Options) -> None:
-    """Start the sources, which wait for two files: to begin, slowly, and to come to their full pace."""
+    """Start the sources.  They wait for two files: one to start slowly, one to come to their full pace."""
     for origin in source.ORIGINS:
         children.start(
             f"source-{origin}",
@@ -147,7 +220,7 @@ def _start_broker(stack: ExitStack, kafka: EmbeddedKafka, options: Options) -> N
 
 @contextmanager
 def _claimed(directory: Path) -> Iterator[None]:
-    """Hold the directory, or another demo would clear it under this one; the end of the process lets it go, too."""
+    """Lock the directory, so that no other demo clears it; the end of the process unlocks it, too."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "claim").open("w", encoding="ascii") as claim:
         try:
@@ -172,7 +245,7 @@ def _clear_state(directory: Path) -> None:
 
 
 def _refuse_used_topics(config: dict[str, str]) -> None:
-    used = existing_topics(config) & set(_STAGES)
+    used = existing_topics(config) & set(jobs.SCHEMAS)
     if used:
         raise UsageError(reason=f"topics {', '.join(sorted(used))} exist already; delete them, or use another cluster")
 
@@ -191,19 +264,9 @@ class _Flow:
 
     def stream(self) -> None:
         """Run sources and jobs until the results are complete."""
-        checkpoints = self.options.directory / "checkpoints"
-        gap_minutes = self.options.gap / timedelta(minutes=1)
         # Numbers first: the sources need the processor for a moment, and two Spark jobs for half a minute.
-        self._until(lambda: self.watch.count(source.TOPIC) > 0, "starting three sources")
-        first = self.children.start(
-            "departure-waves",
-            departure_waves.__name__,
-            checkpoint_location=checkpoints / "departure-waves",
-            gap_minutes=gap_minutes,
-        )
-        second = self.children.start(
-            "daily-waves", daily_waves.__name__, checkpoint_location=checkpoints / "daily-waves"
-        )
+        self._until(lambda: self.watch.now > 0, "starting three sources")
+        first, second = self._start_job(jobs.WAVES), self._start_job(jobs.DAYS)
         # The first batch of a Spark job costs seconds: let both jobs have theirs over what the sources write slowly.
         self._until(
             lambda: len(first.lines()) > 1 and len(second.lines()) > 1, "starting two Spark jobs, sources are slow"
@@ -212,10 +275,10 @@ class _Flow:
         (self.options.directory / _START).write_text(f"{time.time() + 1}\n", encoding="ascii")
         if self.options.crash:
             for child, share in ((first, 0.4), (second, 0.6)):
-                self._until(partial(self._has_written, int(share * self.total)), "streaming")
+                self._until(partial(self._has_read, int(share * self.total)), "streaming")
                 child.crash()
                 self.crashes += 1
-        self._until(lambda: self.watch.ended(daily_waves.TOPIC), "streaming")
+        self._until(lambda: self.watch.ended(jobs.DAYS), "streaming")
         self._until(self.children.check, "stopping the jobs")
 
     def guess(self) -> list[Guess]:
@@ -235,11 +298,11 @@ class _Flow:
         """Compare the stream with the batch computation."""
         self.show(self._moment("comparing with a batch computation"))
         watch = self.watch
-        truth = batch.waves(landed, self.options.gap)
-        daily = batch.daily(truth, daily_waves.WINDOW)
-        streamed = watch.rows(daily_waves.TOPIC).sort_values("window_start").reset_index(drop=True)
-        summaries = [self._summary(name) for name in ("departure-waves", "daily-waves")]
-        rows_read = dict(zip(_STAGES, (summary["numInputRows"] for summary in summaries), strict=False))
+        waves = outcome.waves(landed, self.options.gap)
+        daily = outcome.daily(waves, jobs.DAY)
+        streamed = watch.rows(jobs.DAYS).sort_values("window_start").reset_index(drop=True)
+        summaries = [self._summary(name) for name in (jobs.WAVES, jobs.DAYS)]
+        rows_read = dict(zip(jobs.SCHEMAS, (summary["numInputRows"] for summary in summaries), strict=False))
         lag = max(self._summary(f"source-{origin}")["median_lag"] for origin in source.ORIGINS)
         never_departed = int(every["departed"].isna().sum())
         return Outcome(
@@ -247,13 +310,13 @@ class _Flow:
             flights=len(landed),
             cancelled=never_departed,
             lost=len(every) - len(landed) - never_departed,
-            waves=len(truth),
+            waves=len(waves),
             windows=len(daily),
-            differing_waves=batch.differences(watch.rows(departure_waves.TOPIC), truth),
-            differing_windows=batch.differences(streamed, daily),
+            differing_waves=outcome.differences(watch.rows(jobs.WAVES), waves),
+            differing_windows=outcome.differences(streamed, daily),
             late=sum(summary["late"] for summary in summaries),
             unreadable=sum(summary["unreadable"] + summary["unreadable_marks"] for summary in summaries),
-            records={topic: watch.records(topic) for topic in _STAGES},
+            records=watch.records(),
             rows_read=None if self.crashes else rows_read,
             crashes=self.crashes,
             lag_hours=round(lag / _HOUR, 1),
@@ -263,8 +326,17 @@ class _Flow:
             results=streamed,
         )
 
-    def _has_written(self, flights: int) -> bool:
-        return self.watch.count(source.TOPIC) >= flights
+    def _start_job(self, name: str) -> Child:
+        return self.children.start(
+            name,
+            jobs.__name__,
+            name=name,
+            checkpoint_location=self.options.directory / "checkpoints" / name,
+            gap_minutes=self.options.gap / timedelta(minutes=1),
+        )
+
+    def _has_read(self, flights: int) -> bool:
+        return self.watch.counts()[source.TOPIC] >= flights
 
     def _summary(self, child: str) -> dict[str, Any]:
         return dict(json.loads(self.children.all[child].lines()[-1]))
@@ -280,6 +352,4 @@ class _Flow:
 
     def _moment(self, doing: str) -> Moment:
         watch = self.watch
-        counts = {topic: watch.count(topic) for topic in _STAGES}
-        newest = watch.newest(daily_waves.TOPIC, "window_start")
-        return Moment(doing, self.total, counts, watch.now, watch.board(), newest)
+        return Moment(doing, self.total, watch.counts(), watch.now, watch.board(), watch.newest_day())

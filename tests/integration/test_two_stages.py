@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,9 @@ from floodmark.producers import create_topics
 from floodmark.producers.clients.admin import require_topics
 from floodmark.producers.embedded.ports import free_port
 from floodmark.schemas import FloodmarkError
-from floodmark.spark_jobs.demo import batch, daily_waves, departure_waves, flights
+from floodmark.spark_jobs.demo import flights, jobs, outcome
 from floodmark.spark_jobs.demo.processes import Children
-from floodmark.spark_jobs.demo.schemas import codec_of
-from floodmark.spark_jobs.demo.watch import Watch
+from floodmark.spark_jobs.demo.run import Watch
 from support.harness import until
 from testcontainers.core.container import DockerContainer
 
@@ -86,30 +84,28 @@ def _answers(address):
 
 def test_two_stages_in_containers_equal_a_batch_computation(servers, tmp_path):
     config = {"bootstrap.servers": servers}
-    topics = {flights.TOPIC: "flight", departure_waves.TOPIC: "departure_wave", daily_waves.TOPIC: "daily_waves"}
-    create_topics(config, dict.fromkeys(topics, 4))
-    assert require_topics(config, list(topics)) == dict.fromkeys(topics, 4)
-    codecs = {topic: codec_of(schema) for topic, schema in topics.items()}
-    watch = Watch(config, codecs, (flights.TOPIC, "landed"))
+    create_topics(config, dict.fromkeys(jobs.SCHEMAS, 4))
+    assert require_topics(config, list(jobs.SCHEMAS)) == dict.fromkeys(jobs.SCHEMAS, 4)
+    watch = Watch(config)
     try:
         with Children(tmp_path, servers) as children:
-            for stage in (departure_waves, daily_waves):
-                children.start(stage.TOPIC, stage.__name__, checkpoint_location=tmp_path / "state" / stage.TOPIC)
+            for name in (jobs.WAVES, jobs.DAYS):
+                children.start(name, jobs.__name__, name=name, checkpoint_location=tmp_path / "state" / name)
             for origin in flights.ORIGINS:
                 children.start(origin, flights.__name__, origin=origin, days=DAYS, seconds=10)
 
             def ended():
                 children.check()
                 watch.poll()
-                return watch.ended(daily_waves.TOPIC)
+                return watch.ended(jobs.DAYS)
 
             until(ended, "the end of the pipeline", 240)
             until(children.check, "the end of the jobs", 60)
         landed = flights.landed(flights.load(DAYS))
-        waves = batch.waves(landed, departure_waves.GAP)
-        assert batch.differences(watch.rows(departure_waves.TOPIC), waves) == 0
-        days = batch.daily(waves, timedelta(days=1))
-        assert batch.differences(watch.rows(daily_waves.TOPIC), days) == 0
+        waves = outcome.waves(landed, jobs.GAP)
+        assert outcome.differences(watch.rows(jobs.WAVES), waves) == 0
+        days = outcome.daily(waves, jobs.DAY)
+        assert outcome.differences(watch.rows(jobs.DAYS), days) == 0
     finally:
         watch.close()
 

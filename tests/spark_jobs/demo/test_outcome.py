@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pandas as pd
-from floodmark.spark_jobs.demo import batch
+from floodmark.spark_jobs.demo import outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +34,7 @@ def naive(rows, gap):
 @settings(deadline=None)
 @given(flights, st.integers(1, 60))
 def test_waves_are_the_runs_with_no_pause_longer_than_the_gap(rows, gap):
-    found = batch.waves(frame(rows), timedelta(minutes=gap))
+    found = outcome.waves(frame(rows), timedelta(minutes=gap))
     columns = found[["airline", "origin", "started", "ended", "flights"]]
     assert [tuple(row) for row in columns.itertuples(index=False)] == naive(rows, gap)
 
@@ -42,8 +42,8 @@ def test_waves_are_the_runs_with_no_pause_longer_than_the_gap(rows, gap):
 @settings(deadline=None)
 @given(flights)
 def test_days_account_for_every_flight(rows):
-    waves = batch.waves(frame(rows), timedelta(minutes=20))
-    days = batch.daily(waves, timedelta(minutes=30))
+    waves = outcome.waves(frame(rows), timedelta(minutes=20))
+    days = outcome.daily(waves, timedelta(minutes=30))
     assert days["flights"].sum() == len(rows)
     assert days["waves"].sum() == len(waves)
     assert (days["mean_length"] * days["waves"]).sum().round() == waves["length"].sum()
@@ -52,6 +52,6 @@ def test_days_account_for_every_flight(rows):
 
 def test_differences_count_rows_on_either_side_and_duplicates():
     batch_ = pd.DataFrame({"a": [1, 2], "b": [1, 1]})
-    assert batch.differences(batch_.iloc[::-1], batch_) == 0
-    assert batch.differences(pd.concat([batch_, batch_.head(1)]), batch_) == 1
-    assert batch.differences(batch_.assign(b=[1, 2]), batch_) == 2
+    assert outcome.differences(batch_.iloc[::-1], batch_) == 0
+    assert outcome.differences(pd.concat([batch_, batch_.head(1)]), batch_) == 1
+    assert outcome.differences(batch_.assign(b=[1, 2]), batch_) == 2
