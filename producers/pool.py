@@ -8,8 +8,7 @@ from typing import Final, Literal, Self
 
 from confluent_kafka import Producer
 from floodmark.producers.background import Background
-from floodmark.producers.clients.admin import Config
-from floodmark.producers.clients.client_log import client_log
+from floodmark.producers.clients.admin import Config, client_log
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.forks import Guarded
 from floodmark.producers.partition_watch import SharedWatch

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaException
-from floodmark.producers.clients.admin import Config, offset_bounds, shared
-from floodmark.producers.clients.arrivals import first_since
+from floodmark.producers.clients.admin import Config, first_since, offset_bounds, shared
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Mark
 from floodmark.schemas.errors import FloodmarkError

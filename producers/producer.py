@@ -15,7 +15,7 @@ from floodmark.producers.settings import check_settings
 from floodmark.producers.strategies.generator import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import EndedError, InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, is_mark_key
 from floodmark.schemas.timestamps import duration_of, is_late
 from typing_extensions import override

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Producer
 from floodmark.producers.background import Background
-from floodmark.producers.clients.admin import Config, overwrites_timestamps, shared
-from floodmark.producers.clients.client_log import client_log
+from floodmark.producers.clients.admin import Config, client_log, overwrites_timestamps, shared
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.forks import Guarded, Lock

@@ -13,7 +13,7 @@ from typing import Final
 from floodmark.schemas.classify import Headers, Mark, Unreadable
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
 

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 from floodmark.schemas.codec import decode_watermark, encode_round, encode_watermark
 from floodmark.schemas.errors import UnreadableMarkError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, WatermarkRecord, is_mark_key, mark_key, source_of
-from floodmark.schemas.rounds import Round
+from floodmark.schemas.records import FORMAT_VERSION, HEADER, Round, WatermarkRecord, is_mark_key, mark_key, source_of
 from floodmark.schemas.tracker import Tracker, Verdict
 
 Headers = Sequence[tuple[str, bytes | None]]

@@ -21,8 +21,7 @@ from floodmark.schemas.errors import (
     UnreadableMarkError,
     UnreadableValueError,
 )
-from floodmark.schemas.records import KEY_PREFIX, Holder, Membership, Status, WatermarkRecord
-from floodmark.schemas.rounds import Round
+from floodmark.schemas.records import KEY_PREFIX, Holder, Membership, Round, Status, WatermarkRecord
 
 MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10

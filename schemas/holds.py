@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.partition_state import PartitionState
 from floodmark.schemas.records import Holder, Status
 from floodmark.schemas.topic_state import TopicState

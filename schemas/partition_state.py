@@ -1,13 +1,131 @@
-"""What a reader knows of one partition: its sources, their leases, and how these combine.  Pure."""
+"""The state of one partition: its sources, the clocks of their leases, and the minimum over them.  Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from floodmark.schemas.combined import ENDED, IDLE, UNKNOWN, Combined, lowest
-from floodmark.schemas.leases import Clock
 from floodmark.schemas.records import Status
 from floodmark.schemas.source_state import Member, Roster, SourceState
+
+
+class LeaseClock:
+    """The time that has passed in one partition, for all sources there with one length of lease.
+
+    Log times alone decide how long a source has been silent.  Log times of different writers cannot be compared: their
+    clocks differ.  The differences of one writer's own log times can.  So each writer moves the clock of a partition by
+    how much its own log time has advanced.  A step longer than the lease is not counted: a clock was set, one log time
+    is wrong, or the writer itself was silent.  So no single log time moves the clock by more than one lease, and none
+    of the steps that are counted after a source's record began more than one lease before it.  A lease has run out when
+    the clock has moved by more than two leases: at least one of them passed while the source was silent.
+
+    Args:
+        lease: its length, milliseconds of log time.
+
+    >>> clock = LeaseClock(lease=100)
+    >>> clock.take("A", 1_000, anew=True)
+    >>> for log_time in (70_000, 70_090, 70_180, 70_270):  # the clock of B is a minute fast
+    ...     clock.take("B", log_time, anew=False)
+    >>> clock.has_run_out("A")
+    True
+    """
+
+    __slots__ = ("_hands", "deadline", "lease", "now")
+
+    def __init__(self, lease: int) -> None:
+        self.lease = lease
+        self.now = 0
+        self.deadline = 0
+        """No lease has run out before the clock is past this."""
+        self._hands: dict[str, list[int]] = {}
+        """Per source: the clock at one of its records and that record's log time, and the clock at its last record."""
+
+    def take(self, source: str, log_time: int, *, anew: bool) -> None:
+        """Note a source's record; ``anew``: the first one of its epoch, which may come from another machine."""
+        hand = self._hands.get(source)
+        if hand is None or anew:
+            self._hands[source] = [self.now, log_time, self.now]
+            return
+        step = log_time - hand[1]
+        if 0 < step <= self.lease:
+            self.now = max(self.now, hand[0] + step)
+        if step > 0 or step < -self.lease:  # else a small step back: the source counts on where it was further
+            hand[0], hand[1] = self.now, log_time
+        hand[2] = self.now
+
+    def has_run_out(self, source: str) -> bool:
+        """Tell whether a source has been silent for longer than its lease allows."""
+        return self.now > self.expiry(source)
+
+    def expiry(self, source: str) -> int:
+        """Return the last time of the clock at which a source still counts."""
+        hand = self._hands.get(source)
+        return (0 if hand is None else hand[2]) + 2 * self.lease
+
+    def forget(self, source: str) -> None:
+        """Drop what is known of a source."""
+        self._hands.pop(source, None)
+
+    def state(self) -> list[Any]:
+        """Return it as a value that JSON can carry."""
+        return [self.now, self._hands]
+
+    @classmethod
+    def of(cls, lease: int, state: list[Any]) -> "LeaseClock":
+        """Build it from what `state` returned."""
+        clock = cls(lease)
+        clock.now, hands = state
+        clock.deadline = clock.now
+        for name, (level, time, heard) in hands.items():
+            clock._hands[name] = [level, time, heard]
+        return clock
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """A combined statement; ACTIVE without a watermark is unknown."""
+
+    status: Status
+    watermark: int | None = None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nothing is promised."""
+        return self.status is Status.ACTIVE and self.watermark is None
+
+
+UNKNOWN: Final = Combined(Status.ACTIVE)
+IDLE: Final = Combined(Status.IDLE)
+ENDED: Final = Combined(Status.ENDED)
+
+
+def lowest(watermarks: Collection[int | None]) -> int | None:
+    """Return the lowest watermark; ``None``: one of them is unknown, or there is none.
+
+    >>> lowest([30, 12]), lowest([30, None]), lowest([])
+    (12, None, None)
+    """
+    return None if None in watermarks else min(watermarks, default=None)  # type: ignore[type-var]  # none is None
+
+
+def least(parts: Iterable[Combined]) -> Combined:
+    """Combine the statements of partitions or of topics: the same rule for both.
+
+    >>> least([Combined(Status.ACTIVE, 30), IDLE, Combined(Status.ACTIVE, 12)]).watermark
+    12
+    >>> least([ENDED, IDLE]) is IDLE, least([ENDED, ENDED]) is ENDED, least([ENDED, UNKNOWN]) is UNKNOWN
+    (True, True, True)
+    """
+    lowest: int | None = None
+    idle = False
+    for part in parts:
+        if part.unknown:
+            return UNKNOWN
+        if part.watermark is not None:
+            lowest = part.watermark if lowest is None else min(lowest, part.watermark)
+        idle = idle or part.status is Status.IDLE
+    if lowest is not None:
+        return Combined(Status.ACTIVE, lowest)
+    return IDLE if idle else ENDED
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +139,7 @@ class PartitionState:
     sources: dict[str, SourceState] = field(default_factory=dict)
     unreadable: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Sources that have left an unreadable mark behind their last statement: its offset and log time."""
-    clocks: dict[int, Clock] = field(default_factory=dict)
+    clocks: dict[int, LeaseClock] = field(default_factory=dict)
     """By length of lease."""
     log_time: int = 0
     reported: int = 0
@@ -66,7 +184,7 @@ class PartitionState:
         """Keep one clock for each length of lease that a source here has."""
         before, source.lease = source.lease, lease
         if lease is not None and lease not in self.clocks:
-            self.clocks[lease] = Clock(lease)
+            self.clocks[lease] = LeaseClock(lease)
         if before is not None and all(other.lease != before for other in self.sources.values()):
             del self.clocks[before]
 
@@ -89,7 +207,7 @@ class PartitionState:
             clock.deadline = min(clock.deadline, clock.expiry(name))
         return expired
 
-    def _expire(self, clock: Clock) -> list[Member]:
+    def _expire(self, clock: LeaseClock) -> list[Member]:
         """Find the sources whose lease has run out, and when the next one can."""
         clock.deadline = clock.now + 2 * clock.lease
         expired = []
@@ -128,7 +246,9 @@ class PartitionState:
         """Build it from what `state` returned, and enter its sources into the roster."""
         part = cls(number, roster)
         part.log_time = stored["log_time"]
-        part.clocks = {int(lease): Clock.of(int(lease), state) for lease, state in stored.get("clocks", {}).items()}
+        part.clocks = {
+            int(lease): LeaseClock.of(int(lease), state) for lease, state in stored.get("clocks", {}).items()
+        }
         part.unreadable = {name: (offset, time) for name, (offset, time) in stored.get("unreadable", {}).items()}
         for name, state in stored["sources"].items():
             member = roster.members.setdefault(name, Member())
@@ -136,7 +256,7 @@ class PartitionState:
             member.version = max(member.version, source.version)
             member.unended_partitions += source.status is not Status.ENDED
             if source.lease is not None:
-                clock = part.clocks.setdefault(source.lease, Clock(source.lease))
+                clock = part.clocks.setdefault(source.lease, LeaseClock(source.lease))
                 source.active = source.active and not clock.has_run_out(name)
             member.active_partitions += source.active
         return part

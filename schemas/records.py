@@ -1,10 +1,10 @@
 """What exists on the wire: the watermark record and its parts.  Pure values, valid by construction."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple, overload
 
 from floodmark.schemas.errors import InvalidRecordError, UsageError
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
@@ -203,3 +203,76 @@ def mark_key(source: str) -> bytes:
     b'__floodmark__/JFK'
     """
     return KEY_PREFIX + source.encode()
+
+
+def processing_time_of(record: WatermarkRecord) -> int | None:
+    """Return up to when the writer of a mark has worked off what came to it; ``None``: it does not say.
+
+    Beside its watermark, which speaks of event times, a mark speaks of processing time: *every record that its writer,
+    or a stage before it, took in before this time was worked off before the mark was written*.  Worked off means: for
+    a source, acknowledged by Kafka; for a stage, written, dropped, or held in state for its event time.  The difference
+    tells a stuck system, whose processing time does not advance, from late data, which is worked off and waits for its
+    event time alone ("Streaming Systems", ch. 3).
+
+    - A source with nothing in flight is as far as its mark.
+    - A stage is as far as the minimum over the sources that count in its inputs: the same rule, over the same sources,
+      as for the watermark.  So the time of the last stage speaks for the whole chain.
+    - A source that does not state it holds it back, and a time once reached is never taken back.
+
+    The times come from the clocks of their writers.  They are for people, and no result depends on them.
+
+    >>> from dataclasses import replace
+    >>> from floodmark.schemas.records import Holder
+    >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=500)
+    >>> waits = replace(mark, processing_time_watermark=420)
+    >>> processing_time_of(mark), processing_time_of(waits), processing_time_of(replace(mark, holder=Holder("clicks")))
+    (500, 420, None)
+    """
+    said = record.processing_time_watermark
+    if said is not None:
+        return None if said == EARLIEST else said
+    return record.emitted_at if record.holder is None else None
+
+
+class Number(NamedTuple):
+    """What is said of one partition alone."""
+
+    partition: int
+    sequence: int
+    records: int | None
+
+
+class Round:
+    """A partition and its mark, for each; the records are made as they are asked for.
+
+    Args:
+        shared: what all of them say.
+        numbers: of each partition.
+
+    >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=2, emitted_at=15)
+    >>> round_ = Round(mark, [Number(0, sequence=4, records=7), Number(1, sequence=9, records=None)])
+    >>> [(partition, one.sequence, one.records, one.watermark) for partition, one in round_]
+    [(0, 4, 7, 12), (1, 9, None, 12)]
+    """
+
+    def __init__(self, shared: WatermarkRecord, numbers: Sequence[Number]) -> None:
+        self.shared = shared
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[tuple[int, WatermarkRecord]]:
+        return (self[position] for position in range(len(self.numbers)))
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, WatermarkRecord]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Round": ...
+
+    def __getitem__(self, index: int | slice) -> "tuple[int, WatermarkRecord] | Round":
+        if isinstance(index, slice):
+            return Round(self.shared, self.numbers[index])
+        partition, sequence, records = self.numbers[index]
+        return partition, replace(self.shared, sequence=sequence, records=records)

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from floodmark.schemas.processing_time import processing_time_of
-from floodmark.schemas.records import Status, WatermarkRecord
+from floodmark.schemas.records import Status, WatermarkRecord, processing_time_of
 from floodmark.schemas.timestamps import promisable
 
 
@@ -88,7 +87,7 @@ class SourceState:
     active: bool = False
     """Whether it is ACTIVE here and its lease has not run out."""
     processing_time: int | None = None
-    """Up to when it has worked off what came to it, see `processing_time`; ``None``: not known.
+    """Up to when it has worked off what came to it, see `processing_time_of`; ``None``: not known.
 
     It is not kept in snapshots: the next record tells it."""
 

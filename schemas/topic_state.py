@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from floodmark.schemas.combined import UNKNOWN, Combined, least
-from floodmark.schemas.partition_state import PartitionState
+from floodmark.schemas.partition_state import UNKNOWN, Combined, PartitionState, least
 from floodmark.schemas.records import Status, WatermarkRecord
 from floodmark.schemas.source_state import Member, Roster, SourceState, Verdict
 

@@ -20,7 +20,7 @@ log was read.  From it follow all rules:
 - A mark that cannot be read may say anything, so its source is waited for until its next readable one.
 - An ignored record changes nothing.
 - What was handed on is never taken back: a lower minimum (a laggard returns, a member joins) holds, not regresses.
-- A lease is decided by the log alone, and never by comparing the clocks of two writers: see `leases`.
+- A lease is decided by the log alone, and never by comparing the clocks of two writers: see `LeaseClock`.
 
 The minimum over producers, and the need to know how many there are, is that of Samza's watermark states and of the
 Beam runner for Kafka Streams; fencing and leases follow "Streaming Systems" (Akidau et al., ch. 3).
@@ -30,8 +30,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from floodmark.schemas.combined import ENDED, IDLE, least, lowest
 from floodmark.schemas.holds import Hold, name_holders
+from floodmark.schemas.partition_state import ENDED, IDLE, least, lowest
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.source_state import Verdict
@@ -150,7 +150,7 @@ class Tracker:
 
     @property
     def processing_time(self) -> int | None:
-        """Up to when all that came to the sources was worked off before the marks read so far, see `processing_time`.
+        """Up to when all input of the sources was worked off before the marks read so far, see `processing_time_of`.
 
         ``None``: not known; so it is after `restore`, until each source that counts has spoken in each partition.
         """

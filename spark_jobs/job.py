@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from floodmark.producers.board.history import Health, History
+from floodmark.producers.board.source_history import Health, History
 
 
 class Cause(StrEnum):

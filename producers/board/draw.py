@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Final
 
 from floodmark.producers.board.causes import Cause, cause_of, reason_of
-from floodmark.producers.board.history import Health, severity
-from floodmark.producers.board.marks import TopicMarks
+from floodmark.producers.board.source_history import Health, TopicMarks, severity
 from floodmark.producers.board.view import (
     SOURCES,
     Board,
@@ -19,9 +18,8 @@ from floodmark.producers.board.view import (
     State,
     TopicView,
 )
-from floodmark.schemas.combined import Combined, least, lowest
 from floodmark.schemas.holds import missing
-from floodmark.schemas.partition_state import PartitionState
+from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
 from floodmark.schemas.records import Status
 
 _MOST: Final = 100

@@ -1,7 +1,7 @@
 """Fold the marks of any number of topics into a board.  Pure.
 
-Each topic is followed by the same rules as everywhere (`topic_state`), so its watermark here is what a reader has that
-begins where the marks begin; each source in each partition is judged by its last marks (`history`).  The chain is
+Each topic follows the same rules as everywhere (`topic_state`), so its watermark here is that of a reader that starts
+where the marks start.  Each source in each partition is judged by its last marks (`source_history`).  The chain is
 found from the records alone: a job is a source whose marks name a holder, and the holder's topic is one of its inputs.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from floodmark.producers.board.draw import draw
-from floodmark.producers.board.marks import TopicMarks
+from floodmark.producers.board.source_history import TopicMarks
 from floodmark.producers.board.view import Board
 from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.timestamps import END_OF_TIME

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import typer
-from floodmark.producers.cli.options import BootstrapServers, ConfigFile, ended_by_signals
+from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
 
 
 def board(  # noqa: PLR0913  # each is an option of the command line

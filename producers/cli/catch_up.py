@@ -5,7 +5,7 @@ from json import dumps
 from typing import Annotated
 
 import typer
-from floodmark.producers.cli.options import BootstrapServers, ConfigFile
+from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile
 
 
 def catch_up(  # noqa: PLR0913  # each is an option of the command line

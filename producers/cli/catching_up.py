@@ -4,9 +4,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Final
 
-from floodmark.producers.board.catch_up import Estimate, Mark
-from floodmark.producers.cli.options import COULD_NOT, ended_by_signals
-from floodmark.producers.cli.times import moment, span
+from floodmark.producers.board.estimate import Estimate, Mark
+from floodmark.producers.cli.command_line import COULD_NOT, ended_by_signals, moment, span
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.positions import Positions, last_marks
 from floodmark.schemas.errors import UsageError

@@ -12,9 +12,9 @@ from floodmark.producers.board.view import Board
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_page import BoardPage
 from floodmark.producers.cli.board_text import board_lines, board_table, why_text
-from floodmark.producers.cli.options import COULD_NOT, ended_by_signals
+from floodmark.producers.cli.command_line import COULD_NOT, ended_by_signals
 from floodmark.producers.readers.chain import ChainReader
-from floodmark.schemas.errors.wording import printable, printable_lines
+from floodmark.schemas.errors.base import printable, printable_lines
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.markup import escape

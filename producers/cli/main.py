@@ -9,7 +9,7 @@ from typing import Annotated, Final, get_args
 import typer
 from floodmark.producers.cli.board import board, why
 from floodmark.producers.cli.catch_up import catch_up
-from floodmark.producers.cli.options import (
+from floodmark.producers.cli.command_line import (
     COULD_NOT,
     BootstrapServers,
     Changefeed,
@@ -80,9 +80,9 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 nothing is wrong, 1 something is, 2 could not check.
     """
     from floodmark.producers.cli.settings import kafka_settings
-    from floodmark.producers.cli.values import judged_values, registry_of
+    from floodmark.producers.cli.shown_values import judged_values, registry_of
     from floodmark.producers.readers.check import checker_of, findings
-    from floodmark.schemas.errors.wording import printable
+    from floodmark.schemas.errors.base import printable
     from rich.console import Console
 
     values = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
@@ -169,9 +169,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 could not go on.
     """
-    from floodmark.producers.cli.injecting import inject_alone, inject_with_others, show_preview
+    from floodmark.producers.cli.inject import inject_alone, inject_with_others, show_preview
     from floodmark.producers.cli.settings import kafka_settings, seconds
-    from floodmark.producers.cli.values import input_format, registry_of, substreams
+    from floodmark.producers.cli.shown_values import input_format, registry_of, substreams
     from floodmark.producers.clients.admin import create_topics, require_topics
     from floodmark.producers.event_times.injection import Injection
     from floodmark.producers.event_times.time_policy import TimePolicy
@@ -240,7 +240,7 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 done or interrupted, 2 could not read.
     """
     from floodmark.producers.cli.settings import kafka_settings
-    from floodmark.producers.cli.values import decoder_of, registry_of
+    from floodmark.producers.cli.shown_values import decoder_of, registry_of
     from floodmark.producers.readers.tail import tail_lines
 
     settings = kafka_settings(bootstrap_servers, config)

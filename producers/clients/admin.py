@@ -1,9 +1,10 @@
-"""The few questions asked of a Kafka cluster, with clear errors.  A thin shell around confluent-kafka's AdminClient."""
+"""Questions to a Kafka cluster, with clear errors, and the logs of its clients.  A thin shell around AdminClient."""
 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition, Uuid
@@ -15,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from confluent_kafka.cimpl import NewTopic
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
+from typing_extensions import override
 
 TIMEOUT: Final = 15.0
 """Seconds to wait for a broker's answer before saying that there is none."""
@@ -292,3 +294,77 @@ def offsets_since(
         return {(one.topic, one.partition): one.offset for one in answers}
 
     return answered(ask, bootstrap_servers)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What Kafka still has of a partition, as offsets: the first record, the end, and the first since some time."""
+
+    first: int
+    end: int
+    since: int
+    """The first record with Kafka's timestamp at that time or later; where there is none, ``end``."""
+
+    @property
+    def reaches_back(self) -> bool:
+        """Whether all records since that time are there: none was deleted, or an earlier one is still there."""
+        return self.first == 0 or self.since > self.first
+
+
+def kept_since(config: Config, topics: Collection[str], time: int) -> dict[Partition, Kept]:
+    """Ask what Kafka has of each partition.
+
+    Every record before ``since`` has a timestamp before ``time``, in whatever order the timestamps stand.
+
+    Args:
+        config: confluent-kafka consumer settings.
+        topics: the topics.
+        time: epoch milliseconds; before 1970 counts as 1970.
+
+    Raises:
+        BrokerUnavailableError: where nobody answers.
+    """
+    bounds = {place: bound for topic in topics for place, bound in offset_bounds(config, topic).items()}
+    since = first_since(config, bounds, time)
+    return {place: Kept(*bound, since[place]) for place, bound in bounds.items()}
+
+
+def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], time: int) -> dict[Partition, int]:
+    """Return the first offset of each partition whose Kafka timestamp is not before a time.
+
+    Args:
+        config: confluent-kafka consumer settings.
+        bounds: of each partition its first offset and its end, which is returned where nothing has come since.
+        time: epoch milliseconds; before 1970 counts as 1970.
+
+    Raises:
+        BrokerUnavailableError: where nobody answers.
+    """
+    settings = {**config, "group.id": "floodmark-arrivals", "enable.auto.commit": False}
+    with closing(Consumer(settings, logger=QUIET)) as consumer:
+        since = offsets_since(consumer, dict.fromkeys(bounds, time), config.get("bootstrap.servers"))
+    return {
+        place: end if since[place] < 0 else min(max(since[place], first), end) for place, (first, end) in bounds.items()
+    }
+
+
+_RETRIED: Final = "Coordinator load in progress: retrying"
+"""A broker's answer to the first producers after its start; the client asks again, and loses nothing."""
+
+
+class _Meaningful(logging.Filter):
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().endswith(_RETRIED)
+
+
+def client_log(name: str) -> logging.Logger:
+    """Return the logger of a module that gives it to a client.
+
+    >>> log = client_log("floodmark.example")
+    >>> log.warning("GETPID: Failed to acquire idempotence PID: Broker: Coordinator load in progress: retrying")
+    """
+    log = logging.getLogger(name)
+    if not any(isinstance(one, _Meaningful) for one in log.filters):
+        log.addFilter(_Meaningful())
+    return log

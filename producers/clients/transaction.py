@@ -5,8 +5,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from floodmark.producers.clients.admin import Config
-from floodmark.producers.clients.client_log import client_log
+from floodmark.producers.clients.admin import Config, client_log
 from floodmark.producers.clients.delivery import send
 from floodmark.schemas.classify import Headers, mark_record
 from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError

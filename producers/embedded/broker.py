@@ -4,6 +4,7 @@ Not for production: one node, no replication.  It ends with the program that sta
 """
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -18,7 +19,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET
 from floodmark.producers.embedded.jars import fetch, java
-from floodmark.producers.embedded.ports import free_port
 from floodmark.schemas.errors import EmbeddedKafkaError
 
 VERSION: Final = "4.1.0"
@@ -228,3 +228,20 @@ class EmbeddedKafka:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+_LOWEST: Final = 20_000
+_COUNT: Final = 12_000
+"""Systems hand out higher ones of their own (Linux from 32,768 on, others from 49,152), so nobody takes these."""
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nobody uses, and that no program gets without asking for it."""
+    while True:
+        port = _LOWEST + secrets.randbelow(_COUNT)
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

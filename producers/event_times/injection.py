@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.event_times.formats import InputFormat
+from floodmark.producers.event_times.formats import InputFormat, SubstreamKey
 from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.event_times.substreams import SubstreamKey
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
 from floodmark.schemas.records import Membership, check_membership

@@ -11,9 +11,8 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final
 
-from floodmark.producers.event_times.formats import InputFormat, Resolved
+from floodmark.producers.event_times.formats import InputFormat, Resolved, SubstreamKey
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.event_times.substreams import SubstreamKey
 from floodmark.producers.event_times.time_policy import TimePolicy, TimePolicyState
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError

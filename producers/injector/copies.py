@@ -5,11 +5,11 @@ import math
 from collections import Counter
 from typing import Final
 
-from floodmark.producers.clients.records import UNREADABLE_HEADERS, Record
+from floodmark.producers.clients.consumers import UNREADABLE_HEADERS, Record
 from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import Injection
 from floodmark.schemas.classify import Headers, Place
-from floodmark.schemas.errors.wording import printable
+from floodmark.schemas.errors.base import printable
 from floodmark.schemas.records import HEADER, TIME_HEADER
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 

@@ -27,9 +27,9 @@ from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.input_topic import sizes_of
 from floodmark.producers.injector.tracks import measured
-from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import FencedError, FloodmarkError, UnknownTopicError, UsageError
 from floodmark.schemas.holds import Hold
+from floodmark.schemas.partition_state import lowest
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 0.1

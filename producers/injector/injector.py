@@ -20,8 +20,8 @@ from typing import Final
 
 from floodmark.producers.clients.admin import Config, overwrites_timestamps, partition_count, timestamp_tolerances
 from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.consumers import BATCH, Record
 from floodmark.producers.clients.metrics import Metrics
-from floodmark.producers.clients.records import BATCH, Record
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.formats import LogTime

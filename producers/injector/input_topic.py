@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, require_topics
 from floodmark.producers.clients.closing import Closing
-from floodmark.producers.clients.records import BATCH, Record, consume, is_end
+from floodmark.producers.clients.consumers import BATCH, Record, consume, is_end
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.tracks import OVERTAKEN, Tracks
 from floodmark.schemas.errors import InjectorError

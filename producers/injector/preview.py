@@ -14,14 +14,14 @@ from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
-from floodmark.producers.clients.records import Record, consume, is_end
+from floodmark.producers.clients.consumers import Record, consume, is_end
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.injected import states_of
 from floodmark.schemas.classify import Place
 from floodmark.schemas.errors import InjectorError
-from floodmark.schemas.errors.wording import printable
+from floodmark.schemas.errors.base import printable
 from floodmark.schemas.records import TIME_HEADER
 from floodmark.schemas.timestamps import to_datetime
 

@@ -14,9 +14,9 @@ from floodmark.producers.event_times.input_partition import ByPolicy, InputParti
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.producers.injector.injected import states_of
-from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
+from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
 from floodmark.schemas.topic_ids import TopicIds

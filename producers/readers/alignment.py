@@ -9,7 +9,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, shared
-from floodmark.producers.clients.records import classified, consume
+from floodmark.producers.clients.consumers import classified, consume
 from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.records import Status, WatermarkRecord
 

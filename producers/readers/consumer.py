@@ -8,9 +8,8 @@ from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data
-from floodmark.schemas.completeness.handout import Handout, Window
 from floodmark.schemas.completeness.position import Position
-from floodmark.schemas.completeness.reader import EventTimeOf, Reader, Row
+from floodmark.schemas.completeness.reader import EventTimeOf, Handout, Reader, Row, Window
 from floodmark.schemas.timestamps import duration_of
 from floodmark.schemas.tracker import Hold
 

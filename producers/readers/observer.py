@@ -12,7 +12,7 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, partition_bounds, partition_count
 from floodmark.producers.clients.closing import Closing
-from floodmark.producers.clients.records import Record, classified, consume, is_end
+from floodmark.producers.clients.consumers import Record, classified, consume, is_end
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.classify import Classified, Partition, Sorter
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError

@@ -6,14 +6,13 @@ from contextlib import closing
 from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
-from floodmark.producers.board.catch_up import Mark, TopicGap
-from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, offset_bounds
-from floodmark.producers.clients.arrivals import first_since
+from floodmark.producers.board.estimate import Mark, TopicGap
+from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, first_since, offset_bounds
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Mark as Marked
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.processing_time import processing_time_of
+from floodmark.schemas.records import processing_time_of
 
 _REACH: Final = 2_000
 """So many records before the end of a partition are looked at for the marks of a job."""

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import TIMEOUT, Config, offset_bounds
-from floodmark.producers.clients.records import Record, classified, consume, is_end
+from floodmark.producers.clients.consumers import Record, classified, consume, is_end
 from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
 

@@ -13,7 +13,7 @@ from floodmark.producers.clients.admin import Config, end_offsets
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Mark, Unreadable
 from floodmark.schemas.errors import UnreadableValueError
-from floodmark.schemas.errors.wording import iso, printable
+from floodmark.schemas.errors.base import iso, printable
 from floodmark.schemas.records import Status
 from floodmark.schemas.tracker import Verdict
 

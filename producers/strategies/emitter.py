@@ -11,8 +11,7 @@ from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight, InFlights
 from floodmark.producers.strategies.numbering import Identity, Numbering
 from floodmark.schemas.errors import EndedError, IdleError
-from floodmark.schemas.records import Holder, Membership, Status
-from floodmark.schemas.rounds import Round
+from floodmark.schemas.records import Holder, Membership, Round, Status
 from floodmark.schemas.timestamps import EARLIEST, is_late, promisable
 
 

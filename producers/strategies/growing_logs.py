@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from floodmark.schemas.combined import lowest
 from floodmark.schemas.errors import UsageError
+from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.snapshots import restoring
 from floodmark.schemas.timestamps import duration_of
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import Holder, Membership, Status, WatermarkRecord
-from floodmark.schemas.rounds import Number, Round
+from floodmark.schemas.records import Holder, Membership, Number, Round, Status, WatermarkRecord
 
 
 @dataclass(frozen=True, slots=True)

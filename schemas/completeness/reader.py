@@ -14,12 +14,12 @@ is complete before every partition has been read up to where it was read before*
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place, Unreadable
 from floodmark.schemas.completeness.buffer import Buffer
-from floodmark.schemas.completeness.handout import Handout, Window
 from floodmark.schemas.completeness.position import Position, Standing, resume
 from floodmark.schemas.errors import (
     CorruptRecordError,
@@ -28,8 +28,46 @@ from floodmark.schemas.errors import (
     UnreadableTopicError,
     UsageError,
 )
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import TIME_HEADER, header_time
 from floodmark.schemas.timestamps import event_time_of, is_late
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """All records with ``start <= event time < end``, in the order of these times; epoch milliseconds."""
+
+    start: int
+    end: int
+    rows: tuple[Data, ...]
+    position: Position
+    """Where to go on once this window and all before it are stored."""
+
+    def __repr__(self) -> str:
+        """Show the times as people read them, and how many rows there are."""
+        return f"Window(start={iso(self.start)}, end={iso(self.end)}, rows={len(self.rows)})"
+
+
+class Handout(Iterator[Item], Generic[Item]):
+    """What is complete: an iterator with a length.
+
+    An item is handed out when a loop takes it.  What none has taken comes first from the next call.
+    """
+
+    def __init__(self, take: Callable[[], Item], size: Callable[[], int], position: Position) -> None:
+        self._take = take
+        self._size = size
+        self.position: Final = position
+        """Where to go on once all of it, and all before it, is stored."""
+
+    def __next__(self) -> Item:
+        return self._take()
+
+    def __len__(self) -> int:
+        return self._size()
+
 
 EventTimeOf = Callable[[Data], int | None]
 """From a record to its event time, epoch milliseconds; ``None``: it has none."""

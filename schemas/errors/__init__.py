@@ -12,6 +12,6 @@ The blame is in the type.  These families are caught, never raised themselves (b
 """
 
 from floodmark.schemas.errors.base import *
-from floodmark.schemas.errors.running import *
+from floodmark.schemas.errors.runtime import *
 from floodmark.schemas.errors.stored import *
 from floodmark.schemas.errors.usage import *

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from floodmark.producers.clients.records import Record, classified, consume, is_end
+from floodmark.producers.clients.consumers import Record, classified, consume, is_end
 from floodmark.schemas.classify import Data
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.settings import Settings

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from floodmark.schemas.counts import Discrepancy
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.base import iso
 from floodmark.spark_jobs.progress.unusable import UNUSABLE
 
 COUNTED: Final = ("records", "marks", "late", *UNUSABLE, "unreadable_marks", "tombstones", "lost", "surplus")

@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
-from floodmark.producers.clients.admin import Config, answering, partition_count
-from floodmark.producers.clients.client_log import client_log
+from floodmark.producers.clients.admin import Config, answering, client_log, partition_count
 from floodmark.producers.clients.delivery import send
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction

@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.base import iso
 from floodmark.spark_jobs.progress.progress import Progress
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from floodmark.producers.clients.admin import Config, answering
-from floodmark.producers.clients.arrivals import Kept, kept_since
+from floodmark.producers.clients.admin import Config, Kept, answering, kept_since
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, Partition, mark_header

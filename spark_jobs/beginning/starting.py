@@ -11,7 +11,7 @@ from floodmark.schemas.errors import (
     UnsupportedQueryError,
     UsageError,
 )
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import event_time_of, to_datetime
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import Snapshots

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from floodmark.producers.cli.options import COULD_NOT, ended_by_signals
+from floodmark.producers.cli.command_line import COULD_NOT, ended_by_signals
 
 
 def demo(  # noqa: PLR0913  # each is an option of the command line

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.strategies.basic import explicit
 from floodmark.schemas.codec import AvroCodec, without_logical_types

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import pandas as pd
 import typer
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.spark_jobs.demo import outcome
 from floodmark.spark_jobs.demo.flights import FIRST_DAY, TOPIC, landed, load, load_schema

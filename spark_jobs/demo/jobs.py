@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS
 from floodmark.spark_jobs.demo import flights as source

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from floodmark.producers.board.catch_up import seconds_to_read
+from floodmark.producers.board.estimate import seconds_to_read
 
 _LAST: Final = 10
 """So many batches tell how quick a job is: fewer hang on chance, and of more the first are long ago."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from floodmark.producers import EmbeddedKafka, create_topics
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from rich.console import Console
 from support.airports import WAYS, amiss, check, compare, expected, results, run_job, write_rows

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from floodmark.producers import EmbeddedKafka
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from rich.console import Console
 from support.backfills import ROCKSDB, WAYS, Place, Run, Way, fill, measure

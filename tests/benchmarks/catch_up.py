@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from floodmark.producers import EmbeddedKafka, create_topics
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.producers.clients.admin import begin_offsets
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas import AvroCodec

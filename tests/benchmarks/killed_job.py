@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from support import operators as ops
 from support.harness import SHORT_LIVED

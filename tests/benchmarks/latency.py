@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from floodmark.producers import EmbeddedKafka
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from matplotlib.figure import Figure
 from rich.console import Console

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import Batch, ReadOptions, WriteOptions, avro, local_session, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import COUNT, EVENT

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, create_topics, explicit
-from floodmark.producers.cli.options import run_command
+from floodmark.producers.cli.command_line import run_command
 from floodmark.producers.embedded.jars import cache
 from floodmark.spark_jobs.class_archive import archive_path, is_whole
 from floodmark.spark_jobs.class_archive_maker import make

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Producer
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import EmbeddedKafka
-from floodmark.producers.embedded.ports import free_port
+from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.readers.replay import read_until_end

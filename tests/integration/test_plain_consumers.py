@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.serialization import MessageField, SerializationContext
 from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.embedded.ports import free_port
+from floodmark.producers.embedded.broker import free_port
 from floodmark.spark_jobs import read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro

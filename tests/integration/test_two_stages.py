@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from floodmark.producers import create_topics
 from floodmark.producers.clients.admin import require_topics
-from floodmark.producers.embedded.ports import free_port
+from floodmark.producers.embedded.broker import free_port
 from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs.demo import flights, jobs, outcome
 from floodmark.spark_jobs.demo.processes import Children

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Producer
 from floodmark.producers import TimePolicy, WatermarkedProducer, explicit
-from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.event_times.substreams import substream_key
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import mark

@@ -15,9 +15,8 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import Data, Mark, Observer, Position, TimePolicy, WatermarkedConsumer, create_topics
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.event_times.substreams import substream_key
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas import is_late
 from support.counting import WIDTH, counted, read_events, windowed

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from floodmark.producers.clients.exported import ALL, LABELS, labels_of
-from floodmark.producers.clients.exporter import PrometheusExporter
 from floodmark.producers.clients.metrics import Metrics
+from floodmark.producers.clients.prometheus import ALL, LABELS, PrometheusExporter, labels_of
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder
 from prometheus_client import CollectorRegistry, generate_latest

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from floodmark.producers.clients.exporter import PrometheusExporter
 from floodmark.producers.clients.metrics import Metrics
+from floodmark.producers.clients.prometheus import PrometheusExporter
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder
 from prometheus_client import CollectorRegistry, start_http_server

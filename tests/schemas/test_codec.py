@@ -22,8 +22,7 @@ from floodmark.schemas.errors import (
     SchemaError,
     UnreadableMarkError,
 )
-from floodmark.schemas.records import MAX_PERCENTS, TIME_HEADER, header_time
-from floodmark.schemas.rounds import Number, Round
+from floodmark.schemas.records import MAX_PERCENTS, TIME_HEADER, Number, Round, header_time
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from hypothesis import given
 from hypothesis import strategies as st

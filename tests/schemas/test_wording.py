@@ -3,10 +3,10 @@
 import pytest
 from floodmark.schemas.checker import Checker
 from floodmark.schemas.classify import classify, mark_record
-from floodmark.schemas.completeness.handout import Window
 from floodmark.schemas.completeness.position import Position
+from floodmark.schemas.completeness.reader import Window
 from floodmark.schemas.errors import DeliveryError, LateRecordError, PromiseBrokenError, WatermarkRegressionError
-from floodmark.schemas.errors.wording import iso
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Holder, Membership, WatermarkRecord
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, to_datetime
 from floodmark.schemas.tracker import Hold, Tracker

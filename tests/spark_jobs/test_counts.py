@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import WatermarkedProducer, ascending, create_topics
-from floodmark.producers.clients.exporter import PrometheusExporter
+from floodmark.producers.clients.prometheus import PrometheusExporter
 from floodmark.producers.testing import mark
 from floodmark.schemas import encode_watermark, mark_key
 from floodmark.schemas.counts import Mismatch

@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import TimePolicy
-from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.formats import JsonField, substream_json, substream_key
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.event_times.substreams import substream_json, substream_key
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import JobFailedError, UsageError
 from floodmark.spark_jobs import ReadOptions, read, windows_per_key, write

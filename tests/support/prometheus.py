@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from floodmark.producers.embedded.ports import free_port
+from floodmark.producers.embedded.broker import free_port
 from support.harness import until
 from support.processes import end_process
 

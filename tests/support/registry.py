@@ -11,8 +11,8 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
+from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.embedded.jars import cache, java, retrieve
-from floodmark.producers.embedded.ports import free_port
 from support.processes import end_process
 
 VERSION = "3.0.9"

@@ -3,7 +3,7 @@
 import random
 
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.history import Health, is_failure, severity
+from floodmark.producers.board.source_history import Health, is_failure, severity
 from floodmark.producers.board.view import State
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark

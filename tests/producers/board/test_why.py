@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.history import is_failure
+from floodmark.producers.board.source_history import is_failure
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from floodmark.producers.board.catch_up import Estimate, TopicGap
+from floodmark.producers.board.estimate import Estimate, TopicGap
 from floodmark.producers.cli.main import app
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import FloodmarkError

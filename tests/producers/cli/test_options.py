@@ -13,10 +13,10 @@ from typing import get_args
 import pytest
 import typer
 from floodmark.producers.cli import main
-from floodmark.producers.cli.injecting import injection_line, reached
-from floodmark.producers.cli.options import BootstrapServers, ConfigFile, ended_by_signals
+from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
+from floodmark.producers.cli.inject import injection_line, reached
 from floodmark.producers.cli.settings import kafka_settings, settings_file
-from floodmark.producers.cli.values import input_format
+from floodmark.producers.cli.shown_values import input_format
 from floodmark.producers.event_times.choices import Action, Changefeed, Unit
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.time_policy import TimePolicy
@@ -196,7 +196,7 @@ def test_what_a_library_makes_of_a_signal_ends_the_command_as_the_signal_does(nu
 
 def test_a_reader_that_has_read_enough_ends_the_command_as_a_signal_does():
     program = (
-        "from floodmark.producers.cli.options import ended_by_signals, run_command\n"
+        "from floodmark.producers.cli.command_line import ended_by_signals, run_command\n"
         "def endless():\n"
         "    with ended_by_signals(3):\n"
         "        while True: print('x' * 10_000)\n"
@@ -210,7 +210,7 @@ def test_a_reader_that_has_read_enough_ends_the_command_as_a_signal_does():
 def test_errors_and_logs_do_not_control_the_terminal():
     program = (
         "import logging\n"
-        "from floodmark.producers.cli.options import run_command\n"
+        "from floodmark.producers.cli.command_line import run_command\n"
         "from floodmark.schemas.errors import UsageError\n"
         "def fail():\n"
         "    logging.warning('of %s', 'a\\x1b[2J')\n"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from floodmark.producers.clients.client_log import client_log
+from floodmark.producers.clients.admin import client_log
 
 PROGRAM = """\
 import sys

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.embedded import broker
+from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.embedded.jars import java
-from floodmark.producers.embedded.ports import free_port
 from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
 from support.harness import drain, until
 from support.processes import processes_of

@@ -7,10 +7,17 @@ from datetime import timedelta
 
 import pytest
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
-from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime, Resolved
+from floodmark.producers.event_times.formats import (
+    AvroField,
+    InputFormat,
+    JsonField,
+    LogTime,
+    Resolved,
+    substream_json,
+    substream_key,
+)
 from floodmark.producers.event_times.injection import InjectorState
 from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, Routing
-from floodmark.producers.event_times.substreams import substream_json, substream_key
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.codec import without_logical_types

@@ -13,9 +13,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import Mark, TimePolicy
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
-from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.event_times.substreams import substream_key
 from floodmark.producers.injector.injected import decisions_of
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError

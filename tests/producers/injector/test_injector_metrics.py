@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from floodmark.producers import TimePolicy
-from floodmark.producers.embedded.ports import free_port
+from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector

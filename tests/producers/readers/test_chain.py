@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, explicit
-from floodmark.producers.board.history import Health
+from floodmark.producers.board.source_history import Health
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.readers import chain
 from floodmark.producers.readers.chain import ChainReader

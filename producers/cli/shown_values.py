@@ -8,8 +8,16 @@ from floodmark.producers.cli.settings import REGISTRY, settings_file, text_file
 from floodmark.producers.clients.framed import FramedValues
 from floodmark.producers.clients.registry import Registry
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
-from floodmark.producers.event_times.formats import AvroField, FramedField, InputFormat, JsonField, LogTime
-from floodmark.producers.event_times.substreams import SubstreamKey, substream_json, substream_key
+from floodmark.producers.event_times.formats import (
+    AvroField,
+    FramedField,
+    InputFormat,
+    JsonField,
+    LogTime,
+    SubstreamKey,
+    substream_json,
+    substream_key,
+)
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from floodmark.producers.board.causes import Cause, cause_of
-from floodmark.producers.board.history import WINDOW, Health, History
+from floodmark.producers.board.source_history import WINDOW, Health, History
 from floodmark.producers.testing import mark
 from floodmark.schemas.records import Holder, Status
 

@@ -6,9 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from floodmark.producers.clients.exported import ALL, METRICS, labels_of
-from floodmark.producers.clients.exporter import PrometheusExporter, serve_metrics
 from floodmark.producers.clients.metrics import STATES, Metrics
+from floodmark.producers.clients.prometheus import ALL, METRICS, PrometheusExporter, labels_of, serve_metrics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder

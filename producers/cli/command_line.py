@@ -1,4 +1,4 @@
-"""What the commands share: their options, signals, and errors in one line with exit status 2.
+"""What the commands share: options, signals, times as people read them, errors in one line with exit status 2.
 
 This module and those with the commands are imported before it is known what is asked for: they import what a command
 works with when it runs, so that its help, the version and the shell's completion are there at once.
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 from floodmark.producers.event_times import choices
+from floodmark.schemas.timestamps import to_datetime
 from typing_extensions import override
 
 COULD_NOT: Final = 2
@@ -38,7 +39,7 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
         told = _in_a_line(error)
         if told is None:
             raise
-        from floodmark.schemas.errors.wording import printable_lines
+        from floodmark.schemas.errors.base import printable_lines
 
         typer.echo(f"floodmark: {printable_lines(told)}", err=True)
         raise SystemExit(COULD_NOT) from None
@@ -67,7 +68,7 @@ class _Lines(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        from floodmark.schemas.errors.wording import printable_lines
+        from floodmark.schemas.errors.base import printable_lines
 
         return printable_lines(super().format(record))
 
@@ -171,3 +172,39 @@ def ended_by_signals(status: int) -> Iterator[None]:
             if struck:
                 raise typer.Exit(status) from None
             raise
+
+
+_TENTHS: Final = 10_000
+_UNITS: Final = (("y", 31_536_000), ("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def span(milliseconds: int | None) -> str:
+    """Return a length of time as people say it; two units at most.
+
+    >>> span(1_500), span(95_000), span(None), span(-7_200_000), span(90_000_000)
+    ('1.5 s', '1 min 35 s', '-', '-2 h', '1 d 1 h')
+    """
+    if not milliseconds:
+        return "-" if milliseconds is None else "0 s"
+    if milliseconds < 0:
+        return f"-{span(-milliseconds)}"
+    if milliseconds < _TENTHS:
+        return f"{milliseconds / 1000:.1f} s"
+    left, parts = milliseconds // 1000, list[str]()
+    for unit, seconds in _UNITS:
+        count, left = divmod(left, seconds)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part)
+
+
+def moment(time: int | None, now: int) -> str:
+    """Return a time in UTC, without its day where that is today.
+
+    >>> moment(1_763_800_000_000, 1_763_800_060_000), moment(0, 1_763_800_060_000)
+    ('08:26:40Z', '1970-01-01 00:00:00Z')
+    """
+    if time is None:
+        return "-"
+    at = to_datetime(time)
+    return at.strftime("%H:%M:%SZ") if at.date() == to_datetime(now).date() else f"{at:%Y-%m-%d %H:%M:%SZ}"

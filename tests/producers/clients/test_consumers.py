@@ -1,7 +1,7 @@
 """What a record of confluent-kafka is read as."""
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
-from floodmark.producers.clients.records import classified
+from floodmark.producers.clients.consumers import classified
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Data, Mark, Unreadable, mark_record
 
