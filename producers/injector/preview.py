@@ -15,6 +15,7 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
 from floodmark.producers.clients.consumers import Record, consume, is_end
+from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
@@ -24,6 +25,7 @@ from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.errors.base import printable
 from floodmark.schemas.records import TIME_HEADER
 from floodmark.schemas.timestamps import to_datetime
+from floodmark.schemas.topic_ids import TopicIds
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 30.0
@@ -173,17 +175,21 @@ def preview_injection(injection: Injection, config: Config, limit: int = 1_000) 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where the input cannot be read.
         CorruptSnapshotError: where the target holds a state that cannot be read.
+        RecreatedTopicError: where the input was deleted and created again since it was read.
     """
     begins = begin_offsets(config, [injection.source_topic])
     starts = {number: begin for (_, number), begin in begins.items()}
     fit = PolicyFit(injection.policy)
     partitions = {number: injection.input_partition(fit) for number in starts}
-    target = injection.target_topic
+    target, ids = injection.target_topic, TopicIds()
     if target in existing_topics(config):
         numbers = range(min(require_topics(config, [target])[target], len(starts)))
         for number, state in states_of(config, target, injection.source, numbers).items():
             starts[number] = max(starts[number], state.next)
             partitions[number].restore(state.lane)
+            if state.topic_id is not None:
+                ids[injection.source_topic] = state.topic_id
+    TopicWatch(config, [injection.source_topic], ids, f"injector {injection.source!r}")
     preview = Preview(injection, partitions, fit)
     reading = {"group.id": f"floodmark-{injection.source}", **config, **_FIXED}
     with closing(Consumer(reading, logger=_log)) as consumer:
