@@ -148,6 +148,8 @@ class Engine:
         with reaching("StateStoreWriter.produceOutputWatermark()"):
             flow = _flow(self._engine.lastExecution().executedPlan(), now, then, self._told(then))
         complete = flow.now if flow.stateful and flow.pending else flow.then
+        if flow.then is None:  # Spark has left out every read, for a `limit(0)` above it: no row can come
+            complete = then
         complete = None if complete is None else from_spark_watermark(complete, self._windows_close)
         return Results(complete, passes_late=flow.passes_late)
 

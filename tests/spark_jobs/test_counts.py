@@ -12,7 +12,7 @@ from floodmark.schemas import encode_watermark, mark_key
 from floodmark.schemas.counts import Mismatch
 from floodmark.spark_jobs import WriteOptions, write
 from prometheus_client import CollectorRegistry, generate_latest
-from support.counting import read_events
+from support.counting import read_events, windowed
 from support.harness import Stream, events
 from support.injection import until_readable
 
@@ -152,6 +152,9 @@ LIMITS = {
     "up to the last row": (lambda rows: rows.limit(100), 20),
     "of some rows": (lambda rows: rows.where("user < 'u1'").limit(1), 1),
     "in one input of two": (lambda rows: rows.limit(2).union(rows.where("user = 'none'")), 2),
+    "of no row": (lambda rows: rows.limit(0), 0),
+    "of no row, before windows": (lambda rows: windowed(rows.limit(0)), 0),
+    "of no row, in one input of two": (lambda rows: rows.limit(0).union(rows.where("user < 'u1'")), 6),
     "behind an operator with state": (lambda rows: rows.dropDuplicates(["user", "at"]).limit(3), 3),
 }
 
