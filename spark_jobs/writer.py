@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import pyspark
@@ -106,7 +107,12 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
-    snapshots.recognise(name, Query(pyspark.__version__, lines), same=_is_on(spark, SAME_QUERY))
+    snapshots.recognise(
+        name,
+        Query(pyspark.__version__, lines),
+        partial(starting.advice, plan, judged, options.windows_close),
+        same=_is_on(spark, SAME_QUERY),
+    )
     sink = FunctionSink(writer) if writer is not None else _sink(identity, options, config, security)
     outlook = Outlook.of(plan, output_mode=output_mode, trigger=trigger)
     settings = Settings(

@@ -78,14 +78,14 @@ class ChangedQueryError(SnapshotError):
 
     template = (
         "job {job!r}: the state in {checkpoint_location} is that of another query; it had {stored!r}, now it is "
-        "{found!r}; use a new checkpoint_location, with Start(published='continue') or a new output topic, or, where "
-        "both mean the same, start once with --conf {setting}=true"
+        "{found!r}; {advice}; or, where both mean the same, start once with --conf {setting}=true"
     )
     job: str
     checkpoint_location: str
     stored: str
     found: str
     setting: str
+    advice: str
 
 
 class UnreadInputError(SnapshotError):
@@ -120,8 +120,8 @@ class ReplacedCheckpointError(SnapshotError):
 
     template = (
         "job {job!r} has published to topic {topic!r} from another checkpoint_location since batch {batch_id} of this "
-        "one, which would write those results again; start it with the newer checkpoint_location, or with a new one "
-        "and WriteOptions(start=Start(published='continue'))"
+        "one, which would write those results again; start it with the newer checkpoint_location, or take a new "
+        "checkpoint_location and a new output topic"
     )
     job: str
     topic: str

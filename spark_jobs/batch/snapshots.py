@@ -6,7 +6,7 @@ file system; and atomically: a reader sees a whole snapshot or none.
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, Final
@@ -30,9 +30,8 @@ REBUILD: Final = "spark.floodmark.rebuild"
 SAME_QUERY: Final = "spark.floodmark.same-query"
 """The setting of a session by which its user says that an edited query still means the same."""
 
-_ADVICE: Final = (
-    f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=True), to work it out again from the topics; or take "
-    "a new checkpoint_location with WriteOptions(start=Start(published='continue'))"
+_REBUILD: Final = (
+    f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=True), to work it out again from the topics"
 )
 
 
@@ -63,6 +62,7 @@ class Snapshots:
         self.checkpoint_location = checkpoint_location
         self.checkpoint: Final = Checkpoint(spark, checkpoint_location)
         self._files = self.checkpoint.files
+        self._new = "take a new checkpoint_location"
 
     def claim(self, identity: JobIdentity, *, adopt: bool = False) -> JobIdentity:
         """Take the checkpoint location for a job, or find that it is already the job's.
@@ -77,6 +77,8 @@ class Snapshots:
         Raises:
             ForeignCheckpointError: where it belongs to another job, or to a query that is not Floodmark's.
         """
+        if identity.output is not None:
+            self._new = "take a new checkpoint_location and a new output topic"
         name = f"{FOLDER}/job.json"
         text = self._files.read(name)
         if text is None:
@@ -86,13 +88,13 @@ class Snapshots:
             claimed = JobIdentity(identity.job, identity.topics, identity.output, uuid.uuid4().hex)
             self._files.write(name, json.dumps(asdict(claimed)))
             return claimed
-        stored = self._parse(name, text)
+        stored = self._parse(name, text, self._new)
         kept = JobIdentity(stored["job"], tuple(stored["topics"]), stored["output"], stored["checkpoint_id"])
         if (kept.job, kept.topics, kept.output) != (identity.job, identity.topics, identity.output):
             raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output})", identity)
         return kept
 
-    def recognise(self, job: str, query: Query, *, same: bool = False) -> None:
+    def recognise(self, job: str, query: Query, advice: Callable[[], str], *, same: bool = False) -> None:
         """Make sure that the state here is that of this query, as far as can be known, and note the query.
 
         A checkpoint without a committed batch, of before queries were noted, or of another Spark takes any.
@@ -100,6 +102,7 @@ class Snapshots:
         Args:
             job: whose checkpoint this is.
             query: the query.
+            advice: returns what the user can do instead with another query.
             same: take any query, for the user says that it means the same.
 
         Raises:
@@ -107,7 +110,7 @@ class Snapshots:
         """
         name = f"{FOLDER}/query.json"
         text = self._files.read(name)
-        stored = None if text is None else Query(**self._parse(name, text))
+        stored = None if text is None else Query(**self._parse(name, text, self._new))
         if stored == query:
             return
         if stored is not None and stored.spark == query.spark and not same and self.checkpoint.is_committed:
@@ -120,6 +123,7 @@ class Snapshots:
                 stored=before.strip()[:_SHOWN],
                 found=now.strip()[:_SHOWN],
                 setting=SAME_QUERY,
+                advice=advice(),
             )
         self._files.write(name, json.dumps(asdict(query)))
 
@@ -140,17 +144,17 @@ class Snapshots:
             MissingSnapshotError, CorruptSnapshotError: each names the way out.
         """
         name = self._name(batch_id)
-        text = self._files.read(name)
+        text, advice = self._files.read(name), f"{_REBUILD}; or {self._new}"
         if text is None:
-            raise MissingSnapshotError(batch_id=batch_id, checkpoint_location=self.checkpoint_location, advice=_ADVICE)
-        return Progress.restore(self._parse(name, text), f"{self.checkpoint_location}/{name}")
+            raise MissingSnapshotError(batch_id=batch_id, checkpoint_location=self.checkpoint_location, advice=advice)
+        return Progress.restore(self._parse(name, text, advice), f"{self.checkpoint_location}/{name}")
 
-    def _parse(self, name: str, text: str) -> dict[str, Any]:
+    def _parse(self, name: str, text: str, advice: str) -> dict[str, Any]:
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError) as error:
             where = f"{self.checkpoint_location}/{name}"
-            raise CorruptSnapshotError(where=where, reason=str(error), advice=_ADVICE) from error
+            raise CorruptSnapshotError(where=where, reason=str(error), advice=advice) from error
 
     def _name(self, batch_id: int) -> str:
         return f"{FOLDER}/{batch_id}.json"

@@ -89,7 +89,7 @@ def stored(files: Files) -> Beginning | None:
     try:
         return Beginning(**json.loads(text))
     except (ValueError, TypeError) as error:
-        advice = "take a new checkpoint_location, with Start(published='continue') or a new output topic"
+        advice = "take a new checkpoint_location and a new output topic"
         raise CorruptSnapshotError(where=_NAME, reason=str(error), advice=advice) from error
 
 

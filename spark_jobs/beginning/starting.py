@@ -138,6 +138,23 @@ class Starting:
             advice=advice[0].upper() + advice[1:],
         )
 
+    def advice(self, plan: Operator, judged: Iterable[tuple[str, Sequence[str]]], windows_close: WindowsClose) -> str:
+        """Return what the user can do where the state in the checkpoint is of no use; no start refuses that.
+
+        Args:
+            plan: the query.
+            judged: as for `refuse_query`.
+            windows_close: as the job has it.
+        """
+        new = "use a new checkpoint_location"
+        if self._topic is not None:
+            self._last = last_mark(self._config, self._topic, self._job)
+        if self._last is None:
+            return new
+        if not self._last.ended and self._can_continue(plan, judged, windows_close):
+            return f"{new}, with WriteOptions(start=Start(published='continue')) or a new output topic"
+        return f"{new} and a new output topic"
+
     def _can_continue(
         self, plan: Operator, judged: Iterable[tuple[str, Sequence[str]]], windows_close: WindowsClose
     ) -> bool:

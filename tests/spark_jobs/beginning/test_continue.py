@@ -11,7 +11,10 @@ from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas import Membership
 from floodmark.schemas.errors import (
+    ChangedQueryError,
     ContinueError,
+    CorruptSnapshotError,
+    MissingSnapshotError,
     PublishedError,
     ReplacedCheckpointError,
     RetentionError,
@@ -19,7 +22,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.timestamps import to_datetime
-from floodmark.spark_jobs import Start, avro
+from floodmark.spark_jobs import Start, avro, write
 from floodmark.spark_jobs.beginning import replay
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -246,3 +249,76 @@ def test_what_an_error_advises_is_not_refused(kafka, source, checkpoint, topic):
     counted(query, out, next(places), start=repeat).awaitTermination(60)
     refused(PublishedError, new)
     refused(ContinueError, new, start=AGAIN)
+
+
+def edited(source, given):
+    """Count other rows than the first job."""
+    return windowed(source(given).where("user IS NOT NULL"))
+
+
+def refused_advice(kind, start):
+    """Return what an error advises."""
+    with pytest.raises(kind) as error:
+        start()
+    return str(error.value)
+
+
+def test_another_query_is_told_the_ways_that_are_then_open(kafka, source, checkpoint, published, topic):
+    _, _, given, out = published
+    query = edited(source, given)
+    assert "use a new checkpoint_location, with WriteOptions(start=Start(published='continue')) or" in refused_advice(
+        ChangedQueryError, lambda: counted(query, out, checkpoint)
+    )
+    counted(query, out, f"{checkpoint}-behind", start=AGAIN).stop()
+    counted(query, topic(1), f"{checkpoint}-new").stop()
+    for_ever = source(given).dropDuplicates(["user"]).selectExpr("user", "at AS ended", "1L AS n")
+
+    def assert_continues_not(frame, place):
+        advice = refused_advice(ChangedQueryError, lambda: counted(frame, out, checkpoint))
+        assert "; use a new checkpoint_location and a new output topic; or" in advice
+        assert "continue" not in advice
+        counted(frame, topic(1), place).stop()
+
+    assert_continues_not(for_ever, f"{checkpoint}-for-ever")
+    delete_before(kafka.config, given, 5)
+    assert_continues_not(query, f"{checkpoint}-shorter")
+
+
+def test_another_query_with_a_writer_is_told_to_take_a_new_checkpoint_location(kafka, source, checkpoint, topic):
+    given = topic(1)
+    Stream.seeded(5, sources=1, steps=2).produce(kafka.config, given, end=False)
+
+    def start(frame, place=checkpoint):
+        return write(frame, writer=lambda rows, _: rows.count(), job="cell", checkpoint_location=place)
+
+    first = start(windowed(source(given)))
+    first.processAllAvailable(60)
+    first.stop()
+    advice = refused_advice(ChangedQueryError, lambda: start(edited(source, given)))
+    assert "; use a new checkpoint_location; or, where both mean the same" in advice
+    start(edited(source, given), f"{checkpoint}-new").stop()
+    for snapshot in Path(checkpoint, "floodmark").glob("[0-9]*.json"):
+        snapshot.unlink()
+        Path(snapshot.parent, f".{snapshot.name}.crc").unlink(missing_ok=True)
+    advice = refused_advice(MissingSnapshotError, lambda: start(windowed(source(given))).processAllAvailable(60))
+    assert advice.endswith("from the topics; or take a new checkpoint_location")
+
+
+def test_a_damaged_note_of_the_query_is_not_said_to_be_rebuilt(source, checkpoint, published, topic):
+    _, _, given, out = published
+    noted = Path(checkpoint, "floodmark", "query.json")
+    noted.write_text("{")
+    Path(noted.parent, f".{noted.name}.crc").unlink(missing_ok=True)
+    advice = refused_advice(CorruptSnapshotError, lambda: counted(windowed(source(given)), out, checkpoint))
+    assert advice.endswith("; take a new checkpoint_location and a new output topic")
+    counted(windowed(source(given)), topic(1), f"{checkpoint}-new").stop()
+
+
+def test_a_replaced_checkpoint_is_told_what_works_after_the_newer_run_has_ended(source, checkpoint, published, topic):
+    _, _, given, out = published
+    newer = f"{checkpoint}-newer"
+    counted(windowed(source(given)), out, newer, start=AGAIN).awaitTermination(60)
+    advice = refused_advice(ReplacedCheckpointError, lambda: counted(windowed(source(given)), out, checkpoint))
+    assert advice.endswith("the newer checkpoint_location, or take a new checkpoint_location and a new output topic")
+    counted(windowed(source(given)), out, newer).awaitTermination(60)
+    counted(windowed(source(given)), topic(1), f"{checkpoint}-new").stop()
