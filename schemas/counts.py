@@ -10,7 +10,8 @@ only bounds of the rows before a mark, nothing is reported that the bounds do no
 
 The rows that a crashed epoch wrote behind its last mark were never counted.  A source marks every partition before its
 first record of a new epoch, so with one source they are what stands between the two marks; with several, surplus rows
-can no longer be told from them.  A source that has ended has counted all of its rows, so the others stay exact.
+can no longer be told from them.  With several sources, counts stay exact after a crash only where the mark's membership
+has size 1 and all other sources in the partition have ended: an ended source has counted all of its rows.
 Where reading begins behind the first record, rows of a source that was not seen yet may stand between any two marks of
 the others, so surplus rows are not reported.
 

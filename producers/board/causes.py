@@ -38,7 +38,7 @@ class _Words(NamedTuple):
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "no mark comes from it any more",
-        "if {0} runs, nobody calls it: create it with background=True, or call poll() at least every interval; if not, "
+        "if {0} runs: create it with background=True, or call poll() at least every interval; if not, "
         "start it again; with lease= readers stop waiting for a dead source",
         "see whether job {0} runs, and what its log says; start it again on its checkpoint",
     ),

@@ -173,7 +173,7 @@ class Tracks(dict[int, Track]):
         slowest = lowest(behind)
         for number, track in used.items():
             watermark = track.input.watermark
-            # One that has a backlog and promises nothing yet may turn out to be the slowest.
+            # A partition with a backlog and no watermark yet may turn out to be the slowest.
             is_ahead = watermark is not None and (slowest is None or watermark > slowest + milliseconds(tolerance))
             yield number, bool(behind) and is_ahead
 

@@ -39,7 +39,7 @@ class Observer(Closing):
 
     Args:
         config: confluent-kafka consumer settings; all pass through but ``isolation.level``, which is
-            ``read_committed``: a mark of an aborted transaction promises nothing.
+            ``read_committed``: marks of aborted transactions are not read.
         topics: what to read; each must exist.
         trackers: what takes in the marks of each topic; default: a new one per topic.
         offsets: where to begin (topic and partition to offset); default, and for all others: the beginning.

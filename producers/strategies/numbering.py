@@ -37,7 +37,7 @@ class Identity:
         percentiles: Mapping[int, int] | None = None,
         holder: Holder | None = None,
     ) -> WatermarkRecord:
-        """Return a mark, not numbered yet; by default it promises nothing."""
+        """Return a mark without its number; by default it has no watermark."""
         return WatermarkRecord(
             source=self.source,
             epoch=self.epoch,

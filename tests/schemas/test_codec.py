@@ -179,7 +179,7 @@ def test_the_largest_marks_fit():
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        pytest.param(b"__floodmark__/a", None, "no value", id="a tombstone promises nothing"),
+        pytest.param(b"__floodmark__/a", None, "no value", id="a tombstone has no value"),
         pytest.param(b"__floodmark__/a", b"x" * (MAX_MARK_BYTES + 1), "1025 bytes", id="too large to be looked at"),
         pytest.param(b"__floodmark__/a", b"\xc3\x01" + b"\0" * 8 + b"rest", "begins with", id="of another schema"),
     ],

@@ -248,7 +248,7 @@ class ForgetfulWorld(World):
             self.given.begins[number] = before
 
     def arrive(self, _source: Source, _alive: list[Source]) -> None:
-        """Somebody begins to read."""
+        """Start a reader."""
         self.faults["arrive"] += 1
         self.newcomers.append(Newcomer(self.given, self.chance))
 

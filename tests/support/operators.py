@@ -403,7 +403,7 @@ def filtered() -> Step:
 
 
 def past() -> Step:
-    """Leave out what is still to come, by the clock of each batch: nothing."""
+    """Leave out rows of the future, by the clock of each batch: there are none."""
     return Step(
         "past", lambda frame: frame.where("stamp < now() AND to_date(at) < current_date()"), lambda rows, _: rows
     )

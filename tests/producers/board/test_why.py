@@ -130,7 +130,7 @@ FAULTS = {
         (1, "web", Cause.NO_EVENTS),
         ("without records", "mark_idle()"),
     ),
-    "a source sends events and promises nothing": (
+    "a source sends events and its watermark does not advance": (
         [Writer(promise=until(20, behind(5)))],
         (1, "web", Cause.NO_PROMISE),
         ("its records come", "advance()"),
