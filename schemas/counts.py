@@ -215,7 +215,7 @@ class RecordCounts:
     def snapshot(self) -> dict[str, Any]:
         """Return all of it as a value that JSON can carry; `restore` gives an equal one."""
         partitions = [[topic, number, state.state()] for (topic, number), state in self._partitions.items()]
-        return {"format": FORMAT, "partial": sorted(self._partial), "accounts": partitions}
+        return {"format": FORMAT, "partial": sorted(self._partial), "partitions": partitions}
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> "RecordCounts":
@@ -227,6 +227,6 @@ class RecordCounts:
         with restoring("of the record counts"):
             require_format(snapshot, FORMAT)
             counts = cls({(topic, partition) for topic, partition in snapshot["partial"]})
-            for topic, number, state in snapshot["accounts"]:
+            for topic, number, state in snapshot["partitions"]:
                 counts._partitions[topic, number] = _Partition.of(state)
         return counts

@@ -236,8 +236,8 @@ class PartitionState:
         """Return it as a value that JSON can carry."""
         return {
             "log_time": self.log_time,
-            **({"clocks": {str(lease): clock.state() for lease, clock in self.clocks.items()}} if self.clocks else {}),
-            **({"unreadable": dict(self.unreadable)} if self.unreadable else {}),
+            "clocks": {str(lease): clock.state() for lease, clock in self.clocks.items()},
+            "unreadable": dict(self.unreadable),
             "sources": {name: source.state() for name, source in self.sources.items()},
         }
 
@@ -246,17 +246,14 @@ class PartitionState:
         """Build it from what `state` returned, and enter its sources into the roster."""
         part = cls(number, roster)
         part.log_time = stored["log_time"]
-        part.clocks = {
-            int(lease): LeaseClock.of(int(lease), state) for lease, state in stored.get("clocks", {}).items()
-        }
-        part.unreadable = {name: (offset, time) for name, (offset, time) in stored.get("unreadable", {}).items()}
+        part.clocks = {int(lease): LeaseClock.of(int(lease), state) for lease, state in stored["clocks"].items()}
+        part.unreadable = {name: (offset, time) for name, (offset, time) in stored["unreadable"].items()}
         for name, state in stored["sources"].items():
             member = roster.members.setdefault(name, Member())
             source = part.sources[name] = SourceState.of(state, member)
             member.version = max(member.version, source.version)
             member.unended_partitions += source.status is not Status.ENDED
             if source.lease is not None:
-                clock = part.clocks.setdefault(source.lease, LeaseClock(source.lease))
-                source.active = source.active and not clock.has_run_out(name)
+                source.active = source.active and not part.clocks[source.lease].has_run_out(name)
             member.active_partitions += source.active
         return part

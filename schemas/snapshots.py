@@ -24,10 +24,10 @@ def restoring(where: str, advice: str = "restore an intact copy") -> Iterator[No
 
     >>> try:
     ...     with restoring("of a job"):
-    ...         require_format({"format": 9}, 1, 2)
+    ...         require_format({"format": 9}, 1)
     ... except CorruptSnapshotError as error:
     ...     print(error)
-    snapshot of a job cannot be read: its format is 9, expected 1 or 2; use the Floodmark version that wrote it
+    snapshot of a job cannot be read: its format is 9, expected 1; use the Floodmark version that wrote it
     """
     try:
         yield
@@ -41,7 +41,7 @@ def restoring(where: str, advice: str = "restore an intact copy") -> Iterator[No
         raise CorruptSnapshotError(where=where, reason=reason, advice=advice) from error
 
 
-def require_format(snapshot: Mapping[str, Any], *formats: int) -> None:
-    """Refuse, inside `restoring`, a snapshot whose ``format`` is none of those that can be read."""
-    if snapshot["format"] not in formats:
-        raise _OtherFormatError(f"its format is {snapshot['format']}, expected {' or '.join(map(str, formats))}")
+def require_format(snapshot: Mapping[str, Any], expected: int) -> None:
+    """Refuse, inside `restoring`, a snapshot of another ``format``."""
+    if snapshot["format"] != expected:
+        raise _OtherFormatError(f"its format is {snapshot['format']}, expected {expected}")

@@ -215,30 +215,30 @@ class TopicState:
 
     def state(self) -> dict[str, Any]:
         """Return it as a value that JSON can carry."""
-        roster, count, read = self.roster, self.partition_count, self.unreadable_offsets
-        reach = {name: member.reach for name, member in roster.members.items() if member.reach != count}
+        roster, count = self.roster, self.partition_count
         return {
-            "version": roster.version,
-            "size": roster.size,
+            "membership": {"version": roster.version, "size": roster.size},
             "partition_count": count,
-            **({"reach": reach} if reach else {}),
-            **({"fences": self.fences} if self.fences else {}),
-            **({"read": {str(number): offset for number, offset in read.items()}} if read else {}),
+            "sources_with_fewer_partitions": {
+                name: member.reach for name, member in roster.members.items() if member.reach != count
+            },
+            "epochs_of_forgotten_sources": self.fences,
+            "unreadable_offsets": {str(number): offset for number, offset in self.unreadable_offsets.items()},
             "partitions": {str(number): part.state() for number, part in self.partitions.items()},
         }
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "TopicState":
-        """Build it from what `state` returned, now or in format 1, which did not know who knows which partitions."""
+        """Build it from what `state` returned."""
         topic = cls()
         roster = topic.roster
-        roster.version, roster.size = stored["version"], stored["size"]
+        roster.version, roster.size = stored["membership"]["version"], stored["membership"]["size"]
         topic.partition_count = stored["partition_count"]
-        topic.fences = dict(stored.get("fences", {}))
-        topic.unreadable_offsets = {int(number): offset for number, offset in stored.get("read", {}).items()}
+        topic.fences = dict(stored["epochs_of_forgotten_sources"])
+        topic.unreadable_offsets = {int(number): offset for number, offset in stored["unreadable_offsets"].items()}
         for number, part in stored["partitions"].items():
             topic.partitions[int(number)] = PartitionState.of(int(number), roster, part)
-        reach = stored.get("reach", {})
+        reach = stored["sources_with_fewer_partitions"]
         for name, member in roster.members.items():
             member.reach = reach.get(name, topic.partition_count)
         topic._recount()

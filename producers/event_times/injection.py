@@ -14,9 +14,10 @@ from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
 from floodmark.schemas.records import Membership, check_membership
-from floodmark.schemas.snapshots import restoring
+from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
 
+FORMAT: Final = 1
 STATE_HEADER: Final = "floodmark-injector"
 """The header of an injector's marks with the next input offset and the state of the input partition."""
 
@@ -83,16 +84,18 @@ class Injection:
 class InjectorState:
     """What a mark of the injector carries in its header: where to go on in the input, and with what.
 
-    >>> state = InjectorState(next=12, epoch=3, lane={"watermark": 7}, counts={})
+    >>> state = InjectorState(12, epoch=3, input_format="arrival", partition={"watermark": 7}, counts={})
     >>> InjectorState.unpack(state.pack("inject-raw", 0)) == state
     True
     """
 
-    next: int
-    """The input offset to go on with."""
+    next_offset: int
+    """Of the input: where to go on."""
     epoch: int
-    lane: Mapping[str, Any]
-    """The state of the input partition; so the header names it."""
+    input_format: str
+    """What the times were read as, see `InputFormat.about`."""
+    partition: Mapping[str, Any]
+    """The state of the input partition."""
     counts: Mapping[str, int]
     topic_id: str | None = None
     """Of the input, which the offset is of; ``None``: not known."""
@@ -103,7 +106,7 @@ class InjectorState:
         Raises:
             InjectorError: where it would be larger than Kafka takes.
         """
-        packed = base64.b64encode(zlib.compress(json.dumps(asdict(self)).encode(), 1))
+        packed = base64.b64encode(zlib.compress(json.dumps({"format": FORMAT, **asdict(self)}).encode(), 1))
         if len(packed) > _MAX_STATE:
             reason = f"the state of partition {partition} takes {len(packed)} bytes, expected at most {_MAX_STATE}"
             advice = "keep fewer substreams: a smaller max_keys, or a shorter late tolerance"
@@ -112,20 +115,22 @@ class InjectorState:
 
     @classmethod
     def unpack(cls, value: bytes) -> "InjectorState":
-        """Take up what `pack` returned, in this version or another.
+        """Take up what `pack` returned.
 
         Raises:
             CorruptSnapshotError: where it is something else.
         """
         with restoring("of an injector", "another writer uses this source id; stop it, and inject with a new one"):
             found = json.loads(zlib.decompress(base64.b64decode(value, validate=True)))
+            require_format(found, FORMAT)
             state = cls(
-                int(found["next"]),
+                int(found["next_offset"]),
                 int(found["epoch"]),
-                dict(found["lane"]),
+                str(found["input_format"]),
+                dict(found["partition"]),
                 dict(found["counts"]),
-                found.get("topic_id"),
+                found["topic_id"],
             )
-            if not (0 <= state.next <= _LARGEST and 0 <= state.epoch < _LARGEST):
-                raise ValueError(f"offset {state.next}, epoch {state.epoch}")
+            if not (0 <= state.next_offset <= _LARGEST and 0 <= state.epoch < _LARGEST):
+                raise ValueError(f"offset {state.next_offset}, epoch {state.epoch}")
         return state

@@ -189,10 +189,7 @@ class ByPolicy(InputPartition):
         return self.policy_state.snapshot()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state; older versions kept long substreams as they are."""
-        keys = state.get("keys")
-        if isinstance(keys, dict):
-            state = {**state, "keys": {_shortened(key): watermark for key, watermark in keys.items()}}
+        """Take up the state of the policy."""
         self.policy_state.restore(state)
         self.timed = bool(self.policy_state.counts)
 
@@ -204,13 +201,6 @@ def _ident(substream: bytes) -> bytes:
     (b'N14228', 32)
     """
     return substream if len(substream) < _LONG else blake2b(substream, digest_size=_LONG).digest()
-
-
-def _shortened(text: str) -> str:
-    try:
-        return _ident(bytes.fromhex(text)).hex()
-    except ValueError:
-        return text  # restoring it says so
 
 
 class ByResolved(InputPartition):
@@ -264,4 +254,4 @@ class ByResolved(InputPartition):
         with restoring("of a changefeed", "begin anew"):
             watermark = state["watermark"]
             self._watermark = None if watermark is None else event_time_of(watermark)
-            self.timed = bool(state.get("timed", watermark is not None))  # older versions did not say
+            self.timed = bool(state["timed"])

@@ -238,7 +238,7 @@ class TimePolicyState:
         return self._watermark is None or watermark > self._watermark
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned, of this version or of an older one.
+        """Take up the state that `snapshot` returned.
 
         Raises:
             CorruptSnapshotError: where it is something else.
@@ -248,7 +248,7 @@ class TimePolicyState:
             keys = {bytes.fromhex(key): event_time_of(own) for key, own in state["keys"].items()}
             counts = Counter({str(outcome): int(count) for outcome, count in state["counts"].items()})
             watermark = None if watermark is None else event_time_of(watermark)
-            arrival = None if arrival is None or arrival != _within(arrival) else arrival  # older versions took any
+            arrival = None if arrival is None else event_time_of(arrival)
         self._watermark, self._arrival = watermark, arrival
         self._keys, self.counts = keys, counts
         self._least = sorted((own, key) for key, own in keys.items())  # sorted is a heap

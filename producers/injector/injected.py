@@ -55,8 +55,8 @@ def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tupl
     found: dict[int, list[tuple[int, int]]] = {}
     for record in read_until_end(config, begin_offsets(config, [topic])):
         state = _state_of(record, source)
-        if state is not None and state.lane["watermark"] is not None:
-            step = (state.next, int(state.lane["watermark"]))
+        if state is not None and state.partition["watermark"] is not None:
+            step = (state.next_offset, int(state.partition["watermark"]))
             found.setdefault(record.partition, []).append(step)
     return found
 

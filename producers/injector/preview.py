@@ -185,8 +185,8 @@ def preview_injection(injection: Injection, config: Config, limit: int = 1_000) 
     if target in existing_topics(config):
         numbers = range(min(require_topics(config, [target])[target], len(starts)))
         for number, state in states_of(config, target, injection.source, numbers).items():
-            starts[number] = max(starts[number], state.next)
-            partitions[number].restore(state.lane)
+            starts[number] = max(starts[number], state.next_offset)
+            partitions[number].restore(state.partition)
             if state.topic_id is not None:
                 ids[injection.source_topic] = state.topic_id
     TopicWatch(config, [injection.source_topic], ids, f"injector {injection.source!r}")

@@ -24,8 +24,6 @@ from floodmark.schemas.topic_ids import TopicIds
 OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
 """What to do where Kafka has deleted records before they were read."""
 
-_FORMAT: Final = "format"  # in the state of an input partition; older versions ignore it
-
 
 @dataclass(slots=True)
 class Track:
@@ -68,8 +66,8 @@ class Track:
 
     def state(self, injection: Injection, epoch: int, topic_id: str | None) -> InjectorState:
         """Return what the next mark must remember of this partition."""
-        memory = {**self.input.snapshot(), _FORMAT: injection.fmt.about}
-        return InjectorState(self.next, epoch, memory, dict(self.input.counts), topic_id)
+        about, counts = injection.fmt.about, dict(self.input.counts)
+        return InjectorState(self.next, epoch, about, self.input.snapshot(), counts, topic_id)
 
 
 class Tracks(dict[int, Track]):
@@ -115,13 +113,12 @@ class Tracks(dict[int, Track]):
 
     def _take_up(self, number: int, track: Track, state: InjectorState, begin: int) -> None:
         """Go on where the last committed transaction ended."""
-        about = self._injection.fmt.about
         if state.topic_id is not None:
             self.ids.compare({self._injection.source_topic: state.topic_id}, f"injector {self._injection.source!r}")
-        track.next = state.next
-        track.input.restore(state.lane)
+        track.next = state.next_offset
+        track.input.restore(state.partition)
         track.input.counts.update(state.counts)
-        self.unproven = self.unproven and not (track.input.timed and state.lane.get(_FORMAT, about) == about)
+        self.unproven = self.unproven and not (track.input.timed and state.input_format == self._injection.fmt.about)
         if track.next < begin:
             reason = f"partition {number} was read up to {track.next}, and Kafka has it from {begin} on"
             raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)

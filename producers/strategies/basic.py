@@ -1,32 +1,47 @@
 """Strategies that need no memory but a time: ascending, bounded, explicit, ingress and punctuated.  Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
-from floodmark.producers.strategies.generator import Built, Generator, Strategy
+from floodmark.producers.strategies.generator import Built, Generator, State, Strategy
 from floodmark.schemas.errors import WatermarkRegressionError
 from floodmark.schemas.timestamps import duration_of, event_time_of
 from typing_extensions import override
 
 
+@dataclass(slots=True)
+class _Events(State):
+    largest_event_time: int | None = None
+
+
+@dataclass(slots=True)
+class _Promise(State):
+    watermark: int | None = None
+
+
+@dataclass(slots=True)
+class _Stamps(State):
+    last_stamp: int | None = None
+
+
 class _Bounded(Generator):
     """Promise the largest event time so far, less the bound.  Flink's value plus one, since ours is strict."""
 
-    _state = ("_largest",)
-
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._largest: int | None = None
+        self._state: _Events = _Events()
 
     @override
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
-        if self._largest is None or event_time > self._largest:
-            self._largest = event_time
+        state = self._state
+        if state.largest_event_time is None or event_time > state.largest_event_time:
+            state.largest_event_time = event_time
 
     @override
     def watermark(self) -> int | None:
-        return None if self._largest is None else self._largest - self._bound
+        largest = self._state.largest_event_time
+        return None if largest is None else largest - self._bound
 
 
 def ascending() -> Strategy:
@@ -67,21 +82,20 @@ class Explicit(Generator):
         source: whose promise it is, for the error.
     """
 
-    _state = ("_watermark",)
-
     def __init__(self, source: str = "explicit") -> None:
         self._source = source
-        self._watermark: int | None = None
+        self._state: _Promise = _Promise()
 
     @override
     def advance(self, watermark: int) -> None:
-        if self._watermark is not None and watermark < self._watermark:
-            raise WatermarkRegressionError(source=self._source, last=self._watermark, received=watermark)
-        self._watermark = watermark
+        last = self._state.watermark
+        if last is not None and watermark < last:
+            raise WatermarkRegressionError(source=self._source, last=last, received=watermark)
+        self._state.watermark = watermark
 
     @override
     def watermark(self) -> int | None:
-        return self._watermark
+        return self._state.watermark
 
 
 def explicit() -> Strategy:
@@ -99,16 +113,16 @@ class Ingress(Generator):
     """Stamp events with the time of their arrival: perfect, since that time does not go back."""
 
     stamps = True
-    _state = ("_last",)
 
     def __init__(self) -> None:
-        self._last: int | None = None
+        self._state: _Stamps = _Stamps()
 
     @override
     def stamp(self, wall: int) -> int:
         """Return the event time of an event that arrives now: not below any before, even if the clock is set back."""
-        self._last = wall if self._last is None else max(self._last, wall)
-        return self._last
+        last = self._state.last_stamp
+        self._state.last_stamp = wall if last is None else max(last, wall)
+        return self._state.last_stamp
 
     @override
     def on_tick(self, now: int, wall: int | None = None) -> None:
@@ -117,7 +131,7 @@ class Ingress(Generator):
     @override
     def watermark(self) -> int | None:
         """Return the latest stamp: no later event has one below."""
-        return self._last
+        return self._state.last_stamp
 
 
 def ingress() -> Strategy:
@@ -138,26 +152,21 @@ class _Punctuated(Generator):
     """Promise what the events themselves carry."""
 
     punctual = True
-    _state = ("_watermark",)
 
     def __init__(self, read: Callable[[bytes | None], int | None]) -> None:
         self._read = read
-        self._watermark: int | None = None
+        self._state: _Promise = _Promise()
 
     @override
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
         found = self._read(value)
         if found is not None:
-            watermark = event_time_of(found)
-            self._watermark = watermark if self._watermark is None else max(self._watermark, watermark)
+            watermark, last = event_time_of(found), self._state.watermark
+            self._state.watermark = watermark if last is None else max(last, watermark)
 
     @override
     def watermark(self) -> int | None:
-        return self._watermark
-
-    @override
-    def restore(self, state: Mapping[str, Any]) -> None:
-        super().restore({name: value for name, value in state.items() if name != "_due"})  # once a part of the state
+        return self._state.watermark
 
 
 def punctuated(read: Callable[[bytes | None], int | None]) -> Strategy:

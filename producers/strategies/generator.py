@@ -7,11 +7,20 @@ split into strategy and generator is that of Flink's ``org.apache.flink.api.comm
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.schemas.snapshots import require_format, restoring
 from typing_extensions import override
+
+FORMAT: Final = 1
+"""Of the snapshots of all generators."""
+
+
+@dataclass(slots=True)
+class State:
+    """What a generator remembers, as fields that JSON can carry; this one remembers nothing."""
 
 
 class Generator(ABC):
@@ -84,22 +93,27 @@ class Generator(ABC):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as a value that JSON can carry."""
-        return {name: value for name, value in vars(self).items() if name in self._state}
+        return {"format": FORMAT, **asdict(self._state)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up the state that `snapshot` returned, of a generator of the same strategy.
 
         Raises:
-            CorruptSnapshotError: where it is of another one.
+            CorruptSnapshotError: where it is of another one, or of another format.
         """
-        if set(state) != set(self._state):
-            reason = f"it has {sorted(state)}, expected {sorted(self._state)}"
-            advice = "restore it into the strategy that it was taken from"
-            raise CorruptSnapshotError(where=f"of a {type(self).__name__}", reason=reason, advice=advice)
-        vars(self).update(state)
+        where, advice = f"of a {type(self).__name__}", "restore it into the strategy that it was taken from"
+        with restoring(where, advice):
+            require_format(state, FORMAT)
+            found = {name: value for name, value in state.items() if name != "format"}
+            expected = sorted(field.name for field in fields(self._state))
+            if sorted(found) != expected:
+                raise CorruptSnapshotError(
+                    where=where, reason=f"it has {sorted(found)}, expected {expected}", advice=advice
+                )
+            self._state = type(self._state)(**found)
 
-    _state: ClassVar[tuple[str, ...]] = ()
-    """The attributes that are the state."""
+    _state: Any = State()
+    """What it remembers: a dataclass of its own."""
 
 
 class Strategy(ABC):

@@ -8,12 +8,14 @@ growth, have reached.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.partition_state import lowest
-from floodmark.schemas.snapshots import restoring
+from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
+
+FORMAT: Final = 1
 
 
 @dataclass(slots=True)
@@ -133,7 +135,8 @@ class GrowingLogs:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as a value that JSON can carry."""
-        return {"watermark": self._watermark, "logs": {name: asdict(log) for name, log in self._logs.items()}}
+        logs = {name: asdict(log) for name, log in self._logs.items()}
+        return {"format": FORMAT, "watermark": self._watermark, "logs": logs}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up the state that `snapshot` returned.
@@ -142,5 +145,6 @@ class GrowingLogs:
             CorruptSnapshotError: where it is no such state.
         """
         with restoring("of logs"):
+            require_format(state, FORMAT)
             watermark, logs = state["watermark"], {name: _Log(**fields) for name, fields in state["logs"].items()}
         self._watermark, self._logs = watermark, logs

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from floodmark.producers.strategies.generator import Built, Generator, Strategy, strategy_of
-from floodmark.schemas.snapshots import restoring
+from floodmark.producers.strategies.generator import FORMAT, Built, Generator, Strategy, strategy_of
+from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 
@@ -68,12 +68,13 @@ class _WithIdleness(Generator):
 
     @override
     def snapshot(self) -> dict[str, Any]:
-        return {"silent": self._silent, "idle": self._timed_out, "inner": self._inner.snapshot()}
+        return {"format": FORMAT, "silent_ms": self._silent, "idle": self._timed_out, "inner": self._inner.snapshot()}
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
         with restoring("of idleness", "restore it into the strategy that it was taken from"):
-            silent, timed_out, inner = int(state.get("silent", 0)), bool(state["idle"]), state["inner"]
+            require_format(state, FORMAT)
+            silent, timed_out, inner = int(state["silent_ms"]), bool(state["idle"]), state["inner"]
         self._inner.restore(inner)
         self._last_event, self._silent, self._timed_out = None, silent, timed_out
 

@@ -6,10 +6,11 @@ is bounded and which is exact at the ends, by Apache DataSketches; it needs the 
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.strategies.generator import Built, Generator, Strategy
+from floodmark.producers.strategies.generator import Built, Generator, State, Strategy
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import MAX_PERCENTS
 from floodmark.schemas.snapshots import restoring
@@ -68,18 +69,29 @@ class Delays:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as a value that JSON can carry."""
-        return {"delays": base64.b64encode(self._digest.serialize()).decode(), "recent": list(self._recent)}
+        return {"digest": base64.b64encode(self._digest.serialize()).decode(), "recent": list(self._recent)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned; older ones have no recent delays.
+        """Take up the state that `snapshot` returned.
 
         Raises:
             CorruptSnapshotError: where it is something else.
         """
         with restoring("of observed delays", "begin with fresh delays"):
-            digest = self._kind.deserialize(base64.b64decode(state["delays"]))
-            recent = [float(delay) for delay in state.get("recent", ())]
+            digest = self._kind.deserialize(base64.b64decode(state["digest"]))
+            recent = [float(delay) for delay in state["recent"]]
         self._digest, self._recent, self._copy = digest, recent, None
+
+
+@dataclass(slots=True)
+class _Learned(State):
+    largest_event_time: int | None = None
+    watermark: int | None = None
+    """As of the last tick."""
+    percentiles: dict[str, int] = field(default_factory=dict)
+    """As of the last tick; JSON has no numbers as keys."""
+    delays: dict[str, Any] = field(default_factory=dict)
+    """See `Delays.snapshot`; in snapshots alone."""
 
 
 class _Learning(Generator):
@@ -87,37 +99,38 @@ class _Learning(Generator):
 
     def __init__(self) -> None:
         self._delays = Delays()
-        self._largest: int | None = None
-        self._promised: int | None = None
+        self._state: _Learned = _Learned()
 
     @override
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
-        self._largest = event_time if self._largest is None else max(self._largest, event_time)
-        self._delays.add(float(self._largest - event_time))
+        largest = self._state.largest_event_time
+        largest = self._state.largest_event_time = event_time if largest is None else max(largest, event_time)
+        self._delays.add(float(largest - event_time))
 
     def _bound(self) -> int:
         raise NotImplementedError
 
     @override
     def on_tick(self, now: int, wall: int | None = None) -> None:
-        self._promised = self.watermark()
+        self._state.watermark = self.watermark()
 
     @override
     def watermark(self) -> int | None:
         # The bound may have grown since the last tick; what was promised then stays.
-        if self._largest is None:
-            return self._promised
-        watermark = self._largest - self._bound()
-        return watermark if self._promised is None else max(watermark, self._promised)
+        largest, promised = self._state.largest_event_time, self._state.watermark
+        if largest is None:
+            return promised
+        watermark = largest - self._bound()
+        return watermark if promised is None else max(watermark, promised)
 
     @override
     def snapshot(self) -> dict[str, Any]:
-        return {"largest": self._largest, "promised": self._promised, **self._delays.snapshot()}
+        return {**super().snapshot(), "delays": self._delays.snapshot()}
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._largest, self._promised = state["largest"], state["promised"]
-        self._delays.restore(state)
+        super().restore(state)
+        self._delays.restore(self._state.delays)
 
 
 class _Adapting(_Learning):
@@ -166,7 +179,6 @@ class _Percentiles(_Learning):
     def __init__(self, bound: int, percents: tuple[int, ...]) -> None:
         super().__init__()
         self._fixed_bound, self._percents = bound, percents
-        self._reported: dict[int, int] = {}
 
     @override
     def _bound(self) -> int:
@@ -175,7 +187,7 @@ class _Percentiles(_Learning):
     @override
     def on_tick(self, now: int, wall: int | None = None) -> None:
         super().on_tick(now, wall)
-        self._reported = self._percentiles()
+        self._state.percentiles = {str(percent): time for percent, time in self._percentiles().items()}
 
     @override
     def percentiles(self) -> Mapping[int, int] | None:
@@ -183,23 +195,16 @@ class _Percentiles(_Learning):
 
     def _percentiles(self) -> dict[int, int]:
         watermark = self.watermark()
-        if self._largest is None or watermark is None:
-            return self._reported
+        largest = self._state.largest_event_time
+        reported = {int(percent): time for percent, time in self._state.percentiles.items()}
+        if largest is None or watermark is None:
+            return reported
         found = {}
         for percent in self._percents:
             behind = 0 if percent == _ALL else self._delays.at_most(percent / _ALL)
-            time = watermark if percent == _ALL else max(watermark, self._largest - behind)
-            found[percent] = max(time, self._reported.get(percent, time))
+            time = watermark if percent == _ALL else max(watermark, largest - behind)
+            found[percent] = max(time, reported.get(percent, time))
         return found
-
-    @override
-    def snapshot(self) -> dict[str, Any]:
-        return {**super().snapshot(), "said": {str(percent): time for percent, time in self._reported.items()}}
-
-    @override
-    def restore(self, state: Mapping[str, Any]) -> None:
-        super().restore(state)
-        self._reported = {int(percent): time for percent, time in state["said"].items()}
 
 
 def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> Strategy:

@@ -15,7 +15,7 @@ from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.topic_ids import TopicIds
 from floodmark.schemas.tracker import Tracker
 
-FORMAT: Final = 2
+FORMAT: Final = 1
 _WHERE: Final = "of the consumer"
 _ADVICE: Final = "begin without a position, or with one of these topics"
 
@@ -72,12 +72,12 @@ class Standing:
     def _text(self, done: int | None, last: Place | None) -> str:
         state = {
             "format": FORMAT,
-            "done": done,
-            "last": last,
+            "handed_out_below": done,
+            "last_handed_out": last,
             "tracker": self.tracker,
-            "places": [[*place, *offsets] for place, offsets in sorted(self.places.items())],
-            "judged": self.judged,
-            "ids": self.ids,
+            "partitions": [[*place, *offsets] for place, offsets in sorted(self.places.items())],
+            "untimed": self.judged,
+            "topic_ids": self.ids,
         }
         return json.dumps(state)
 
@@ -118,15 +118,14 @@ def resume(position: Position | None, topics: Collection[str]) -> Resumed:
 
 
 def _parse(state: Mapping[str, Any]) -> Resumed:
-    require_format(state, 1, FORMAT)
-    last = state.get("last")
-    tracker = Tracker.restore(state["tracker"])
+    require_format(state, FORMAT)
+    last = state["last_handed_out"]
     return Resumed(
-        tracker,
-        begin={(topic, partition): begin for topic, partition, begin, _ in state["places"]},
-        read={(topic, partition): read for topic, partition, _, read in state["places"]},
-        done=state["done"],
+        Tracker.restore(state["tracker"]),
+        begin={(topic, partition): begin for topic, partition, begin, _ in state["partitions"]},
+        read={(topic, partition): read for topic, partition, _, read in state["partitions"]},
+        done=state["handed_out_below"],
         last=None if last is None else Place(*last),
-        judged=state.get("judged", dict.fromkeys(tracker.topics)),
-        ids=TopicIds(state.get("ids", {})),
+        judged=state["untimed"],
+        ids=TopicIds(state["topic_ids"]),
     )

@@ -5,7 +5,6 @@ source speaks again.  Counts of the past are lost.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 
 from confluent_kafka import OFFSET_BEGINNING
@@ -17,7 +16,6 @@ from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.lateness import AS_IT_IS, Way, apply_mark
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import Offsets
-from floodmark.spark_jobs.progress.unusable import tally_row
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +31,13 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, ways: Mapping[str, W
     Raises:
         BrokerUnavailableError: where the topics cannot be read.
     """
-    read, counts = set[tuple[str, int]](), Counter[str]()
+    read, used = set[tuple[str, int]](), set[str]()
     tracker, promised = Tracker(inputs), Tracker(inputs)
     for topic, config in inputs.items():
         ends = {(topic, int(part)): end for part, end in (offsets.get(topic) or {}).items() if end > 0}
         for record in read_until_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
             if isinstance(record, Data):
-                tally_row(counts, topic)  # whether it was of use is not known any more
+                used.add(topic)  # whether it was of use is not known any more
                 continue
             if isinstance(record, Unreadable):
                 _log.warning("%s: %s", record.place, record.reason)
@@ -50,10 +48,12 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, ways: Mapping[str, W
     tracker.advance()
     promised.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
-    return Progress(
+    progress = Progress(
         tracker,
         next_watermark=tracker.watermark,
-        counts=counts,
         record_counts=RecordCounts(read),
         promised=promised if any(way.percentile is not None for way in ways.values()) else None,
     )
+    for topic in used:
+        progress.tally(topic, 1, {})
+    return progress

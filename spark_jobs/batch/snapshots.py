@@ -97,7 +97,7 @@ class Snapshots:
     def recognise(self, job: str, query: Query, advice: Callable[[], str], *, same: bool = False) -> None:
         """Make sure that the state here is that of this query, as far as can be known, and note the query.
 
-        A checkpoint without a committed batch, of before queries were noted, or of another Spark takes any.
+        A checkpoint without a committed batch, or of another Spark, takes any.
 
         Args:
             job: whose checkpoint this is.

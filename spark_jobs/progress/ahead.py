@@ -8,7 +8,6 @@ The invariant: *only a batch that reads all records before its positions runs wi
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.tracker import Tracker
@@ -52,11 +51,11 @@ class Preview:
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
     >>> preview = Preview()
-    >>> preview.begin(Tracker(["clicks"]).snapshot(), {"clicks": {"0": 5}})
+    >>> preview.begin(Tracker(["clicks"]), {"clicks": {"0": 5}})
     >>> preview.add(Mark("clicks", 0, offset=7, log_time=0, record=record))
     >>> preview.ahead()
     Ahead(watermark=90, positions={'clicks': {'0': 8}})
-    >>> preview.records, preview.begin(Tracker(["clicks"]).snapshot(), {"clicks": {"0": 8}}), preview.records
+    >>> preview.records, preview.begin(Tracker(["clicks"]), {"clicks": {"0": 8}}), preview.records
     (3, None, 0)
     """
 
@@ -65,19 +64,19 @@ class Preview:
         self._marks: list[AnyMark] = []
         self._seen: dict[Partition, int] = {}
         self._end: Offsets = {}
-        self._known: Mapping[str, Any] = {}
+        self._known = Tracker(())
         self._tracker = Tracker(())
         self._moved = False
 
-    def begin(self, known: Mapping[str, Any], end: Offsets) -> None:
+    def begin(self, known: Tracker, end: Offsets) -> None:
         """Look from a new place: what stands before it has been read.
 
         Args:
-            known: the job's tracker at this place, as a snapshot.
+            known: the job's tracker at this place; nothing else may change it.
             end: the offsets that the job reads next.
         """
         self._known, self._end, self._moved = known, end, False
-        self._tracker = Tracker.restore(known)
+        self._tracker = known.copy()
         kept = [mark for mark in self._marks if mark.offset >= self._read((mark.topic, mark.partition))]
         self._marks = []
         for mark in kept:
@@ -121,7 +120,7 @@ class Preview:
         """
         if not self._moved:
             return None
-        tracker, positions = Tracker.restore(self._known), dict[str, dict[str, int]]()
+        tracker, positions = self._known.copy(), dict[str, dict[str, int]]()
         for mark in sorted(self._marks, key=lambda mark: (mark.topic, mark.partition, mark.offset)):
             apply_mark(tracker, mark, *self._ways.get(mark.topic, AS_IT_IS))
             positions.setdefault(mark.topic, {})[str(mark.partition)] = mark.offset + 1

@@ -104,13 +104,9 @@ class Promises:
     @classmethod
     def of(cls, tracker: Tracker) -> "Promises":
         """Take up what a tracker knows, where nothing better was kept."""
-        whole, found = tracker.snapshot(), cls()
-        for topic, state in whole["topics"].items():
-            for number, part in state["partitions"].items():
-                alone = {**whole, "topics": {topic: {**state, "partitions": {number: part}}}}
-                place = topic, int(number)
-                found.partitions[place] = _Partition(Tracker.restore(alone))
-                found.partitions[place].renew(place)
+        found = cls({place: _Partition(alone) for place, alone in tracker.by_partition()})
+        for place, part in found.partitions.items():
+            part.renew(place)
         return found
 
     def apply(self, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> None:

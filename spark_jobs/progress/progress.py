@@ -23,11 +23,9 @@ from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.ignored import Ignored
 from floodmark.spark_jobs.progress.lateness import AS_IT_IS, NOTHING, Brief, Promises, Way, apply_mark
 from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, Offsets, reconcile
-from floodmark.spark_jobs.progress.unusable import Skipped, is_tally, nothing_usable, renamed, tally
+from floodmark.spark_jobs.progress.unusable import Skipped, TopicRecords, nothing_usable
 
-FORMAT: Final = 2
-
-_STORED: Final = {"missing_event_time": "timeless"}  # counts that have another name in snapshots
+FORMAT: Final = 1
 
 
 class Progress:
@@ -51,7 +49,7 @@ class Progress:
 
     __slots__ = (
         *("_ahead", "_batch_watermark", "_counts", "_epoch", "_next_watermark", "_output"),
-        *("_promised", "_promises", "_record_counts", "_tracker", "ignored", "processing_time"),
+        *("_promised", "_promises", "_record_counts", "_records", "_tracker", "ignored", "processing_time"),
         "topic_ids",
     )
 
@@ -81,6 +79,7 @@ class Progress:
         self._epoch = epoch
         self._counts = Counter(counts)
         self._record_counts = RecordCounts() if record_counts is None else record_counts
+        self._records: dict[str, TopicRecords] = {}
         self._promised = promised
         self._promises = promises
 
@@ -132,7 +131,7 @@ class Progress:
     @property
     def counts(self) -> dict[str, int]:
         """The totals since the checkpoint began, and what became of the watermark records."""
-        return {name: n for name, n in self._counts.items() if not is_tally(name)} | dict(self._tracker.counts)
+        return dict(self._counts) | dict(self._tracker.counts)
 
     def holders(self) -> list[Hold]:
         """Name what holds the watermark of the input."""
@@ -140,7 +139,7 @@ class Progress:
 
     def nothing_usable(self, topics: Collection[str]) -> UnreadableTopicError | None:
         """Return the error for topics of which no record could be used so far, see `unusable.nothing_usable`."""
-        return nothing_usable(self._counts, tuple(topics))
+        return nothing_usable(self._records, tuple(topics))
 
     def brief(self, percentile: int | None = None, shift: int = 0) -> Brief | None:
         """Return what the tasks of the next batch must know to judge its rows; ``None``: they do not judge."""
@@ -159,7 +158,7 @@ class Progress:
         """
         self._epoch = max(self._epoch + 1, now)
         if percentile and self._promised is None:
-            self._promised = Tracker.restore(self._tracker.snapshot())
+            self._promised = self._tracker.copy()
         if not judged:
             self._promises = None
         elif self._promises is None:
@@ -214,9 +213,9 @@ class Progress:
             self._promised.advance()
         self._next_watermark = self._tracker.watermark
 
-    def tracked(self) -> dict[str, Any]:
-        """Return all that the input has promised, as a snapshot of a `Tracker`."""
-        return self._tracker.snapshot()
+    def tracked(self) -> Tracker:
+        """Return a copy of all that the input has promised."""
+        return self._tracker.copy()
 
     def look_ahead(self, ahead: Ahead) -> None:
         """Let the next batch run with a watermark that rests on records which it is going to read."""
@@ -234,8 +233,8 @@ class Progress:
         return self.watermark is not None and self.watermark >= watermark
 
     def tally(self, topic: str, rows: int, unusable: Mapping[str, Skipped]) -> None:
-        """Add up what one source of the job has brought, see `unusable.tally`."""
-        tally(self._counts, topic, rows, unusable)
+        """Add up what one source of the job has brought, under its first topic."""
+        self._records.setdefault(topic, TopicRecords()).add(rows, unusable)
 
     def reconcile(
         self, marks: BatchMarks, start: Offsets, end: Offsets, uncounted: Collection[str]
@@ -269,18 +268,19 @@ class Progress:
         """Return all of it as a value that JSON can carry."""
         return {
             "format": FORMAT,
-            "tracker": self._tracker.snapshot(),
-            "applied": self._next_watermark,
-            "output": self._output,
             "epoch": self._epoch,
-            "counts": renamed(self._counts, _STORED),
-            "ledger": self._record_counts.snapshot(),
-            "promised": None if self._promised is None else self._promised.snapshot(),
-            **({} if self._promises is None else {"promises": self._promises.snapshot()}),
-            **({} if self._ahead is None else {"ahead": asdict(self._ahead)}),
-            **({} if self._batch_watermark is None else {"ran": self._batch_watermark}),
-            **({} if self.processing_time is None else {"processing": self.processing_time}),
-            **({"ids": self.topic_ids} if self.topic_ids else {}),
+            "tracker": self._tracker.snapshot(),
+            "tracker_of_all_events": None if self._promised is None else self._promised.snapshot(),
+            "promises_by_partition": None if self._promises is None else self._promises.snapshot(),
+            "batch_watermark": self._batch_watermark,
+            "next_watermark": self._next_watermark,
+            "lookahead": None if self._ahead is None else asdict(self._ahead),
+            "output_watermark": self._output,
+            "processing_time": self.processing_time,
+            "topic_ids": dict(self.topic_ids),
+            "counts": dict(self._counts),
+            "record_counts": self._record_counts.snapshot(),
+            "records_by_topic": {topic: asdict(records) for topic, records in self._records.items()},
         }
 
     @classmethod
@@ -292,19 +292,22 @@ class Progress:
         """
         with restoring(where):
             require_format(snapshot, FORMAT)
+            promised, promises, ahead = (
+                snapshot[name] for name in ("tracker_of_all_events", "promises_by_partition", "lookahead")
+            )
             found = cls(
                 Tracker.restore(snapshot["tracker"]),
-                next_watermark=snapshot["applied"],
-                output=snapshot["output"],
+                next_watermark=snapshot["next_watermark"],
+                output=snapshot["output_watermark"],
                 epoch=snapshot["epoch"],
-                counts=renamed(snapshot["counts"], {stored: name for name, stored in _STORED.items()}),
-                record_counts=RecordCounts.restore(snapshot["ledger"]),
-                promised=None if snapshot["promised"] is None else Tracker.restore(snapshot["promised"]),
-                promises=Promises.restore(snapshot["promises"]) if "promises" in snapshot else None,
+                counts=snapshot["counts"],
+                record_counts=RecordCounts.restore(snapshot["record_counts"]),
+                promised=None if promised is None else Tracker.restore(promised),
+                promises=None if promises is None else Promises.restore(promises),
             )
-            found._batch_watermark = snapshot.get("ran")
-            found.processing_time = snapshot.get("processing")
-            found.topic_ids = TopicIds(snapshot.get("ids", {}))
-            if "ahead" in snapshot:
-                found.look_ahead(Ahead(**snapshot["ahead"]))
+            found._batch_watermark, found.processing_time = snapshot["batch_watermark"], snapshot["processing_time"]
+            found.topic_ids = TopicIds(snapshot["topic_ids"])
+            found._ahead = None if ahead is None else Ahead(**ahead)
+            for topic, records in snapshot["records_by_topic"].items():
+                found._records[topic] = TopicRecords(**records)
         return found

@@ -8,9 +8,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
+from floodmark.schemas.snapshots import require_format, restoring
 from floodmark.schemas.topic_ids import TopicIds
 from floodmark.spark_jobs.progress.reconcile import Offsets
 
+FORMAT: Final = 1
 READ_HEADER: Final = "floodmark-read"
 """The header of a job's marks in partition 0 that holds it."""
 
@@ -38,10 +40,17 @@ class Published:
 
     def to_bytes(self) -> bytes:
         """Return it as the header holds it: one JSON object."""
-        return json.dumps({"ids": self.ids, "ran": self.ran, "read": self.read}, separators=(",", ":")).encode()
+        fields = {"format": FORMAT, "input_offsets": self.read, "batch_watermark": self.ran, "topic_ids": self.ids}
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def of(cls, text: bytes) -> "Published":
-        """Read what `to_bytes` returned."""
-        found = json.loads(text)
-        return cls(found["read"], found["ran"], TopicIds(found.get("ids", {})))
+        """Read what `to_bytes` returned.
+
+        Raises:
+            CorruptSnapshotError: where it is of another format or damaged.
+        """
+        with restoring(f"in the header {READ_HEADER!r}", "take a new output topic"):
+            found = json.loads(text)
+            require_format(found, FORMAT)
+            return cls(found["input_offsets"], found["batch_watermark"], TopicIds(found["topic_ids"]))

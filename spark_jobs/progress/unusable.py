@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from floodmark.schemas.errors import UnreadableTopicError
@@ -12,10 +12,6 @@ UNUSABLE: Final = ("unreadable", "missing_event_time", "out_of_range")
 """The counts of records that should have been rows."""
 
 _YEAR_10000: Final = 253_402_300_800  # seconds since 1970
-_ROWS: Final = "rows"
-_TOO_LARGE: Final = "too_large"
-_PARTITION: Final = "partition"
-_OFFSET: Final = "offset"
 _MILLISECONDS: Final = 'are these milliseconds? use json(..., unit="ms")'
 _CAUSES: Final = {
     "unreadable": "another schema or format than value= says",
@@ -63,48 +59,47 @@ class Skipped:
         return f"{where}: its time is {self.seconds} s from 1970; {hint}"
 
 
-def tally(counts: Counter[str], topic: str, rows: int, unusable: Mapping[str, Skipped]) -> None:
-    """Add up what one source of a job has brought, under its first topic, by names that no other count has."""
-    counts[f"{topic}/{_ROWS}"] += rows
-    for kind, skipped in unusable.items():
-        if skipped.count and not any(counts[f"{topic}/{other}"] for other in UNUSABLE):
-            counts[f"{topic}/{_PARTITION}"], counts[f"{topic}/{_OFFSET}"] = skipped.partition, skipped.offset
-        counts[f"{topic}/{kind}"] += skipped.count
-        counts[f"{topic}/{_TOO_LARGE}"] += skipped.too_large
+@dataclass(slots=True)
+class TopicRecords:
+    """What became of the records that the sources of one topic brought, since the checkpoint began."""
+
+    rows: int = 0
+    unusable: dict[str, int] = field(default_factory=dict)
+    """By kind, see `UNUSABLE`."""
+    too_large: bool = False
+    """Whether one of the ``out_of_range`` records has a time behind the year 9999."""
+    partition: int = 0
+    offset: int = 0
+    """Where the first record stands that could not be used."""
+
+    def add(self, rows: int, unusable: Mapping[str, Skipped]) -> None:
+        """Add up what one batch has brought."""
+        self.rows += rows
+        for kind, skipped in unusable.items():
+            if skipped.count and not any(self.unusable.values()):
+                self.partition, self.offset = skipped.partition, skipped.offset
+            self.unusable[kind] = self.unusable.get(kind, 0) + skipped.count
+            self.too_large = self.too_large or skipped.too_large
 
 
-def tally_row(counts: Counter[str], topic: str) -> None:
-    """Add a row that was of use."""
-    counts[f"{topic}/{_ROWS}"] += 1
-
-
-def is_tally(name: str) -> bool:
-    """Tell the counts of `tally` from those that users see: no topic has a slash in its name."""
-    return "/" in name
-
-
-def nothing_usable(counts: Mapping[str, int], topics: Sequence[str]) -> UnreadableTopicError | None:
+def nothing_usable(found: Mapping[str, TopicRecords], topics: Sequence[str]) -> UnreadableTopicError | None:
     """Return the error for topics of which no record could be used; ``None`` where one could, or there is none.
 
-    >>> counts = Counter()
-    >>> nothing_usable(counts, ["t"])
-    >>> tally(counts, "t", 0, {"missing_event_time": Skipped(2, "t", 0, 7)})
-    >>> nothing_usable(counts, ["t"]).cause
+    >>> found = {"t": TopicRecords()}
+    >>> nothing_usable(found, ["t"])
+    >>> found["t"].add(0, {"missing_event_time": Skipped(2, "t", 0, 7)})
+    >>> nothing_usable(found, ["t"]).cause
     '2 missing_event_time (event_time= names a field that these records do not have)'
-    >>> tally_row(counts, "t")
-    >>> nothing_usable(counts, ["t"])
+    >>> found["t"].add(1, {})
+    >>> nothing_usable(found, ["t"])
     """
-    found = {kind: sum(counts.get(f"{topic}/{kind}", 0) for topic in topics) for kind in (_ROWS, _TOO_LARGE, *UNUSABLE)}
-    count = sum(found[kind] for kind in UNUSABLE)
-    if found[_ROWS] or not count:
+    given = [found[topic] for topic in topics if topic in found]
+    kinds = sum((Counter(one.unusable) for one in given), Counter[str]())
+    if any(one.rows for one in given) or not kinds.total():
         return None
-    causes = {**_CAUSES, "out_of_range": _MILLISECONDS} if found[_TOO_LARGE] else _CAUSES
-    cause = "; ".join(f"{found[kind]} {kind} ({causes[kind]})" for kind in UNUSABLE if found[kind])
-    place = {name: counts.get(f"{topics[0]}/{name}", 0) for name in (_PARTITION, _OFFSET)}
-    return UnreadableTopicError(topic=", ".join(topics), count=count, cause=cause, **place)
-
-
-def renamed(counts: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:
-    """Rename counts, also those of a topic (``clicks/timeless``)."""
-    parts = ((*name.rpartition("/"), count) for name, count in counts.items())
-    return {f"{topic}{slash}{names.get(kind, kind)}": count for topic, slash, kind, count in parts}
+    causes = {**_CAUSES, "out_of_range": _MILLISECONDS} if any(one.too_large for one in given) else _CAUSES
+    cause = "; ".join(f"{kinds[kind]} {kind} ({causes[kind]})" for kind in UNUSABLE if kinds[kind])
+    first = found.get(topics[0], TopicRecords())
+    return UnreadableTopicError(
+        topic=", ".join(topics), count=kinds.total(), cause=cause, partition=first.partition, offset=first.offset
+    )

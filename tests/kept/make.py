@@ -1,10 +1,8 @@
-"""How the kept files were made; they stay as they are, this says only where they come from.
+"""Makes the kept files: what 0.1.0 stores, so that each later version is tested with it.
 
-Run with the package as of commit 36d93de (whose modules it imports) and that commit's ``tests`` on the path:
+    PYTHONPATH=tests python tests/kept/make.py tests/kept
 
-    git worktree add /tmp/before 36d93de
-    mkdir -p /tmp/view/floodmark && ln -s /tmp/before/{schemas,producers,spark_jobs} /tmp/view/floodmark/
-    PYTHONPATH=/tmp/view:/tmp/before/tests python tests/kept/make.py tests/kept
+Run it once for a new format, in the version that writes it, and keep the files of the formats before.
 
 Kept are: ``jobs.json.gz`` and ``*.tar.gz``, topics and checkpoints of jobs in the middle of their input;
 ``injectors.json.gz``, topics of injections; ``consumers.json.gz``, positions and what was handed out before them;
@@ -16,30 +14,32 @@ import gzip
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from counting import counted, read_events, windowed
 from floodmark.producers import EmbeddedKafka, TimePolicy, WatermarkedConsumer, create_topics
-from floodmark.producers.adapters import JsonField, substream_key
-from floodmark.producers.injection import Injection
-from floodmark.producers.injector import Injector
+from floodmark.producers.event_times.formats import JsonField, substream_key
+from floodmark.producers.event_times.injection import STATE_HEADER, Injection
+from floodmark.producers.injector.injector import Injector
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, encode_watermark
-from floodmark.schemas.ledger import Ledger
+from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.spark_jobs import local_session
-from floodmark.spark_jobs.audit import SeenMark
-from floodmark.spark_jobs.lateness import Promises
-from floodmark.spark_jobs.progress import Progress
-from floodmark.spark_jobs.unusable import Skipped, tally
-from harness import Stream, events, until
+from floodmark.spark_jobs.progress.ahead import Ahead
+from floodmark.spark_jobs.progress.lateness import Way
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.reconcile import BatchMarks
+from floodmark.spark_jobs.progress.unusable import Skipped
+from support.counting import counted, fails, read_events, windowed
+from support.harness import Stream, events, until
 
 STREAM = Stream.seeded(11, sources=2, steps=8, per_step=4)
 HALF = 6
@@ -50,6 +50,20 @@ JOBS = {"stopped": {}, "killed": {}, "late": {"late": "adjust"}}
 def keep(path, content):
     """Write JSON so that equal content gives equal bytes."""
     Path(path).write_bytes(gzip.compress(json.dumps(content, sort_keys=True).encode(), mtime=0))
+
+
+def without_ids(stored):
+    """Leave out the ids of topics: tests write the topics again, and get other ids."""
+    stored = re.sub(r'"topic_ids": ?{[^}]*}', '"topic_ids": {}', stored)
+    return re.sub(r'"topic_id": "[^"]*"', '"topic_id": null', stored)
+
+
+def header(name, value):
+    """Return a header as JSON."""
+    if name == STATE_HEADER:
+        state = without_ids(zlib.decompress(base64.b64decode(value)).decode())
+        value = base64.b64encode(zlib.compress(state.encode(), 1))
+    return [name, text(value)]
 
 
 def text(value):
@@ -65,7 +79,7 @@ def dump(kafka, topic, partitions):
         end = consumer.get_watermark_offsets(place, timeout=15)[1]
         consumer.assign([place])
         while (message := consumer.poll(15)) is not None and message.error() is None:
-            headers = [[name, text(value)] for name, value in message.headers() or []]
+            headers = [header(name, value) for name, value in message.headers() or []]
             place = [message.offset(), message.timestamp()[1]]
             records.append([*place, text(message.key()), text(message.value()), headers])
         found.append({"end": end, "records": records})
@@ -94,7 +108,7 @@ def run_job(kafka, name, checkpoint):
 
     rows = read_events(spark, kafka, f"{name}-in", max_offsets_per_trigger=12, **JOBS[name])
     job = counted(windowed(rows), f"{name}-out", checkpoint, on_batch=on_batch)
-    until(lambda: len(batches) >= BATCHES or job.raise_failure(), "the batches", 120)
+    until(lambda: len(batches) >= BATCHES or fails(job), "the batches", 120)
     job.stop()
     spark.stop()
 
@@ -107,6 +121,9 @@ def jobs(kafka, folder):
         with tempfile.TemporaryDirectory() as place:
             command = [sys.executable, __file__, "job", name, kafka.bootstrap_servers, place]
             subprocess.run(command, check=name != "killed", timeout=200)
+            for path in Path(place, "floodmark").glob("[0-9]*.json"):
+                path.write_text(without_ids(path.read_text()))
+                path.with_name(f".{path.name}.crc").unlink()
             with tarfile.open(folder / f"{name}.tar.gz", "w:gz") as archive:
                 archive.add(place, arcname="checkpoint")
         kept |= {topic: dump(kafka, topic, 2) for topic in (f"{name}-in", f"{name}-out")}
@@ -148,13 +165,13 @@ def consumers(kafka, folder):
                 rows.append([record.partition, record.offset])
                 if len(rows) == 7:
                     break
-        kept["rows"] = {"handed_out": rows, "position": consumer.position().text}
+        kept["rows"] = {"handed_out": rows, "position": without_ids(consumer.position().text)}
     with WatermarkedConsumer(kafka.config, ["read"], lambda row: events.decode(row.value)["at"]) as consumer:
         rows, width = [], timedelta(seconds=10)
         while not rows:
             for window in consumer.windows(width):
                 rows += [[record.partition, record.offset] for record in window.rows]
-                kept["windows"] = {"handed_out": rows, "position": window.position.text}
+                kept["windows"] = {"handed_out": rows, "position": without_ids(window.position.text)}
                 break
     keep(folder / "consumers.json.gz", kept)
 
@@ -215,11 +232,15 @@ def take(tracker, place, found):
 
 
 def what_it_says(tracker):
-    return {"watermark": tracker.watermark, "ended": tracker.ended, "holders": [str(hold) for hold in tracker.holds()]}
+    return {
+        "watermark": tracker.watermark,
+        "ended": tracker.ended,
+        "holders": [str(hold) for hold in tracker.holders()],
+    }
 
 
 def trackers():
-    for seed in range(40):
+    for seed in range(10):
         history, tracker = History(seed), Tracker({"t", "u", "v"} if seed % 9 == 0 else {"t", "u"})
         for place, found in history.steps(seed * 3):
             take(tracker, place, found)
@@ -232,45 +253,31 @@ def trackers():
         yield kept | {"at_last": tracker.snapshot()}
 
 
+def mark_of(place, found):
+    topic, partition, offset, log_time = place
+    if isinstance(found, str):
+        return Unreadable(topic, partition, offset, log_time, found, "it cannot be read")
+    return Mark(topic, partition, offset, log_time, found)
+
+
 def progresses():
-    for seed in range(100, 120):
-        history, ledger = History(seed), Ledger({("t", 0)} if seed % 2 else ())
-        promised, promises = (Tracker({"t", "u"}) if seed % 3 == 0 else None), (Promises() if seed % 4 == 0 else None)
-        progress = Progress(Tracker({"t", "u"}), epoch=seed, ledger=ledger, promised=promised, promises=promises)
-        for place, found in history.steps(40):
-            take(progress.tracker, place, found)
-            if promised is not None:
-                take(promised, place, found)
-            if promises is not None:
-                topic, partition, offset, log_time = place
-                record, source = (None, found) if isinstance(found, str) else (found, None)
-                promises.take(SeenMark(topic, partition, offset, log_time, record, "", source), seed % 5 and 95)
-            if not isinstance(found, str):
-                for _ in ledger.take(found, topic=place[0], partition=place[1], offset=place[2], rows=1, most=2):
-                    progress.counts["lost"] += 1
-            ledger.read(place[0], place[1], history.chance.randrange(4))
-            progress.hand_on(progress.applied, seed % 3)
-            progress.advance()
-        tally(progress.counts, "t", 3, {"timeless": Skipped(2, "t", 0, 7), "unreadable": Skipped(1, "t", 1, 3)})
-        progress.counts["late"] += 4
-        yield {"snapshot": progress.snapshot(), "output": progress.output, **what_it_says(progress.tracker)}
-
-
-def old_formats():
-    """Return a tracker in format 1, which earlier versions wrote: as format 2, but for its name."""
-    history, tracker = History(7), Tracker({"t", "u"})
-    for place, found in history.steps(30):
-        if not isinstance(found, str):
-            take(tracker, place, replace(found, lease=None))
-    tracker.advance()
-    return {"snapshot": {**tracker.snapshot(), "format": 1}, **what_it_says(tracker)}
+    for seed in range(100, 106):
+        history, progress = History(seed), Progress(Tracker({"t", "u"}))
+        progress.resume(now=seed, percentile=seed % 3 == 0, judged=seed % 2 == 0)
+        progress.topic_ids.update({"t": "Xq3"} if seed % 3 else {})
+        for number in range(4):
+            marks = sorted((mark_of(*step) for step in history.steps(10)), key=lambda mark: mark.place)
+            progress.tally("t", number, {"missing_event_time": Skipped(2, "t", 0, 7)})
+            progress.apply(marks, {"t": Way(percentile=95 if seed % 3 == 0 else None)})
+            progress.reconcile(BatchMarks(marks, {("t", 0): 7}), {}, {"t": {"0": 9_999, "1": 9_999}}, ["u"])
+            progress.finish_batch(complete=progress.batch_watermark, hold=seed % 3, counts={"late": number})
+        if seed % 2:
+            progress.look_ahead(Ahead(10_000, {"t": {"0": 99}}))
+        yield {"snapshot": progress.snapshot(), "output": progress.output, **what_it_says(progress.tracked())}
 
 
 def snapshots(folder):
-    keep(
-        folder / "snapshots.json.gz",
-        {"trackers": list(trackers()), "progress": list(progresses()), "format 1": old_formats()},
-    )
+    keep(folder / "snapshots.json.gz", {"trackers": list(trackers()), "progress": list(progresses())})
 
 
 def main(folder):

@@ -1,4 +1,4 @@
-"""Topics and checkpoints that an earlier version wrote are taken up, and nothing is lost or doubled.
+"""Topics and checkpoints that 0.1.0 wrote are taken up, and nothing is lost or doubled.
 
 The kept topics are written again at the same offsets: a hole in the offsets is the end of a transaction.
 """

@@ -124,7 +124,7 @@ class World:
         monkeypatch.setattr(Path, "open", lambda path, mode: real(path, mode + self.trouble(mode)))
         monkeypatch.setattr(log_folder, "monotonic_ns", lambda: self.steady * 1_000_000)
         monkeypatch.setattr(log_folder, "_CHUNK", 64)
-        self.restart({"watermark": None, "logs": {}})
+        self.restart({"format": 1, "watermark": None, "logs": {}})
 
     def trouble(self, mode):
         """Return what makes a mode invalid, now and then."""

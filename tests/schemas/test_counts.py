@@ -244,4 +244,4 @@ def test_a_damaged_snapshot_is_an_error():
     with pytest.raises(CorruptSnapshotError, match="counts"):
         RecordCounts.restore({"format": 99})
     with pytest.raises(CorruptSnapshotError, match="counts"):
-        RecordCounts.restore({"format": 1, "partial": [], "accounts": [["t", 0, [1]]]})
+        RecordCounts.restore({"format": 1, "partial": [], "partitions": [["t", 0, [1]]]})

@@ -362,36 +362,6 @@ def test_a_claim_of_millions_of_partitions_costs_nothing():
     assert len(tracker.holders()) == 100
 
 
-def test_a_snapshot_of_format_1_is_taken_up():
-    old = {
-        "format": 1,
-        "watermark": 9,
-        "counts": {},
-        "topics": {
-            "t": {
-                "version": 1,
-                "size": 2,
-                "partition_count": 1,
-                "partitions": {
-                    "0": {
-                        "log_time": 5,
-                        "sources": {
-                            "a": [1, 0, 9, "ACTIVE", 1, None, 100, 5, 5],
-                            "b": [1, 0, END_OF_TIME, "ACTIVE", 1, None, None, 5, 5],
-                        },
-                    }
-                },
-            }
-        },
-    }
-    tracker = Tracker.restore(old)
-    assert tracker.holders()[0].holder.source == "a"
-    for n in range(1, 7):
-        tracker.apply(mark("b", 20, n, size=2), topic="t", partition=0, log_time=n * 50)
-        tracker.advance()
-    assert tracker.watermark == END_OF_TIME - 1
-
-
 @pytest.mark.parametrize(
     ("second", "verdict"),
     [

@@ -306,19 +306,7 @@ def state(kafka, injection, header):
     )
 
 
-def test_the_state_of_an_older_version_is_taken_up(kafka, topic):
-    raw, marked = topic(1), topic(1)
-    send(kafka, raw, (NOW, NOW), (NOW, NOW), (NOW - 1, NOW), (NOW + 1, NOW))
-    lane = {"watermark": NOW, "arrival": NOW, "seen": 2, "keys": {}, "counts": {"on_time": 2}}
-    old = {"next": 2, "epoch": 5, "lane": lane, "counts": {"unreadable": 1}}
-    injection = Injection(raw, marked, JsonField("at"), STRICT)
-    state(kafka, injection, base64.b64encode(zlib.compress(json.dumps(old).encode(), 1)))
-    injector = run(kafka, injection)
-    assert injector.outcomes == {"on_time": 3, "out_of_order_adjusted": 1, "unreadable": 1}
-    assert times(look(kafka, marked)[0]) == [(NOW - 1, NOW), (NOW + 1, NOW + 1)]
-
-
-@pytest.mark.parametrize("garbage", [b"", b"x", base64.b64encode(zlib.compress(b'{"next": -1, "epoch": 1}'))])
+@pytest.mark.parametrize("garbage", [b"", b"x", base64.b64encode(zlib.compress(b'{"format": 2}'))])
 def test_a_state_that_cannot_be_read_is_named(kafka, topic, garbage):
     injection = Injection(topic(1), topic(1), JsonField("at"))
     state(kafka, injection, garbage)

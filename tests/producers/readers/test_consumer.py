@@ -281,7 +281,7 @@ def test_a_consumer_resumes_unless_retention_has_deleted_what_it_needs(kafka, to
         until(are_read, "the rows")
     position = positions[-1]
     write_numbers(kafka, target, range(10, 20), end=True)
-    needed = json.loads(position.text)["places"][0][2]
+    needed = json.loads(position.text)["partitions"][0][2]
     delete_before(kafka.config, target, needed + deleted, 1)
     with WatermarkedConsumer(kafka.config, [target], number_of, position=position) as consumer:
         read = lambda: rows.extend(time for time, _ in consumer.rows()) or consumer.ended  # noqa: E731

@@ -10,7 +10,13 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.classify import Sorter, classify, mark_record
 from floodmark.schemas.completeness.reader import Reader
-from floodmark.schemas.errors import DeletedRecordsError, RecreatedTopicError, UnreadableTopicError, UsageError
+from floodmark.schemas.errors import (
+    CorruptSnapshotError,
+    DeletedRecordsError,
+    RecreatedTopicError,
+    UnreadableTopicError,
+    UsageError,
+)
 from floodmark.schemas.timestamps import END_OF_TIME
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -262,7 +268,7 @@ def test_a_position_asks_for_no_record_that_was_deleted_before_the_first_read(wh
     for _ in range(chance.randint(1, 20)):
         handed = getattr(consumer, what)()
         for position in [consumer.reader.position(), *([] if what == "records" else [handed.position])]:
-            for _, number, begin, read in json.loads(position.text)["places"]:
+            for _, number, begin, read in json.loads(position.text)["partitions"]:
                 assert first[number] <= begin <= read
         list(handed)
 
@@ -394,18 +400,10 @@ def test_a_partition_that_is_shorter_than_what_was_read_is_an_error():
     assert (caught.value.position, caught.value.end) == (9, 1)
 
 
-def test_positions_of_the_first_format_are_taken_up():
-    """As they were written: rows below ``done`` handed out, the others waiting from the first offset on."""
-    log, sound = Log.seeded(7), Log.seeded(7).rows()
-    consumer = MemoryConsumer(log, random.Random(1))  # noqa: S311  # a repeatable log
-    before = []
-    while not before:
-        before = list(consumer.rows())
-    consumer.rows()  # what came before is claimed now
-    state = json.loads(consumer.reader.position().text)
-    old = {name: state[name] for name in ("done", "tracker", "places")} | {"format": 1}
-    after, _ = read_all(log, position=Position(json.dumps(old)))
-    assert [time for time, _ in before] + after == [time for time, _, _ in sound]
+def test_a_position_of_another_format_is_refused():
+    state = json.loads(Reader(["t"], lambda _: 0).position().text)
+    with pytest.raises(CorruptSnapshotError, match="its format is 2, expected 1"):
+        Reader(["t"], lambda _: 0, Position(json.dumps({**state, "format": 2})))
 
 
 def test_a_position_says_which_topics_its_offsets_are_of():

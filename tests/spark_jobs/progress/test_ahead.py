@@ -54,7 +54,7 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
 
     preview = Preview()
     # It has looked from an earlier place before, and sees some marks that the job has read already.
-    preview.begin(Tracker({"t"}).snapshot(), {"t": {}})
+    preview.begin(Tracker({"t"}), {"t": {}})
     order = data.draw(st.permutations([n for n, to in enumerate(ahead_to) for _ in range(to)]))
     taken = [0] * PARTITIONS
     early = data.draw(st.integers(0, len(order)))
@@ -72,13 +72,13 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
     just = {number: ahead.positions["t"].get(str(number), 0) for number in range(PARTITIONS)}
     rest = [mark for log in partitions for mark in log if mark not in read]
     enough = [mark for mark in rest if mark.offset < just[mark.partition]]
-    exactly = Tracker.restore(job.tracked())
+    exactly = job.tracked()
     for mark in enough:
         exactly.apply(mark.record, topic="t", partition=mark.partition, log_time=0)
     assert exactly.advance() == ahead.watermark
     for batch in (enough, rest):
         again = Progress.restore(
-            {**job.snapshot(), "ahead": {"watermark": ahead.watermark, "positions": ahead.positions}}, ""
+            {**job.snapshot(), "lookahead": {"watermark": ahead.watermark, "positions": ahead.positions}}, ""
         )
         again.apply(batch)
         assert again.is_at_least(ahead.watermark)
@@ -87,7 +87,7 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
 
 def test_it_counts_what_lies_ahead_and_forgets_it_when_told():
     preview = Preview()
-    preview.begin(Tracker(["t"]).snapshot(), {"t": {"0": 10}})
+    preview.begin(Tracker(["t"]), {"t": {"0": 10}})
     preview.see(("t", 0), 12)
     preview.see(("t", 1), 0)
     assert preview.records == 4

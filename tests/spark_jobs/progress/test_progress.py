@@ -14,6 +14,7 @@ from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.lateness import Way
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
+from floodmark.spark_jobs.progress.unusable import Skipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,15 +148,19 @@ def test_at_a_start_it_stays_only_where_the_planned_batch_reads_it(planned, forg
     assert progress.settle(planned) is False
 
 
-def test_counts_keep_their_names_in_snapshots():
-    stored = {"timeless": 3, "late": 1, "timeless/timeless": 3, "timeless/rows": 2}
-    progress = Progress.restore({**Progress(Tracker({"t"})).snapshot(), "counts": stored}, "here")
-    assert progress.counts == {"missing_event_time": 3, "late": 1}
-    assert progress.nothing_usable(["timeless"]) is None
-    assert progress.snapshot()["counts"] == stored
+def test_counts_and_what_each_topic_brought_are_kept_apart():
+    progress = Progress(Tracker({"t"}))
+    progress.tally("t", 0, {"missing_event_time": Skipped(3, "t", 1, 7)})
+    progress.finish_batch(complete=None, counts={"late": 1, "missing_event_time": 3})
+    again = Progress.restore(json.loads(json.dumps(progress.snapshot())), "here")
+    assert again.counts == {"late": 1, "missing_event_time": 3}
+    error = again.nothing_usable(["t"])
+    assert (error.count, error.partition, error.offset) == (3, 1, 7)
+    again.tally("t", 2, {})
+    assert again.nothing_usable(["t"]) is None
 
 
-@pytest.mark.parametrize("damage", [{"format": 99}, {"tracker": None}, {"counts": 3}])
+@pytest.mark.parametrize("damage", [{"format": 2}, {"tracker": None}, {"counts": 3}, {"records_by_topic": {"t": [1]}}])
 def test_a_damaged_snapshot_is_refused(damage):
     good = Progress(Tracker({"t"})).snapshot()
     with pytest.raises(CorruptSnapshotError):
