@@ -13,7 +13,7 @@ from floodmark.producers.outbox import FailedRecord, Headers, OnDelivery, Record
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.producers.settings import check_settings
 from floodmark.producers.strategies.generator import Strategy, strategy_of
-from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.strategies.mark_writer import Identity
 from floodmark.schemas.errors import EndedError, InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, is_mark_key

@@ -18,7 +18,7 @@ from floodmark.producers.predecessors import Predecessors, last_marks
 from floodmark.producers.schedule import Schedule
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.generator import Generator
-from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.strategies.mark_writer import Identity
 from floodmark.producers.successors import Successors
 from floodmark.schemas.errors import FencedError, UsageError
 from floodmark.schemas.records import Membership, Status, check_membership

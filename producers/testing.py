@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from floodmark.producers.clients.clock import Clock
+from floodmark.producers.strategies.mark_writer import Identity
 from floodmark.schemas.classify import Classified, Headers, Sorter, classify, mark_record
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 from floodmark.schemas.timestamps import duration_of, event_time_of
@@ -84,17 +85,8 @@ def mark(  # noqa: PLR0913  # a test names what matters and leaves the rest
     >>> mark("web", watermark=25).watermark
     25
     """
-    return WatermarkRecord(
-        source=source,
-        epoch=epoch,
-        sequence=sequence,
-        watermark=watermark,
-        partitions=partitions,
-        emitted_at=emitted_at,
-        status=status,
-        membership=Membership(version=version, size=size),
-        records=records,
-        lease=lease,
+    return Identity(source, epoch, Membership(version, size), lease).mark(
+        partitions=partitions, now=emitted_at, sequence=sequence, records=records, watermark=watermark, status=status
     )
 
 

@@ -141,6 +141,18 @@ def test_the_internals_of_spark_are_touched_in_one_room():
             assert not any(word in text for word in words), path
 
 
+def test_the_product_builds_a_mark_in_one_place():
+    """Beside the codec, which reads marks: a second builder would have rules of its own for numbers and counts."""
+    found = [
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in sources(package)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "WatermarkRecord"
+    ]
+    assert sorted(found) == ["producers/strategies/mark_writer.py", "schemas/codec.py"]
+
+
 def test_modules_hold_one_noun():
     """A module may be as long as its noun needs, up to 600 lines: a shorter limit splits a noun over several files."""
     for package in PACKAGES:

@@ -33,9 +33,10 @@ from floodmark.producers.injector.injected import take_back
 from floodmark.producers.injector.input_topic import InputTopic, sizes_of
 from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
 from floodmark.producers.injector.tracks import Track, Tracks
+from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
-from floodmark.schemas.records import Status, WatermarkRecord
+from floodmark.schemas.records import Status
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10.0
@@ -89,7 +90,7 @@ class Injector(Closing):
         self._now = now
         self._decisions = {number: deque(steps) for number, steps in (decisions or {}).items()}
         self._replaying = decisions is not None
-        given, self._partitions = sizes_of(self._config, injection, equal=partition is not None)
+        given, partitions = sizes_of(self._config, injection, equal=partition is not None)
         transactional = {**_OUTPUT, **config, **(producer_config or {})}
         writer = injection.source if partition is None else f"{injection.source}-{partition}"
         self._partition = partition
@@ -99,8 +100,9 @@ class Injector(Closing):
             reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"
             raise InjectorError(source=injection.source, reason=reason, advice="set CreateTime there")
         deleted = take_back(config, injection) if reset else 0
-        self._tracks = Tracks(injection, given, self._partitions, config, partition)
-        self._epoch = max(deleted + 1, self._tracks.epoch + 1, now())
+        self._tracks = Tracks(injection, given, partitions, config, partition)
+        epoch = max(deleted + 1, self._tracks.epoch + 1, now())
+        self._writer = MarkWriter(Identity(injection.source, epoch, injection.membership), partitions)
         name = f"injector {injection.source!r}"
         self._watch = TopicWatch(self._config, [injection.source_topic], self._tracks.ids, name)
         begins = {number: track.next for number, track in self._tracks.used.items()}
@@ -116,10 +118,11 @@ class Injector(Closing):
 
     def _grow(self) -> None:
         """Take in partitions that were added to either topic."""
-        given, self._partitions = sizes_of(self._config, self.injection, equal=self._partition is not None)
+        given, partitions = sizes_of(self._config, self.injection, equal=self._partition is not None)
+        self._writer.grow(partitions)
         # Asked by the producer itself, so that it learns of them, too.
         partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
-        for number in range(self._partitions) if self._partition is None else ():
+        for number in range(partitions) if self._partition is None else ():
             if number not in self._tracks:
                 self._tracks.add(number, 0, used=False)
                 self._tracks.follow_slowest()
@@ -235,7 +238,7 @@ class Injector(Closing):
         if routing is Routing.FORWARD:
             target = self.injection.target_topic
             self._out.produce(target, number, key, value, [*copies.foreign(own), *headers], log_time)
-            track.records += 1
+            self._writer.count(number, 1)
         else:
             self.counts["dropped"] += 1
             if self.injection.dropped_to is not None:
@@ -268,21 +271,12 @@ class Injector(Closing):
 
     def _mark(self, number: int, track: Track, status: Status = Status.ACTIVE) -> None:
         topic_id = self._tracks.ids.get(self.injection.source_topic)
-        packed = track.state(self.injection, self._epoch, topic_id).pack(self.injection.source, number)
-        record = WatermarkRecord(
-            source=self.injection.source,
-            epoch=self._epoch,
-            sequence=track.sequence,
-            watermark=track.input.watermark,
-            partitions=self._partitions,
-            emitted_at=self._now(),
-            status=status,
-            membership=self.injection.membership,
-            records=track.records,
-            processing_time_watermark=self._tracks.processing_time(track),
+        state = track.state(self.injection, self._writer.identity.epoch, topic_id)
+        watermark, worked_off = track.input.watermark, self._tracks.processing_time(track)
+        mark = self._writer.mark(
+            number, self._now(), watermark=watermark, status=status, processing_time_watermark=worked_off
         )
-        self._out.produce_mark(number, record, [(STATE_HEADER, packed)])
-        track.sequence += 1
+        self._out.produce_mark(number, mark, [(STATE_HEADER, state.pack(self.injection.source, number))])
         track.marked, track.dirty = track.input.watermark, False
         self.counts["marks"] += 1
 
@@ -311,7 +305,7 @@ class Injector(Closing):
 
     def metrics(self) -> Metrics:
         """Return what is measured, since the injection began."""
-        return self._tracks.metrics(self.counts["records"], self._now(), self._epoch)
+        return self._tracks.metrics(self.counts["records"], self._now(), self._writer.identity.epoch)
 
     def holders(self) -> list[Hold]:
         """Return which partitions of the input hold the watermark."""

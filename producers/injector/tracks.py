@@ -31,8 +31,6 @@ class Track:
 
     input: InputPartition
     next: int
-    sequence: int = 0
-    records: int = 0
     seen: float = field(default_factory=time.monotonic)
     """When the last record was seen, monotonic clock."""
     at_end: bool = False

@@ -9,9 +9,9 @@ from typing import NoReturn
 
 from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight, InFlights
-from floodmark.producers.strategies.numbering import Identity, Numbering
+from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
 from floodmark.schemas.errors import EndedError, IdleError
-from floodmark.schemas.records import Holder, Membership, Round, Status
+from floodmark.schemas.records import Membership, Round, Status
 from floodmark.schemas.timestamps import EARLIEST, is_late, promisable
 
 
@@ -38,9 +38,7 @@ class Emitter:
     """
 
     def __init__(self, identity: Identity, generator: Generator, partitions: int) -> None:
-        self.identity = identity
         self.generator = generator
-        self.partitions = partitions
         self.status = Status.ACTIVE
         self.registered = False
         """Whether every partition has a mark of this epoch since the source was last idle: readers wait for it."""
@@ -60,8 +58,18 @@ class Emitter:
         self._paused = False
         self._resuming = False
         self._rounds = 0
-        self._numbering = Numbering()
+        self._writer = MarkWriter(identity, partitions)
         self.in_flight = InFlights()
+
+    @property
+    def identity(self) -> Identity:
+        """Who writes."""
+        return self._writer.identity
+
+    @property
+    def partitions(self) -> int:
+        """How many the topic has, as far as the source knows."""
+        return self._writer.partitions
 
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
         """Note that a record is about to be sent.
@@ -84,7 +92,7 @@ class Emitter:
         generator.on_event(event_time, now, value)
         if is_late(event_time, self.promised):
             self.late += 1
-        self._numbering.count(partition, 1)
+        self._writer.count(partition, 1)
         if all_in_flight.open.sent >= IN_FLIGHT_SIZE:
             all_in_flight.close(self._rounds)
         in_flight = all_in_flight.open
@@ -101,7 +109,7 @@ class Emitter:
         in_flight.ack(failed=True)
         self.failed += 1
         if in_flight.round == self._rounds:
-            self._numbering.count(partition, -1)
+            self._writer.count(partition, -1)
 
     def resend(self, in_flight: InFlight, partition: int, now: int | None = None) -> InFlight:
         """Note that a record that has failed is about to be sent again, which goes on to hold the watermark.
@@ -122,7 +130,7 @@ class Emitter:
         again = self.in_flight.open
         again.resend(in_flight, now)
         self.failed -= 1
-        self._numbering.count(partition, 1)
+        self._writer.count(partition, 1)
         return again
 
     def fence(self, epoch: int) -> bool:
@@ -135,18 +143,14 @@ class Emitter:
             self.fenced_by, self.registered = epoch, False
         return fenced
 
-    def count(self, partition: int, records: int) -> None:
-        """Note records that are written together with the next marks, all or none (a transaction)."""
-        self._numbering.count(partition, records)
-
     def unsend(self, partition: int, in_flight: InFlight | None = None) -> None:
         """Take back the last `send`, whose record was never handed to Kafka (a full queue, an invalid argument)."""
-        self._numbering.count(partition, -1)
+        self._writer.count(partition, -1)
         (in_flight or self.in_flight.open).ack()
 
     def unmark(self, partition: int) -> None:
         """Take back the last mark of a partition, which was never handed to Kafka."""
-        marked = self._numbering.unmark(partition)
+        marked = self._writer.unmark(partition)
         self.registered = self.registered and self._registered_before and marked
 
     def fail_mark(self) -> None:
@@ -156,7 +160,7 @@ class Emitter:
     @property
     def records(self) -> int:
         """How many data records were sent in this epoch."""
-        return self._numbering.records
+        return self._writer.records
 
     @property
     def watermark_hold(self) -> int | None:
@@ -193,18 +197,14 @@ class Emitter:
     def _is_ahead(self, watermark: int | None) -> bool:
         return watermark is not None and (self.promised is None or watermark > self.promised)
 
-    def marks(
-        self, now: int, holder: Holder | None = None, *, steady: int | None = None, counted: bool = True
-    ) -> Round:
+    def marks(self, now: int, *, steady: int | None = None) -> Round:
         """Return one mark for every partition, to be sent at once and in this order.
 
         None for a source that has ended, once every partition has the mark that says so.
 
         Args:
             now: wall clock, epoch milliseconds.
-            holder: what holds the watermark, where the source itself is a stage behind others.
             steady: the clock of `send`; default: ``now`` is that, too.
-            counted: whether the emitter knows of every record, so that marks can state how many.
         """
         steady = now if steady is None else steady
         if self.status is not Status.ENDED:
@@ -215,16 +215,13 @@ class Emitter:
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
         self.in_flight.close(self._rounds)
-        mark = self.identity.mark(
-            partitions=self.partitions,
-            now=now,
+        return self._writer.marks(
+            now,
             watermark=watermark,
             status=self.status,
             processing_time_watermark=None if oldest is None else now - (steady - oldest),
             percentiles=self._percentiles(watermark),
-            holder=holder,
         )
-        return self._numbering.number(mark, counted=counted)
 
     def _percentiles(self, watermark: int | None) -> dict[int, int] | None:
         found = self.generator.percentiles()
@@ -290,9 +287,7 @@ class Emitter:
 
         A source that has ended marks no partition that is added later: it has no record there.
         """
-        grew = partitions > self.partitions and not self.ended
-        self.partitions = partitions if grew else self.partitions
-        return grew
+        return not self.ended and self._writer.grow(partitions)
 
     def change_membership(self, membership: Membership) -> None:
         """Use a newer membership from the next marks on.
@@ -302,7 +297,7 @@ class Emitter:
             UsageError: where the version is lower, or the same with another size.
         """
         self._check_not_ended("change its membership")
-        self.identity = self.identity.with_membership(membership)
+        self._writer.identity = self.identity.with_membership(membership)
 
     def _refuse(self) -> NoReturn:
         self._check_not_ended("send a record")

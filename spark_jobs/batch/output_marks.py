@@ -1,12 +1,11 @@
 """The watermark records that a job writes behind its rows."""
 
 import time
-from dataclasses import replace
 
 from floodmark.producers.strategies.basic import Explicit
-from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas.records import Membership
+from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
+from floodmark.schemas.records import Membership, Status
+from floodmark.schemas.timestamps import promisable
 from floodmark.spark_jobs.batch.sinks import Marks, Sink
 from floodmark.spark_jobs.progress.progress import Progress
 
@@ -23,11 +22,10 @@ class OutputMarks:
 
     def __init__(self, job: str, epoch: int, membership: Membership, sink: Sink) -> None:
         self._sink = sink
-        self._generator = Explicit(job)
-        self._emitter: Emitter | None = None
+        self._promise = Explicit(job)
         partitions = sink.partitions()
-        if partitions is not None:
-            self._emitter = Emitter(Identity(job, epoch, membership), self._generator, partitions)
+        self._writer = None if partitions is None else MarkWriter(Identity(job, epoch, membership), partitions)
+        self._ended = False
 
     def behind(self, batch_id: int, progress: Progress) -> Marks:
         """Return the marks that stand behind the rows of a batch.
@@ -39,19 +37,24 @@ class OutputMarks:
             batch_id: of the batch, which the sink has consumed.
             progress: of the job, with this batch.
         """
-        emitter = self._emitter
-        if emitter is None or emitter.ended or self._sink.is_there(batch_id):
+        writer = self._writer
+        if writer is None or self._ended or self._sink.is_there(batch_id):
             return []
-        emitter.grow(self._sink.partitions() or 1)
+        writer.grow(self._sink.partitions() or 1)
         rows = self._sink.rows()
         for partition, count in (rows or {}).items():
-            emitter.count(partition, count)
-        if progress.ended:
-            emitter.end()
-        elif progress.output is not None:
-            self._generator.advance(progress.output)
-        holder = next((hold.holder for hold in progress.holders()), None)
-        now, worked_off = time.time_ns() // 1_000_000, progress.processing_time
-        worked_off = None if worked_off is None else min(worked_off, now)
-        marks = emitter.marks(now, holder, counted=rows is not None)
-        return [(partition, replace(mark, processing_time_watermark=worked_off)) for partition, mark in marks]
+            writer.count(partition, count)
+        self._ended = progress.ended
+        if not progress.ended and progress.output is not None:
+            self._promise.advance(progress.output)
+        watermark = self._promise.watermark()
+        now, processing_time = time.time_ns() // 1_000_000, progress.processing_time
+        marks = writer.marks(
+            now,
+            counted=rows is not None,
+            watermark=None if watermark is None else promisable(watermark),
+            status=Status.ENDED if progress.ended else Status.ACTIVE,
+            processing_time_watermark=None if processing_time is None else min(processing_time, now),
+            holder=next((hold.holder for hold in progress.holders()), None),
+        )
+        return list(marks)

@@ -15,11 +15,11 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from floodmark.producers import EmbeddedKafka, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.codec import without_logical_types
+from floodmark.schemas.records import Status
 from floodmark.spark_jobs import Batch, ReadOptions, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -52,12 +52,11 @@ def fill(config: dict[str, Any], rows: int, partitions: int, report: Callable[[s
     create_topics(config, {TOPIC: partitions})
     settings = {"compression.type": "lz4", "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
     producer = Producer({**config, **settings, "enable.idempotence": True})
-    generator = ascending().build()
-    emitter = Emitter(Identity("all", epoch=1), generator, partitions)
+    generator, writer = ascending().build(), MarkWriter(Identity("all", epoch=1), partitions)
     users = [(f"u{user}", _rows.encode({"user": f"u{user}", "at": 0, "n": 1})[:-2]) for user in range(_USERS)]
 
-    def mark() -> None:
-        for number, one in emitter.marks(time.time_ns() // 1_000_000):
+    def mark(status: Status = Status.ACTIVE) -> None:
+        for number, one in writer.marks(time.time_ns() // 1_000_000, watermark=generator.watermark(), status=status):
             key, value, headers = mark_record(one)
             producer.produce(TOPIC, value, key, number, headers=headers)
 
@@ -70,7 +69,7 @@ def fill(config: dict[str, Any], rows: int, partitions: int, report: Callable[[s
             producer.produce(TOPIC, prefix + _long(_FIRST + number * _STEP) + b"\x02", key, user % partitions)
             counts[user % partitions] += 1
         for partition, count in enumerate(counts):
-            emitter.count(partition, count)
+            writer.count(partition, count)
         generator.on_event(_FIRST + (min(first + _CHUNK, rows) - 1) * _STEP)
         mark()
         while len(producer) > 500_000:
@@ -78,8 +77,7 @@ def fill(config: dict[str, Any], rows: int, partitions: int, report: Callable[[s
         producer.poll(0)
         if first % 100_000 == 0:
             report(f"filling the topic, {first:,} rows of {rows:,}")
-    emitter.end()
-    mark()
+    mark(Status.ENDED)
     if producer.flush(_LIMIT):
         raise RuntimeError("Kafka does not take the rows")
 

@@ -2,14 +2,11 @@
 
 import threading
 import time
-from dataclasses import replace
 from datetime import timedelta
 
 from confluent_kafka import Producer
 from floodmark.producers import Observer, WatermarkedProducer, explicit
-from floodmark.producers.strategies.basic import Explicit
-from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Membership
 
@@ -25,19 +22,20 @@ class MarkingJob:
         self._tracker = self._input.trackers[source_topic]
         self._output = Producer(config)
         self._topic = target_topic
-        self._generator = Explicit(name)
-        self._emitter = Emitter(Identity(name, time.time_ns() // 1_000_000, Membership()), self._generator, 1)
+        self._writer = MarkWriter(Identity(name, time.time_ns() // 1_000_000, Membership()), 1)
 
     def step(self):
         for _ in self._input.poll(0.01):
             pass
         self._tracker.advance()
-        if self._tracker.watermark is not None:
-            self._generator.advance(self._tracker.watermark)
-        holder = next((hold.holder for hold in self._tracker.holders()), None)
-        for partition, mark in self._emitter.marks(time.time_ns() // 1_000_000, holder, counted=False):
-            said = replace(mark, processing_time_watermark=self._tracker.processing_time)
-            key, value, headers = mark_record(said)
+        for partition, mark in self._writer.marks(
+            time.time_ns() // 1_000_000,
+            counted=False,
+            watermark=self._tracker.watermark,
+            processing_time_watermark=self._tracker.processing_time,
+            holder=next((hold.holder for hold in self._tracker.holders()), None),
+        ):
+            key, value, headers = mark_record(mark)
             self._output.produce(self._topic, value, key, partition, headers=headers)
         self._output.flush(10)
 

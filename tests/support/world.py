@@ -16,12 +16,13 @@ from random import Random
 
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
 from floodmark.producers.testing import InMemoryLog, LogRecord, ManualClock
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, decode_watermark, is_late, mark_key
 from floodmark.schemas.classify import Data, Sorter, classify
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
+from floodmark.schemas.timestamps import promisable
 from floodmark.spark_jobs.progress.ahead import Preview
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
@@ -200,7 +201,8 @@ class Stage:
                 disk.snapshots[disk.batch_id - 1] = json.dumps(self.progress.snapshot())
         self.epoch += 1
         self.generator = Explicit()
-        self.emitter = Emitter(Identity(self.name, self.epoch), self.generator, len(self.out.partitions))
+        self.writer = MarkWriter(Identity(self.name, self.epoch), len(self.out.partitions))
+        self.said_all = False
 
     def _offsets(self, ends: dict[int, int]) -> dict[str, dict[str, int]]:
         return {self.given.topic: {str(number): end for number, end in ends.items()}}
@@ -295,18 +297,19 @@ class Stage:
     def _transaction(self, batch_id: int, closed: dict[int, int], output: int | None) -> None:
         if batch_id <= self.in_kafka:  # there already: no mark takes a number of the sequence
             return
-        self.emitter.grow(len(self.out.partitions))
-        rows = [(hash(end) % self.emitter.partitions, end, n) for end, n in closed.items()]
+        self.writer.grow(len(self.out.partitions))
+        rows = [(hash(end) % self.writer.partitions, end, n) for end, n in closed.items()]
         for partition, _, _ in rows:
-            self.emitter.count(partition, 1)
+            self.writer.count(partition, 1)
         progress = self.progress
         assert progress is not None
         if output is not None and not progress.ended:
             self.generator.advance(output)
-        said_all = self.emitter.ended
-        if progress.ended and not said_all:
-            self.emitter.end()
-        marks = [] if said_all else self.emitter.marks(now=0)
+        watermark = self.generator.watermark()
+        promise = None if watermark is None else promisable(watermark)
+        status = Status.ENDED if progress.ended else Status.ACTIVE
+        marks = [] if self.said_all else self.writer.marks(now=0, watermark=promise, status=status)
+        self.said_all = progress.ended
         for partition, end, n in rows:
             # Stamped one before the end of the window, as a second stage of the same width would window it.
             self.out.append(Row(end, n, window=end).encode(), partition=partition)

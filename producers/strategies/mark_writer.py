@@ -1,0 +1,152 @@
+"""What writes the marks of one source: who it is, how many partitions it marks, and the numbers in each.  Pure.
+
+A producer, the injector and a Spark job all write marks, and all write them here, so that the rules of the sequence and
+of the counts are the same for every writer.  What a mark promises is decided by its caller.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self, TypedDict
+
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.records import Holder, Membership, Number, Round, Status, WatermarkRecord
+from typing_extensions import Unpack
+
+
+class Promise(TypedDict, total=False):
+    """What a mark says of the source, see `WatermarkRecord`; by default it is active and promises nothing."""
+
+    watermark: int | None
+    status: Status
+    processing_time_watermark: int | None
+    percentiles: Mapping[int, int] | None
+    holder: Holder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes: the fields that all marks of a source have in common.
+
+    Raises:
+        InvalidRecordError: where no mark can hold them.
+    """
+
+    source: str
+    epoch: int
+    membership: Membership = Membership()  # noqa: RUF009  # frozen
+    lease: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse at once what the first mark would be refused for."""
+        self.mark(partitions=1, now=0)
+
+    def mark(
+        self, *, partitions: int, now: int, sequence: int = 0, records: int | None = None, **promise: Unpack[Promise]
+    ) -> WatermarkRecord:
+        """Return one mark."""
+        return WatermarkRecord(
+            source=self.source,
+            epoch=self.epoch,
+            sequence=sequence,
+            watermark=promise.get("watermark"),
+            partitions=partitions,
+            emitted_at=now,
+            status=promise.get("status", Status.ACTIVE),
+            membership=self.membership,
+            records=records,
+            processing_time_watermark=promise.get("processing_time_watermark"),
+            lease=self.lease,
+            percentiles=promise.get("percentiles"),
+            holder=promise.get("holder"),
+        )
+
+    def with_membership(self, membership: Membership) -> Self:
+        """Return the same writer in a newer membership.
+
+        Raises:
+            UsageError: where the version is lower, or the same with another size.
+        """
+        last = self.membership
+        if membership.version < last.version or (membership.version == last.version and membership != last):
+            reason = f"membership {membership} after {last}, expected a version of at least {last.version + 1}"
+            raise UsageError(reason=f"source {self.source!r}: {reason}")
+        return replace(self, membership=membership)
+
+
+class MarkWriter:
+    """Writes the marks of one epoch, and counts its records and marks in each partition.
+
+    Args:
+        identity: who writes.
+        partitions: how many partitions the topic has.
+
+    >>> writer = MarkWriter(Identity("JFK", epoch=1), partitions=2)
+    >>> writer.count(1, records=5)
+    >>> [(partition, one.sequence, one.records) for partition, one in writer.marks(now=0)]
+    [(0, 0, 0), (1, 0, 5)]
+    >>> writer.unmark(1)  # whether there is one left
+    False
+    >>> [(partition, one.sequence, one.records) for partition, one in writer.marks(now=0)]
+    [(0, 1, 0), (1, 0, 5)]
+    >>> writer.mark(1, now=0, watermark=12).sequence
+    1
+    """
+
+    def __init__(self, identity: Identity, partitions: int) -> None:
+        self.identity = identity
+        self.partitions = partitions
+        self._records: Counter[int] = Counter()
+        self._sequences: Counter[int] = Counter()
+        self._ended: set[int] = set()
+
+    def count(self, partition: int, records: int) -> None:
+        """Add so many records; fewer than 0 takes them back."""
+        self._records[partition] += records
+
+    @property
+    def records(self) -> int:
+        """How many records there are in all partitions."""
+        return self._records.total()
+
+    def grow(self, partitions: int) -> bool:
+        """Learn the topic's partition count; returns whether it grew.  Kafka never shrinks a topic."""
+        grew = partitions > self.partitions
+        self.partitions = max(self.partitions, partitions)
+        return grew
+
+    def mark(self, partition: int, now: int, **promise: Unpack[Promise]) -> WatermarkRecord:
+        """Return the next mark of one partition, where each promises something else.
+
+        Args:
+            partition: the partition.
+            now: wall clock, epoch milliseconds.
+            **promise: what it says.
+        """
+        _, sequence, records = self._number(partition)
+        return self.identity.mark(partitions=self.partitions, now=now, sequence=sequence, records=records, **promise)
+
+    def marks(self, now: int, *, counted: bool = True, **promise: Unpack[Promise]) -> Round:
+        """Return the next mark of every partition; none for a partition that has the mark of the end.
+
+        Args:
+            now: wall clock, epoch milliseconds.
+            counted: whether every record was counted; else the marks do not state how many.
+            **promise: what all of them say.
+        """
+        mark = self.identity.mark(partitions=self.partitions, now=now, **promise)
+        open_ = [partition for partition in range(self.partitions) if partition not in self._ended]
+        if mark.status is Status.ENDED:
+            self._ended.update(open_)
+        return Round(mark, [self._number(partition, counted=counted) for partition in open_])
+
+    def _number(self, partition: int, *, counted: bool = True) -> Number:
+        number = Number(partition, self._sequences[partition], self._records[partition] if counted else None)
+        self._sequences[partition] += 1
+        return number
+
+    def unmark(self, partition: int) -> bool:
+        """Take back the last mark of a partition; returns whether there is one left."""
+        self._sequences[partition] -= 1
+        self._ended.discard(partition)
+        return self._sequences[partition] > 0
