@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.strategies.mark_writer import Identity
-from floodmark.schemas.classify import Classified, Headers, Sorter, classify, mark_record
+from floodmark.schemas.classify import Classified, Headers, classify, mark_record
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 from floodmark.schemas.timestamps import duration_of, event_time_of
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import Sorter, Tracker
 
 
 class ManualClock(Clock):

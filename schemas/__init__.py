@@ -14,12 +14,13 @@ from floodmark.schemas.records import (
     Holder,
     Membership,
     Status,
+    Verdict,
     WatermarkRecord,
     is_mark_key,
     mark_key,
 )
 from floodmark.schemas.timestamps import END_OF_TIME, event_time_of, from_datetime, is_late, milliseconds, to_datetime
-from floodmark.schemas.tracker import Hold, Tracker, Verdict
+from floodmark.schemas.tracker import Hold, Tracker
 
 __all__ = [
     "END_OF_TIME",

@@ -4,15 +4,22 @@
 reads or writes a topic goes through these, so the wire contract stands in one place.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from floodmark.schemas.codec import decode_watermark, encode_round, encode_watermark
 from floodmark.schemas.errors import UnreadableMarkError
-from floodmark.schemas.records import FORMAT_VERSION, HEADER, Round, WatermarkRecord, is_mark_key, mark_key, source_of
-from floodmark.schemas.tracker import Tracker, Verdict
+from floodmark.schemas.records import (
+    FORMAT_VERSION,
+    HEADER,
+    Round,
+    Verdict,
+    WatermarkRecord,
+    is_mark_key,
+    mark_key,
+    source_of,
+)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -164,43 +171,3 @@ def round_records(marks: Round) -> list[MarkRecord]:
     """
     key = mark_key(marks.shared.source)
     return [MarkRecord(key, value, [(HEADER, FORMAT_VERSION)]) for value in encode_round(marks)]
-
-
-class Sorter:
-    """Apply the marks of topics to trackers, each in the order of its partition, and count what comes.
-
-    Args:
-        trackers: what takes the marks of each topic.
-        applied: offsets below which the trackers hold the marks of a partition already; those are read, not applied.
-    """
-
-    def __init__(self, trackers: Mapping[str, Tracker], applied: Mapping[Partition, int] | None = None) -> None:
-        self.trackers: Final = trackers
-        self.counts: dict[str, Counter[str]] = {topic: Counter() for topic in trackers}
-        """Per topic: ``data``, ``marks``, ``unreadable``."""
-        self.named: defaultdict[str, int] = defaultdict(int)
-        """Per topic: the highest number of partitions that a mark has named."""
-        self._applied = applied or {}
-
-    def take(self, record: Classified) -> Classified:
-        """Count a record and apply it, where it is a mark; returns it, a mark with its verdict."""
-        topic, partition = record.topic, record.partition
-        counts = self.counts[topic]
-        if isinstance(record, Data):
-            counts["data"] += 1
-            return record
-        again = record.offset < self._applied.get((topic, partition), 0)
-        tracker = self.trackers[topic]
-        if isinstance(record, Unreadable):
-            counts["unreadable"] += 1
-            if not again:
-                tracker.apply_unreadable(
-                    record.source, topic=topic, partition=partition, offset=record.offset, log_time=record.log_time
-                )
-            return record
-        counts["marks"] += 1
-        self.named[topic] = max(self.named[topic], record.record.partitions)
-        if again:
-            return replace(record, verdict=Verdict.REPLAYED)
-        verdict = tracker.apply(record.record, topic=topic, partition=partition, log_time=record.log_time)
-        return replace(record, verdict=verdict)

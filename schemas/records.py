@@ -46,6 +46,22 @@ class Status(Enum):
     ENDED = "ENDED"
 
 
+class Verdict(Enum):
+    """What became of one watermark record."""
+
+    ACCEPTED = "accepted"
+    REPLAYED = "replayed"
+    """Seen before: an equal or lower sequence.  Normal after a crash or a rewind."""
+    REGRESSED = "regressed"
+    """A new sequence with a lower watermark: the watermark stays, the rest of the statement counts."""
+    FENCED = "fenced"
+    """From a lower epoch of its source: a zombie."""
+    RETIRED = "retired"
+    """From a lower version of the membership."""
+    AFTER_END = "after_end"
+    """From a source that had ended in this epoch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Membership:
     """How many sources write to the topic, versioned: a higher version replaces every lower one."""

@@ -1,27 +1,10 @@
 """The last statement of a source in one partition, and in all partitions of a topic together.  Pure."""
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
-from floodmark.schemas.records import Status, WatermarkRecord, processing_time_of
+from floodmark.schemas.records import Status, Verdict, WatermarkRecord, processing_time_of
 from floodmark.schemas.timestamps import promisable
-
-
-class Verdict(Enum):
-    """What became of one watermark record."""
-
-    ACCEPTED = "accepted"
-    REPLAYED = "replayed"
-    """Seen before: an equal or lower sequence.  Normal after a crash or a rewind."""
-    REGRESSED = "regressed"
-    """A new sequence with a lower watermark: the watermark stays, the rest of the statement counts."""
-    FENCED = "fenced"
-    """From a lower epoch of its source: a zombie."""
-    RETIRED = "retired"
-    """From a lower version of the membership."""
-    AFTER_END = "after_end"
-    """From a source that had ended in this epoch."""
 
 
 @dataclass(slots=True, eq=False)

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any, Final
 
 from floodmark.schemas.partition_state import UNKNOWN, Combined, PartitionState, least
-from floodmark.schemas.records import Status, WatermarkRecord
-from floodmark.schemas.source_state import Member, Roster, SourceState, Verdict
+from floodmark.schemas.records import Status, Verdict, WatermarkRecord
+from floodmark.schemas.source_state import Member, Roster, SourceState
 
 FENCES: Final = 1000
 """Of so many forgotten sources the epoch is kept."""

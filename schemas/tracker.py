@@ -26,15 +26,16 @@ The minimum over producers, and the need to know how many there are, is that of 
 Beam runner for Kafka Streams; fencing and leases follow "Streaming Systems" (Akidau et al., ch. 3).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from floodmark.schemas.classify import Classified, Data, Partition, Unreadable
 from floodmark.schemas.holds import Hold, name_holders
 from floodmark.schemas.partition_state import ENDED, IDLE, least, lowest
-from floodmark.schemas.records import WatermarkRecord
+from floodmark.schemas.records import Verdict, WatermarkRecord
 from floodmark.schemas.snapshots import require_format, restoring
-from floodmark.schemas.source_state import Verdict
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.topic_state import TopicState
 
@@ -224,3 +225,43 @@ def _require_whole(value: object) -> None:
     if isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             _require_whole(part)
+
+
+class Sorter:
+    """Apply the marks of topics to trackers, each in the order of its partition, and count what comes.
+
+    Args:
+        trackers: what takes the marks of each topic.
+        applied: offsets below which the trackers hold the marks of a partition already; those are read, not applied.
+    """
+
+    def __init__(self, trackers: Mapping[str, Tracker], applied: Mapping[Partition, int] | None = None) -> None:
+        self.trackers: Final = trackers
+        self.counts: dict[str, Counter[str]] = {topic: Counter() for topic in trackers}
+        """Per topic: ``data``, ``marks``, ``unreadable``."""
+        self.named: defaultdict[str, int] = defaultdict(int)
+        """Per topic: the highest number of partitions that a mark has named."""
+        self._applied = applied or {}
+
+    def take(self, record: Classified) -> Classified:
+        """Count a record and apply it, where it is a mark; returns it, a mark with its verdict."""
+        topic, partition = record.topic, record.partition
+        counts = self.counts[topic]
+        if isinstance(record, Data):
+            counts["data"] += 1
+            return record
+        again = record.offset < self._applied.get((topic, partition), 0)
+        tracker = self.trackers[topic]
+        if isinstance(record, Unreadable):
+            counts["unreadable"] += 1
+            if not again:
+                tracker.apply_unreadable(
+                    record.source, topic=topic, partition=partition, offset=record.offset, log_time=record.log_time
+                )
+            return record
+        counts["marks"] += 1
+        self.named[topic] = max(self.named[topic], record.record.partitions)
+        if again:
+            return replace(record, verdict=Verdict.REPLAYED)
+        verdict = tracker.apply(record.record, topic=topic, partition=partition, log_time=record.log_time)
+        return replace(record, verdict=verdict)

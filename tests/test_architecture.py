@@ -120,6 +120,13 @@ def test_some_libraries_are_let_into_one_room(library, rooms):
     assert found == rooms
 
 
+def test_the_edge_to_the_wire_knows_no_tracker():
+    """What a record is does not depend on what a reader makes of it."""
+    below = {"codec", "errors", "records"}
+    rooms = {name.split(".")[2] for name in imported(ROOT / "schemas" / "classify.py") if name.startswith("floodmark.")}
+    assert rooms <= below
+
+
 @pytest.mark.parametrize("library", ["rich", "typer"])
 def test_libraries_for_commands_are_let_into_commands_alone(library):
     commands = {Path("producers/cli"), Path("spark_jobs/demo")}

@@ -15,8 +15,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from floodmark.schemas.classify import Mark
-from floodmark.schemas.records import Status, WatermarkRecord, processing_time_of
-from floodmark.schemas.source_state import Verdict
+from floodmark.schemas.records import Status, Verdict, WatermarkRecord, processing_time_of
 from floodmark.schemas.timestamps import promisable
 from floodmark.schemas.topic_state import TopicState
 

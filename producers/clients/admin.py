@@ -14,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 from confluent_kafka.cimpl import NewTopic
+from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 from typing_extensions import override
@@ -259,9 +260,8 @@ def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]
     Raises:
         UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
     """
-    fixed = {"group.id": "floodmark-offsets", "enable.auto.commit": False, "isolation.level": "read_committed"}
     servers = config.get("bootstrap.servers")
-    with closing(Consumer({**config, **fixed}, logger=QUIET)) as consumer:
+    with closing(reading_consumer(config, "floodmark-offsets", QUIET)) as consumer:
         count = partition_count(consumer, topic, servers)
         return {(topic, number): partition_bounds(consumer, (topic, number), servers) for number in range(count)}
 
@@ -340,8 +340,7 @@ def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], tim
     Raises:
         BrokerUnavailableError: where nobody answers.
     """
-    settings = {**config, "group.id": "floodmark-arrivals", "enable.auto.commit": False}
-    with closing(Consumer(settings, logger=QUIET)) as consumer:
+    with closing(reading_consumer(config, "floodmark-arrivals", QUIET)) as consumer:
         since = offsets_since(consumer, dict.fromkeys(bounds, time), config.get("bootstrap.servers"))
     return {
         place: end if since[place] < 0 else min(max(since[place], first), end) for place, (first, end) in bounds.items()

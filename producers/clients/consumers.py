@@ -1,7 +1,8 @@
-"""Records as confluent-kafka's consumers hand them over, with the types that they really have."""
+"""Consumers that read and commit nothing, and their records with the types that they really have."""
 
 import logging
-from typing import Final, Protocol, cast
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Protocol, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
 from floodmark.schemas.classify import Classified, Headers, classify
@@ -12,6 +13,30 @@ BATCH: Final = 10_000
 
 UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
 """What `Record.headers` raises where a name is no UTF-8: this client can then read none of the headers."""
+
+
+def reading_consumer(
+    config: Mapping[str, Any],
+    group: str,
+    log: logging.Logger,
+    *,
+    reset: Literal["earliest", "error", "latest"] = "error",
+) -> Consumer:
+    """Return a consumer that reads committed records, notices the ends of partitions, and commits no offsets.
+
+    Args:
+        config: confluent-kafka settings; all pass through but those that make it such a consumer.
+        group: its consumer group, where the settings name none: librdkafka wants one, although none is joined.
+        log: where the client logs.
+        reset: what it does where Kafka has deleted the record with which it would start.
+    """
+    fixed = {
+        "auto.offset.reset": reset,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+    }
+    return Consumer({"group.id": group, **config, **fixed}, logger=log)
 
 
 class Record(Protocol):

@@ -5,21 +5,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, require_topics
 from floodmark.producers.clients.closing import Closing
-from floodmark.producers.clients.consumers import BATCH, Record, consume, is_end
+from floodmark.producers.clients.consumers import BATCH, Record, consume, is_end, reading_consumer
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.tracks import OVERTAKEN, Tracks
 from floodmark.schemas.errors import InjectorError
 
 _log = logging.getLogger(__name__)
-_FIXED: Final = {
-    "auto.offset.reset": "error",
-    "enable.auto.commit": False,
-    "enable.partition.eof": True,
-    "isolation.level": "read_committed",
-}
 
 
 def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
@@ -54,10 +48,9 @@ class InputTopic(Closing):
 
     def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
         self._injection = injection
-        reading = {"group.id": f"floodmark-{injection.source}", **config, **_FIXED}
         self.drained = False
         """Whether the last `take` has left nothing behind in the client."""
-        self.consumer: Final = Consumer(reading, logger=_log)
+        self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", _log)
         self.consumer.assign([self._place(number, offset) for number, offset in begins.items()])
 
     def _place(self, number: int, offset: int | None = None) -> TopicPartition:

@@ -14,7 +14,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
-from floodmark.producers.clients.consumers import Record, consume, is_end
+from floodmark.producers.clients.consumers import Record, consume, is_end, reading_consumer
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
@@ -31,7 +31,6 @@ _log = logging.getLogger(__name__)
 _PATIENCE: Final = 30.0
 _SHOWN: Final = 60
 _READ: Final = "read"
-_FIXED: Final = {"enable.auto.commit": False, "enable.partition.eof": True, "isolation.level": "read_committed"}
 
 
 @dataclass(slots=True)
@@ -191,8 +190,8 @@ def preview_injection(injection: Injection, config: Config, limit: int = 1_000) 
                 ids[injection.source_topic] = state.topic_id
     TopicWatch(config, [injection.source_topic], ids, f"injector {injection.source!r}")
     preview = Preview(injection, partitions, fit)
-    reading = {"group.id": f"floodmark-{injection.source}", **config, **_FIXED}
-    with closing(Consumer(reading, logger=_log)) as consumer:
+    group = f"floodmark-{injection.source}"
+    with closing(reading_consumer(config, group, _log, reset="earliest")) as consumer:
         consumer.assign([TopicPartition(injection.source_topic, number, start) for number, start in starts.items()])
         _sample(consumer, preview, limit)
     return preview

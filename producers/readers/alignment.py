@@ -7,9 +7,9 @@ all of them.  The idea is Flink's watermark alignment (FLIP-182); there a coordi
 import logging
 from typing import Final
 
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from confluent_kafka import OFFSET_END, TopicPartition
 from floodmark.producers.clients.admin import Config, shared
-from floodmark.producers.clients.consumers import classified, consume
+from floodmark.producers.clients.consumers import classified, consume, reading_consumer
 from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.records import Status, WatermarkRecord
 
@@ -98,8 +98,7 @@ class Alignment:
 
     def __init__(self, config: Config, *, topic: str, source: str, bound: int) -> None:
         self.peers = Peers(source, bound)
-        settings = {"group.id": "floodmark-alignment", "isolation.level": "read_committed", "enable.auto.commit": False}
-        self._consumer = Consumer({**settings, **shared(config)}, logger=_log)
+        self._consumer = reading_consumer(shared(config), "floodmark-alignment", _log, reset="latest")
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
 
     def poll(self, now: int) -> None:

@@ -19,12 +19,10 @@ from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
-from floodmark.producers.readers.replay import read_until_end
+from floodmark.producers.readers.until_end import REACHES, Backwards
 from floodmark.schemas.classify import Classified, Data, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
 
-REACHES: Final = (200, 2_000, 20_000, 200_000)
-"""So many records before the end of a partition are read, one step after the other, while sources are not seen."""
 _PATIENCE: Final = 1.0
 """Seconds to wait for a broker's answer while the board is shown."""
 _SINCE: Final = 20_000
@@ -81,17 +79,16 @@ class ChainReader(Closing):
     def _read_topic(self, topic: str) -> None:
         began = self._clock.wall()
         bounds = offset_bounds(self._config, topic)
-        starts = {place: high for place, (_, high) in bounds.items()}
+        past = Backwards(self._config, bounds)
         kept: defaultdict[Partition, list[Classified]] = defaultdict(list)
-        lacking = set(starts)
-        numbers = [number for _, number in starts]
+        lacking = set(bounds)
+        numbers = [number for _, number in bounds]
         for reach in REACHES:
-            ends = {place: starts[place] for place in lacking if starts[place] > bounds[place][0]}
-            if not ends:
+            places = list(filter(past.unread, lacking))
+            if not places:
                 break
-            starts |= {place: max(bounds[place][0], bounds[place][1] - reach) for place in ends}
             found: defaultdict[Partition, list[Classified]] = defaultdict(list)
-            for record in read_until_end(self._config, {place: starts[place] for place in ends}, ends):
+            for record in past.stretch(places, reach):
                 if not isinstance(record, Data):
                     found[topic, record.partition].append(record)
             for place, records in found.items():
@@ -101,7 +98,7 @@ class ChainReader(Closing):
                 trial.take(record)
             since = self._since and reach < _SINCE
             lacking = {(topic, number) for number in trial.lacking(topic, numbers, since=since)}
-        self._fold.add(topic, whole=all(starts[place] == low == 0 for place, (low, _) in bounds.items()))
+        self._fold.add(topic, whole=past.whole)
         for record in _in_turn(kept):
             self._fold.take(record)
         self._fold.read_until(topic, began)

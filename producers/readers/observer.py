@@ -9,15 +9,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, partition_bounds, partition_count
 from floodmark.producers.clients.closing import Closing
-from floodmark.producers.clients.consumers import Record, classified, consume, is_end
+from floodmark.producers.clients.consumers import Record, classified, consume, is_end, reading_consumer
 from floodmark.producers.clients.topic_watch import TopicWatch
-from floodmark.schemas.classify import Classified, Partition, Sorter
+from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
 from floodmark.schemas.topic_ids import TopicIds
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import Sorter, Tracker
 
 _log = logging.getLogger(__name__)
 _REFRESH: Final = 5.0
@@ -26,12 +26,6 @@ _SOON: Final = 0.5
 """The same, while a mark names more partitions than are read."""
 _PATIENCE: Final = 1.0
 """Seconds to wait for the answer; without one, the next question comes in its turn."""
-_FIXED: Final = {
-    "auto.offset.reset": "error",
-    "enable.auto.commit": False,
-    "enable.partition.eof": True,
-    "isolation.level": "read_committed",
-}
 
 
 class Observer(Closing):
@@ -68,7 +62,7 @@ class Observer(Closing):
         self.counts = self._sorter.counts
         self._offsets = offsets or {}
         self._servers = config.get("bootstrap.servers")
-        self._consumer = Consumer({"group.id": "floodmark-observer", **config, **_FIXED}, logger=_log)
+        self._consumer = reading_consumer(config, "floodmark-observer", _log)
         self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
         self._begun: set[Partition] = set()

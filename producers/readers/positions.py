@@ -3,19 +3,16 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from typing import Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from floodmark.producers.board.estimate import Mark, TopicGap
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, first_since, offset_bounds
-from floodmark.producers.readers.replay import read_until_end
+from floodmark.producers.clients.consumers import reading_consumer
+from floodmark.producers.readers.until_end import REACHES, Backwards
 from floodmark.schemas.classify import Mark as Marked
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import processing_time_of
-
-_REACH: Final = 2_000
-"""So many records before the end of a partition are looked at for the marks of a job."""
 
 
 class Positions:
@@ -49,7 +46,7 @@ class Positions:
             UsageError: where it has committed nothing of a topic.
         """
         found = dict[Partition, int]()
-        with closing(Consumer({**self._config, "group.id": group}, logger=QUIET)) as consumer:
+        with closing(reading_consumer({**self._config, "group.id": group}, group, QUIET)) as consumer:
             for topic, bounds in self._bounds.items():
                 places = [TopicPartition(topic, number) for topic, number in bounds]
                 with answering(self._config.get("bootstrap.servers")):
@@ -88,9 +85,8 @@ def last_marks(config: Config, topic: str) -> list[Mark]:
         UsageError: where no mark near its end says up to when a job has worked off its input.
     """
     bounds = offset_bounds(config, topic)
-    starts = {place: max(low, high - _REACH) for place, (low, high) in bounds.items()}
     by_source: defaultdict[str, set[Mark]] = defaultdict(set)
-    for record in read_until_end(config, starts, {place: high for place, (_, high) in bounds.items()}):
+    for record in Backwards(config, bounds).stretch(bounds, REACHES[1]):
         if isinstance(record, Marked) and record.record.processing_time_watermark is not None:
             said = processing_time_of(record.record)
             if said is not None:

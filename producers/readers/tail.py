@@ -14,8 +14,7 @@ from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Mark, Unreadable
 from floodmark.schemas.errors import UnreadableValueError
 from floodmark.schemas.errors.base import iso, printable
-from floodmark.schemas.records import Status
-from floodmark.schemas.tracker import Verdict
+from floodmark.schemas.records import Status, Verdict
 
 _WIDTH: Final = 100
 _POLL: Final = 0.2

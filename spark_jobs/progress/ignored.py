@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from floodmark.schemas.classify import Mark
-from floodmark.schemas.tracker import Tracker, Verdict
+from floodmark.schemas.records import Verdict
+from floodmark.schemas.tracker import Tracker
 
 _WHAT: Final = {Verdict.FENCED: "epoch", Verdict.RETIRED: "membership"}
 

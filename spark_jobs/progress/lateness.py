@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from floodmark.schemas.classify import Partition, Unreadable
-from floodmark.schemas.records import WatermarkRecord
+from floodmark.schemas.records import Verdict, WatermarkRecord
 from floodmark.schemas.timestamps import EARLIEST
-from floodmark.schemas.tracker import Tracker, Verdict
+from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.reconcile import AnyMark
 
 NOTHING: Final = -(1 << 62)

@@ -29,7 +29,7 @@ from floodmark.schemas import (
     is_mark_key,
     mark_key,
 )
-from floodmark.schemas.classify import Sorter, classify
+from floodmark.schemas.classify import classify
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.completeness.reader import Reader
@@ -40,6 +40,7 @@ from floodmark.schemas.errors import (
     UnreadableTopicError,
     UnreadableValueError,
 )
+from floodmark.schemas.tracker import Sorter
 from fuzz import spec_reader
 
 EVENT: Final = json.dumps(

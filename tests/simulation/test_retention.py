@@ -15,8 +15,9 @@ from floodmark.producers.strategies.mark_writer import Identity
 from floodmark.producers.strategies.pool_membership import PoolMembership
 from floodmark.producers.testing import InMemoryLog
 from floodmark.schemas import Tracker, is_late
-from floodmark.schemas.classify import Data, Mark, Sorter, classify
+from floodmark.schemas.classify import Data, Mark, classify
 from floodmark.schemas.records import Status
+from floodmark.schemas.tracker import Sorter
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "300"))
 CHUNKS = 3

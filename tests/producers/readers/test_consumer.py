@@ -16,7 +16,7 @@ from floodmark.producers import (
     explicit,
 )
 from floodmark.producers.clients.admin import offset_bounds
-from floodmark.producers.readers.replay import read_until_end
+from floodmark.producers.readers.until_end import read_until_end
 from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.classify import mark_record
@@ -331,7 +331,7 @@ def test_a_reader_that_has_read_nothing_yet_begins_with_what_is_left(kafka, topi
                 begins.clear()
 
         delete_before(kafka.config, target, 5, 1)
-        patched.setattr("floodmark.producers.readers.observer.Consumer", Early)
+        patched.setattr("floodmark.producers.clients.consumers.Consumer", Early)
         with Observer(kafka.config, [target]) as observer:
             found = []
             until(lambda: found.extend(observer.poll(0.1)) or found, "the first record that is left")
@@ -377,7 +377,7 @@ def test_a_question_is_asked_again_while_a_leader_moves(kafka, topic, monkeypatc
                 raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
             return super().get_watermark_offsets(*args, **more)
 
-    monkeypatch.setattr("floodmark.producers.clients.admin.Consumer", Moving)
+    monkeypatch.setattr("floodmark.producers.clients.consumers.Consumer", Moving)
     if answers == 1:
         with SourcePool(kafka.config, topic=target) as pool:
             assert pool.membership.size == 0

@@ -8,7 +8,7 @@ import pytest
 from floodmark.producers import Handout, Position
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
-from floodmark.schemas.classify import Sorter, classify, mark_record
+from floodmark.schemas.classify import classify, mark_record
 from floodmark.schemas.completeness.reader import Reader
 from floodmark.schemas.errors import (
     CorruptSnapshotError,
@@ -18,6 +18,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.tracker import Sorter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,26 +1,21 @@
-"""Read what a topic holds, up to its end, and no further.  A thin shell around confluent-kafka's Consumer."""
+"""Read the records of a topic up to its end: forwards, or from the end backwards.  A thin shell around a consumer."""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from floodmark.producers.clients.admin import TIMEOUT, Config, offset_bounds
-from floodmark.producers.clients.consumers import Record, classified, consume, is_end
+from floodmark.producers.clients.consumers import Record, classified, consume, is_end, reading_consumer
 from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
 
 _log = logging.getLogger(__name__)
-_REACH: Final = 1_000
-_FIXED: Final = {
-    "auto.offset.reset": "earliest",
-    "enable.auto.commit": False,
-    "enable.partition.eof": True,
-    "isolation.level": "read_committed",
-}
+REACHES: Final = (200, 2_000, 20_000, 200_000)
+"""How many records before its end a partition is read from, one step after the other."""
 
 Found = TypeVar("Found")
 Offsets = Mapping[Partition, int]
@@ -39,7 +34,7 @@ def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None)
         KafkaException: where Kafka answers with an error.
     """
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
-    with closing(Consumer({"group.id": "floodmark-replay", **config, **_FIXED}, logger=_log)) as consumer:
+    with closing(reading_consumer(config, "floodmark-replay", _log, reset="earliest")) as consumer:
         consumer.assign([TopicPartition(topic, part, starts[topic, part]) for topic, part in open_])
         quiet = 0.0
         while open_:
@@ -68,6 +63,40 @@ def _is_behind(record: Record, end: int | None) -> bool:
     return is_end(error)
 
 
+class Backwards:
+    """Reads partitions from their ends backwards: what matters of marks stands near the ends.
+
+    Args:
+        config: confluent-kafka consumer settings.
+        bounds: of each partition the offset of its first record, and the one after its last.
+    """
+
+    def __init__(self, config: Config, bounds: Mapping[Partition, tuple[int, int]]) -> None:
+        self._config = config
+        self._bounds = bounds
+        self._starts = {place: high for place, (_, high) in bounds.items()}
+
+    def stretch(self, places: Iterable[Partition], reach: int) -> Iterator[Classified]:
+        """Yield the records of some partitions from ``reach`` before their ends up to where they were read from so far.
+
+        Raises:
+            BrokerUnavailableError, KafkaException: as `read_until_end`.
+        """
+        ends = {place: self._starts[place] for place in places}
+        starts = {place: max(self._bounds[place][0], self._bounds[place][1] - reach) for place in ends}
+        self._starts |= starts
+        return read_until_end(self._config, starts, ends)
+
+    def unread(self, place: Partition) -> bool:
+        """Return whether a partition has records further back."""
+        return self._starts[place] > self._bounds[place][0]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all records that were ever written have been read."""
+        return all(self._starts[place] == low == 0 for place, (low, _) in self._bounds.items())
+
+
 def last_matching(
     config: Config,
     topic: str,
@@ -92,15 +121,11 @@ def last_matching(
         BrokerUnavailableError, KafkaException: as `read_until_end`.
     """
     bounds = {place: bound for place, bound in offset_bounds(config, topic).items() if place[1] in partitions}
-    found: dict[int, Found] = {}
-    ends = {place: high for place, (low, high) in bounds.items() if high > low}
-    reach = _REACH
-    while ends and reach <= most:
-        starts = {place: max(bounds[place][0], bounds[place][1] - reach) for place in ends}
-        for record in read_until_end(config, starts, ends):
+    past, found, reach = Backwards(config, bounds), dict[int, Found](), REACHES[0]
+    while reach <= most and (places := [p for p in bounds if p[1] not in found and past.unread(p)]):
+        for record in past.stretch(places, reach):
             match = read(record)
             if match is not None:
                 found[record.partition] = match
-        ends = {p: start for p, start in starts.items() if p[1] not in found and start > bounds[p][0]}
         reach *= 10
     return found
