@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from floodmark.producers.strategies.idleness import with_idleness
     from floodmark.producers.strategies.learned import adaptive, percentile
     from floodmark.schemas.classify import Data, Mark, Unreadable
+    from floodmark.schemas.completeness.complete_rows import Handout, Window
     from floodmark.schemas.completeness.position import Position
-    from floodmark.schemas.completeness.reader import Handout, Window
 
 __all__ = [
     "Data",
@@ -62,7 +62,7 @@ _PLACES: Final = {
     "EmbeddedKafka": "floodmark.producers.embedded.broker",
     "FramedValues": "floodmark.producers.clients.framed",
     "Generator": "floodmark.producers.strategies.generator",
-    "Handout": "floodmark.schemas.completeness.reader",
+    "Handout": "floodmark.schemas.completeness.complete_rows",
     "LogFolder": "floodmark.producers.log_folder",
     "Mark": "floodmark.schemas.classify",
     "Observer": "floodmark.producers.readers.observer",
@@ -75,7 +75,7 @@ _PLACES: Final = {
     "Unreadable": "floodmark.schemas.classify",
     "WatermarkedConsumer": "floodmark.producers.readers.consumer",
     "WatermarkedProducer": "floodmark.producers.producer",
-    "Window": "floodmark.schemas.completeness.reader",
+    "Window": "floodmark.schemas.completeness.complete_rows",
     "adaptive": "floodmark.producers.strategies.learned",
     "ascending": "floodmark.producers.strategies.basic",
     "bounded_out_of_orderness": "floodmark.producers.strategies.basic",

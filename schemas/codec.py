@@ -1,4 +1,4 @@
-"""Records to bytes and back: Avro single-object encoding.  Pure.  This module and `resolution` alone import fastavro.
+"""Records to bytes and back: Avro single-object encoding.  Pure.  Only this and `registered_values` import fastavro.
 
 Single-object encoding (Avro 1.11 specification, "Single-object encoding") is ``C3 01``, the 8 little-endian bytes of
 the schema's CRC-64-AVRO fingerprint, then the body: a value says which schema wrote it, with no registry at hand.

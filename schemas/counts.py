@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from floodmark.schemas.records import Status, WatermarkRecord
-from floodmark.schemas.snapshots import require_format, restoring
+from floodmark.schemas.stored_format import require_format, restoring
 
 FORMAT: Final = 1
 

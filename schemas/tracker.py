@@ -35,7 +35,7 @@ from floodmark.schemas.classify import Classified, Data, Partition, Unreadable
 from floodmark.schemas.holds import Hold, name_holders
 from floodmark.schemas.partition_state import ENDED, IDLE, least, lowest
 from floodmark.schemas.records import Verdict, WatermarkRecord
-from floodmark.schemas.snapshots import require_format, restoring
+from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.topic_state import TopicState
 

@@ -12,7 +12,7 @@ from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import duration_of
-from floodmark.spark_jobs.formats.values import Format
+from floodmark.spark_jobs.formats.plain_values import Format
 from floodmark.spark_jobs.internals.jvm import machine
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.queries.source_options import fitting_batch
@@ -20,9 +20,9 @@ from floodmark.spark_jobs.reading.event_time import NEVER
 from floodmark.spark_jobs.reading.judge import SPLITTING
 from floodmark.spark_jobs.reading.observation import PREPARED, columns, prepared
 from floodmark.spark_jobs.reading.plain import refuse_plain_queries
-from floodmark.spark_jobs.reading.registry import register, topics_of
+from floodmark.spark_jobs.reading.read_calls import register, topics_of
 from floodmark.spark_jobs.reading.rows import decoded, flat, header_time
-from floodmark.spark_jobs.reading.source import Connection, Decoder, SourceSpec
+from floodmark.spark_jobs.reading.source_spec import Connection, Decoder, SourceSpec
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention

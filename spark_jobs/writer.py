@@ -12,12 +12,12 @@ from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.spark_jobs.batch import output, running
 from floodmark.spark_jobs.batch.handler import BatchHandler
+from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.resume import settle
-from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.beginning.starting import Starting
-from floodmark.spark_jobs.formats.values import Format
+from floodmark.spark_jobs.formats.plain_values import Format
 from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
 from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
@@ -28,9 +28,9 @@ from floodmark.spark_jobs.queries.outlook import Outlook
 from floodmark.spark_jobs.queries.plan import Operator, limited, meaning
 from floodmark.spark_jobs.reading import plain
 from floodmark.spark_jobs.reading.event_time import derived_times
-from floodmark.spark_jobs.reading.registry import plan_of, specs_of
+from floodmark.spark_jobs.reading.read_calls import plan_of, specs_of
 from floodmark.spark_jobs.reading.security import resolved, settings_of, spark_options
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention

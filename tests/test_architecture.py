@@ -7,6 +7,7 @@ import pkgutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -27,7 +28,38 @@ PURE = {
     "spark_jobs/queries": set(),
 }
 IMPURE_STDLIB = {"os", "io", "socket", "subprocess", "threading", "time", "pathlib", "logging", "tempfile", "shutil"}
-IN_MEMORY = {("io", "codec.py"), ("io", "resolution.py")}
+IN_MEMORY = {("io", "codec.py"), ("io", "registered_values.py")}
+# Files with less than 40 lines of code, and why each stands alone.
+SMALL = {
+    "producers/clients/clock.py": "the one place that reads the clocks of the machine",
+    "producers/clients/closing.py": "the one base of all classes that hold clients",
+    "producers/clients/delivery.py": "the write side is being rebuilt",
+    "producers/clients/metrics.py": "the values of metrics, without the library that serves them",
+    "producers/clients/partitioners.py": "arithmetic of librdkafka, apart from all clients",
+    "producers/embedded/guard.py": "the program of a process of its own, which must start quickly",
+    "producers/event_times/choices.py": "imported by the help of commands, which must be quick",
+    "producers/examples/totals_consumer.py": "an example to run",
+    "producers/settings.py": "the write side is being rebuilt",
+    "producers/strategies/agenda.py": "the write side is being rebuilt",
+    "producers/strategies/pool_membership.py": "the write side is being rebuilt",
+    "producers/successors.py": "the write side is being rebuilt",
+    "schemas/stored_format.py": "the one check that all stored values pass",
+    "spark_jobs/batch/late.py": "the late rows of a batch, apart from its steps",
+    "spark_jobs/batch/output_marks.py": "the marks of a batch, apart from its steps",
+    "spark_jobs/batch/rebuild.py": "a job's progress from its topics, where its snapshots are lost",
+    "spark_jobs/batch/running.py": "the jobs of this process: the one global of its room",
+    "spark_jobs/batch/handler_settings.py": "what the steps of a batch are told",
+    "spark_jobs/batch/standstill.py": "a job without progress, apart from its steps",
+    "spark_jobs/batch/unread.py": "an ended job's unread input, apart from its steps",
+    "spark_jobs/beginning/start.py": "public values of `read`, without what carries them out",
+    "spark_jobs/demo/command.py": "imported by the help of commands, which must be quick",
+    "spark_jobs/examples/revenue_job.py": "an example to run",
+    "spark_jobs/progress/published.py": "a header of output marks, apart from the progress that it repeats",
+    "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",
+    "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",
+    "spark_jobs/reading/plain.py": "the guard of Spark's own writer",
+    "spark_jobs/reading/read_calls.py": "the calls of `read` by name: the one global of its room",
+}
 TOP_LEVEL = {"LICENSE", "README.md", "docker", "producers", "pyproject.toml", "schemas", "spark_jobs", "tests"}
 
 
@@ -106,7 +138,7 @@ def test_every_room_is_packaged_and_explained():
 @pytest.mark.parametrize(
     ("library", "rooms"),
     [
-        ("fastavro", {"schemas/codec.py", "schemas/resolution.py"}),
+        ("fastavro", {"schemas/codec.py", "schemas/registered_values.py"}),
         ("py4j", {"spark_jobs/internals/hadoop.py", "spark_jobs/internals/jvm.py"}),
     ],
 )
@@ -166,6 +198,36 @@ def test_modules_hold_one_noun():
         for path in sources(package):
             lines = len(path.read_text(encoding="utf-8").splitlines())
             assert lines <= 600, f"{path} has {lines} lines"
+
+
+def test_no_file_name_occurs_twice():
+    """A name says what its file holds, so that "where is X" has one answer."""
+    names = Counter(path.name for package in PACKAGES for path in sources(package) if path.name != "__init__.py")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def code_lines(path):
+    """Count the lines of a file that are neither empty, nor comments, nor docstrings."""
+    text = path.read_text(encoding="utf-8")
+    documented = {
+        number
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for number in range(node.lineno, node.end_lineno + 1)
+    }
+    lines = enumerate(text.splitlines(), 1)
+    return sum(1 for number, line in lines if line.strip(" #") and number not in documented and line.strip()[0] != "#")
+
+
+def test_a_file_under_40_lines_of_code_has_a_reason():
+    """A splinter costs its readers a jump: it belongs into the file of its noun."""
+    small = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in sources(package)
+        if path.name != "__init__.py" and code_lines(path) < 40
+    }
+    assert small - SMALL.keys() == set()
 
 
 @pytest.mark.parametrize("package", [floodmark.schemas, floodmark.producers, floodmark.spark_jobs])

@@ -22,7 +22,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
 from floodmark.schemas.checker import Checker
 from floodmark.schemas.classify import Mark, classify, mark_record
-from floodmark.schemas.completeness.reader import Reader
+from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.tracker import Sorter
 from support.strategies import MS, one_of_each

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 from floodmark.producers.event_times import choices
-from floodmark.schemas.timestamps import to_datetime
 from typing_extensions import override
 
 COULD_NOT: Final = 2
@@ -206,5 +205,7 @@ def moment(time: int | None, now: int) -> str:
     """
     if time is None:
         return "-"
+    from floodmark.schemas.timestamps import to_datetime
+
     at = to_datetime(time)
     return at.strftime("%H:%M:%SZ") if at.date() == to_datetime(now).date() else f"{at:%Y-%m-%d %H:%M:%SZ}"

@@ -10,9 +10,9 @@ from floodmark.producers.cli.command_line import stop_on_signals
 from floodmark.producers.clients.prometheus import serve_metrics
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
-from floodmark.producers.injector.injected import decisions_of
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
+from floodmark.producers.injector.target_topic import decisions_of
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import to_datetime
 from rich.console import Console

@@ -6,8 +6,7 @@ from typing import Any, Final
 from floodmark.producers.clients.registry import Registry, Schema
 from floodmark.producers.event_times.formats import json_object
 from floodmark.schemas.errors import RegistryError, SchemaError, UnreadableValueError
-from floodmark.schemas.framing import message_path, unframed
-from floodmark.schemas.resolution import AvroBody
+from floodmark.schemas.registered_values import AvroBody, message_path, unframed
 
 _Decode = Callable[[bytes], dict[str, Any]]
 _NAMED: Final = "a framed value"

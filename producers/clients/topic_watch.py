@@ -7,8 +7,8 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared, topic_ids
+from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
-from floodmark.schemas.topic_ids import TopicIds
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 1.0

@@ -14,7 +14,7 @@ from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
 from floodmark.schemas.records import Membership, check_membership
-from floodmark.schemas.snapshots import require_format, restoring
+from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
 
 FORMAT: Final = 1

@@ -17,7 +17,7 @@ from floodmark.producers.event_times.time_policy import TimePolicy, TimePolicySt
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_mark_key
-from floodmark.schemas.snapshots import restoring
+from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late
 
 _NONE: Final[Headers] = ()

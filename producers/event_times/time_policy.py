@@ -33,7 +33,7 @@ from typing import Any, Final, get_args
 
 from floodmark.producers.event_times.choices import Action
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.snapshots import restoring
+from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, duration_of, event_time_of, is_late, milliseconds
 
 _ACTIONS: Final = get_args(Action)

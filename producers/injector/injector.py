@@ -29,9 +29,9 @@ from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.copies import Copies
-from floodmark.producers.injector.injected import take_back
 from floodmark.producers.injector.input_topic import InputTopic, sizes_of
 from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
+from floodmark.producers.injector.target_topic import take_back
 from floodmark.producers.injector.tracks import Track, Tracks
 from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError

@@ -19,13 +19,13 @@ from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.injector.injected import states_of
+from floodmark.producers.injector.target_topic import states_of
 from floodmark.schemas.classify import Place
+from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.errors.base import printable
 from floodmark.schemas.records import TIME_HEADER
 from floodmark.schemas.timestamps import to_datetime
-from floodmark.schemas.topic_ids import TopicIds
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 30.0

@@ -13,13 +13,13 @@ from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import ByPolicy, InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome
-from floodmark.producers.injector.injected import states_of
+from floodmark.producers.injector.target_topic import states_of
+from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
-from floodmark.schemas.topic_ids import TopicIds
 
 OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
 """What to do where Kafka has deleted records before they were read."""

@@ -1,4 +1,4 @@
-"""A consumer without Spark: data only, and complete.  A thin shell around `observer` and `reader`."""
+"""A consumer without Spark: data only, and complete.  A thin shell around `observer` and `complete_rows`."""
 
 import logging
 from collections import Counter
@@ -8,8 +8,8 @@ from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data
+from floodmark.schemas.completeness.complete_rows import EventTimeOf, Handout, Reader, Row, Window
 from floodmark.schemas.completeness.position import Position
-from floodmark.schemas.completeness.reader import EventTimeOf, Handout, Reader, Row, Window
 from floodmark.schemas.timestamps import duration_of
 from floodmark.schemas.tracker import Hold
 

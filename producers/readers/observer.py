@@ -15,8 +15,8 @@ from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.consumers import Record, classified, consume, is_end, reading_consumer
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.classify import Classified, Partition
+from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
-from floodmark.schemas.topic_ids import TopicIds
 from floodmark.schemas.tracker import Sorter, Tracker
 
 _log = logging.getLogger(__name__)

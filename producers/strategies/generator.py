@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
-from floodmark.schemas.snapshots import require_format, restoring
+from floodmark.schemas.stored_format import require_format, restoring
 from typing_extensions import override
 
 FORMAT: Final = 1

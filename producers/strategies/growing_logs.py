@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.partition_state import lowest
-from floodmark.schemas.snapshots import require_format, restoring
+from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
 
 FORMAT: Final = 1

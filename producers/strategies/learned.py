@@ -13,7 +13,7 @@ from typing import Any, Final
 from floodmark.producers.strategies.generator import Built, Generator, State, Strategy
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import MAX_PERCENTS
-from floodmark.schemas.snapshots import restoring
+from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 

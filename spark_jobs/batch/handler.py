@@ -31,12 +31,12 @@ from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.errors import LookaheadError
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.batch import late
+from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.intake import Observed, require_usable, take_in
 from floodmark.spark_jobs.batch.lookahead import Lookahead
 from floodmark.spark_jobs.batch.output_marks import OutputMarks
 from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.batch.resume import resume, retract
-from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.batch.standstill import Standstill
@@ -48,7 +48,7 @@ from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.reading.event_time import require_shift
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 

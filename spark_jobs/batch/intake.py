@@ -16,7 +16,7 @@ from floodmark.spark_jobs.internals.engine import Engine
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import BatchMarks, Offsets
 from floodmark.spark_jobs.reading.observation import Observation
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)

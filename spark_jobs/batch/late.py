@@ -7,7 +7,7 @@ from floodmark.spark_jobs.batch.intake import Observed
 from floodmark.spark_jobs.batch.reread import count_late, late_rows
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)

@@ -21,14 +21,14 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from floodmark.producers.clients.consumers import Record, classified, consume, is_end
 from floodmark.schemas.classify import Data
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.spark_jobs.batch.settings import Settings
+from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.progress.ahead import Ahead, Preview
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 from floodmark.spark_jobs.queries.source_options import most_ahead
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = logging.getLogger(__name__)
 _SLICE: Final = 0.02

@@ -10,7 +10,7 @@ from floodmark.spark_jobs.progress.lateness import LateRow
 from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.reading.observation import KINDS, Observation, columns, prepared
 from floodmark.spark_jobs.reading.rows import decoded
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 

@@ -9,15 +9,15 @@ from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import SnapshotError
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.rebuild import rebuild
-from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.unread import refuse_unread
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint, Committed
 from floodmark.spark_jobs.progress.lateness import Way
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = logging.getLogger(__name__)
 

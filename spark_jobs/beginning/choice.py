@@ -14,7 +14,7 @@ from floodmark.schemas.timestamps import milliseconds, to_datetime
 from floodmark.spark_jobs.beginning.beginning import Beginning, Places
 from floodmark.spark_jobs.progress.published import READ_HEADER, Published
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 
 @dataclass(frozen=True, slots=True)

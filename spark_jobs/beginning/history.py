@@ -13,7 +13,7 @@ from floodmark.spark_jobs.batch.reread import records_of
 from floodmark.spark_jobs.beginning.beginning import Beginning, Places
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import AnyMark
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 

@@ -27,7 +27,7 @@ from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
 from floodmark.spark_jobs.reading import plain
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter

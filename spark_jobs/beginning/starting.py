@@ -22,9 +22,9 @@ from floodmark.spark_jobs.beginning.start import Start
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
 from floodmark.spark_jobs.queries.outlook import widths
 from floodmark.spark_jobs.queries.plan import Operator
-from floodmark.spark_jobs.queries.replay import refuse_replay
+from floodmark.spark_jobs.queries.refusals import refuse_replay
 from floodmark.spark_jobs.queries.source_options import batch_limit
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
 
 

@@ -17,7 +17,7 @@ from floodmark.schemas.records import KEY_PREFIX
 from floodmark.spark_jobs.demo import outcome
 from floodmark.spark_jobs.demo.flights import FIRST_DAY, TOPIC, landed, load, load_schema
 from floodmark.spark_jobs.demo.jobs import departure_waves, session
-from floodmark.spark_jobs.formats.values import avro
+from floodmark.spark_jobs.formats.plain_values import avro
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery

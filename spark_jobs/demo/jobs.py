@@ -14,7 +14,7 @@ from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS
 from floodmark.spark_jobs.demo import flights as source
 from floodmark.spark_jobs.demo.flights import load_schema
-from floodmark.spark_jobs.formats.values import avro
+from floodmark.spark_jobs.formats.plain_values import avro
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.reader import read

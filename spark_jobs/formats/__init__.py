@@ -1,7 +1,6 @@
 """What a topic's bytes mean, and how rows become bytes again."""
 
 from floodmark.spark_jobs.formats.confluent import confluent_avro, confluent_json, confluent_protobuf
-from floodmark.spark_jobs.formats.json_values import json
-from floodmark.spark_jobs.formats.values import Format, avro
+from floodmark.spark_jobs.formats.plain_values import Format, avro, json
 
 __all__ = ["Format", "avro", "confluent_avro", "confluent_json", "confluent_protobuf", "json"]

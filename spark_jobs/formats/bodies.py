@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 from floodmark.producers.clients.framed import FramedValues
 from floodmark.producers.clients.registry import Registry, Schema
 from floodmark.schemas.errors import SchemaError, UnreadableValueError
-from floodmark.schemas.framing import unframed
-from floodmark.schemas.resolution import AvroResolution
+from floodmark.schemas.registered_values import AvroResolution, unframed
 
 _T = TypeVar("_T")
 _kept: Final[dict[tuple[str, ...], Any]] = {}

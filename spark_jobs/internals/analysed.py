@@ -34,7 +34,7 @@ def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
 
     Args:
         frame: the DataFrame.
-        is_source: whether the observation of that name is that of a source, see `reading.registry`.
+        is_source: whether the observation of that name is that of a source, see `reading.read_calls`.
 
     Raises:
         UnsupportedSparkError: where the plan cannot be reached.

@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from floodmark.schemas.classify import Mark
+from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
-from floodmark.schemas.snapshots import require_format, restoring
+from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.schemas.topic_ids import TopicIds
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.ignored import Ignored

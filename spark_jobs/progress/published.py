@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from floodmark.schemas.snapshots import require_format, restoring
-from floodmark.schemas.topic_ids import TopicIds
+from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.spark_jobs.progress.reconcile import Offsets
 
 FORMAT: Final = 1

@@ -3,6 +3,7 @@
 Left to itself Spark would fail such a query later and in its own words, run it for ever, or drop rows uncounted.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -108,3 +109,50 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
         )
     for child in node.children:
         _refuse_operators(child, under_watermark=under_watermark, under_state=under_state or node.keeps_state)
+
+
+_EVENT_TIME: Final = re.compile(r"#\d+-T\d+ms")
+_FOR_EVER: Final = "it keeps its state for ever, so all that ever came would be needed"
+_ADVICE: Final = "take a new output topic and read the input from its beginning"
+
+
+def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Refuse a query whose state a replay would not bring back.
+
+    A replay reads the input of the operators again: with no watermark until its end, then with the one that the job
+    last ran with.  Operators whose state depends on the watermarks in between, or on all rows ever read, would end up
+    with other state.
+
+    Args:
+        plan: the query.
+        judged: each operator with state, and the event-time columns of one of its inputs.
+
+    Raises:
+        UnsupportedQueryError: names the operator and the reason.
+
+    >>> read = Operator("EventTimeWatermark")
+    >>> refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", ["at"])])
+    >>> try:
+    ...     refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", [])])
+    ... except UnsupportedQueryError as error:
+    ...     print(error.operator, "-", error.reason)
+    published='continue' with Aggregate - it keeps its state for ever, so all that ever came would be needed
+    """
+    for node in plan.walk():
+        if node.keeps_state and "WithState" in node.kind:
+            reason = "its state depends on when the watermark came, which a replay cannot repeat"
+            raise _refused(node.kind, reason)
+        if node.kind == "DeduplicateWithinWatermark":
+            reason = "which of two near rows it has kept depends on the order in which they came"
+            raise _refused("drop_duplicates_within", reason)
+        if node.keeps_state and node.kind == "GlobalLimit":
+            raise _refused("limit", "how many rows it has let pass is not known any more")
+        if node.kind == "Deduplicate" and not _EVENT_TIME.search(node.text):
+            raise _refused("dropDuplicates", _FOR_EVER)
+    for kind, columns in judged:
+        if not columns:
+            raise _refused(kind, _FOR_EVER)
+
+
+def _refused(kind: str, reason: str) -> UnsupportedQueryError:
+    return UnsupportedQueryError(operator=f"published='continue' with {kind}", reason=reason, advice=_ADVICE)

@@ -6,7 +6,7 @@ from typing import Final
 from floodmark.schemas.records import KEY_PREFIX, TIME_HEADER
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.spark_jobs.reading.judge import judged
-from floodmark.spark_jobs.reading.source import Decoder, SourceSpec
+from floodmark.spark_jobs.reading.source_spec import Decoder, SourceSpec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 

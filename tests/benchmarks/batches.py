@@ -17,7 +17,7 @@ from floodmark.producers.clients.admin import end_offsets
 from floodmark.spark_jobs import avro, local_session
 from floodmark.spark_jobs.batch.reread import rows_of
 from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises
-from floodmark.spark_jobs.reading.source import Connection, SourceSpec
+from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention

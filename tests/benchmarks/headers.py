@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.spark_jobs import avro, local_session
 from floodmark.spark_jobs.reading.rows import decoded
-from floodmark.spark_jobs.reading.source import Connection, SourceSpec
+from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import EVENT, events

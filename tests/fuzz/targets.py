@@ -31,8 +31,8 @@ from floodmark.schemas import (
 )
 from floodmark.schemas.classify import classify
 from floodmark.schemas.codec import without_logical_types
+from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.completeness.position import Position
-from floodmark.schemas.completeness.reader import Reader
 from floodmark.schemas.errors import (
     CorruptSnapshotError,
     InvalidRecordError,

@@ -28,7 +28,7 @@ from floodmark.schemas.errors import (
     UnregisteredSchemaError,
     UsageError,
 )
-from floodmark.schemas.framing import frame
+from floodmark.schemas.registered_values import frame
 from support.orders import GARBAGE, V2, Order, writer
 from typer.testing import CliRunner
 

@@ -3,8 +3,8 @@
 import pytest
 from floodmark.schemas.checker import Checker
 from floodmark.schemas.classify import classify, mark_record
+from floodmark.schemas.completeness.complete_rows import Window
 from floodmark.schemas.completeness.position import Position
-from floodmark.schemas.completeness.reader import Window
 from floodmark.schemas.errors import DeliveryError, LateRecordError, PromiseBrokenError, WatermarkRegressionError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Holder, Membership, WatermarkRecord

@@ -12,7 +12,7 @@ from random import Random
 from floodmark.producers.testing import InMemoryLog, LogRecord
 from floodmark.schemas import Membership, Status, WatermarkRecord, is_late
 from floodmark.schemas.classify import Data, Mark, classify
-from floodmark.schemas.completeness.reader import Reader
+from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.tracker import Sorter
 from support.world import (

@@ -20,8 +20,8 @@ from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
 from floodmark.producers.testing import InMemoryLog, LogRecord, ManualClock
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, decode_watermark, is_late, mark_key
 from floodmark.schemas.classify import Data, classify
+from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.completeness.position import Position
-from floodmark.schemas.completeness.reader import Reader
 from floodmark.schemas.timestamps import promisable
 from floodmark.schemas.tracker import Sorter
 from floodmark.spark_jobs.progress.ahead import Preview

@@ -68,7 +68,7 @@ def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic, mo
     """Two partitions: 600 records an hour ago, and 1,200 of the last minute and more, one each 50 ms."""
     given_, out = topic(2), topic(1)
     now = datetime.now(UTC)
-    monkeypatch.setattr("floodmark.producers.cli.catching_up.Clock", lambda: ManualClock(wall=now))
+    monkeypatch.setattr("floodmark.producers.clients.clock.Clock", lambda: ManualClock(wall=now))
     producer = Producer(kafka.config)
     for number in range(600):
         producer.produce(given_, b"old", partition=number % 2, timestamp=ago(now, hours=1))

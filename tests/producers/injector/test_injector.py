@@ -15,8 +15,8 @@ from floodmark.producers import Mark, TimePolicy
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
 from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.injector.injected import decisions_of
 from floodmark.producers.injector.injector import Injector
+from floodmark.producers.injector.target_topic import decisions_of
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
 from support.golden import POLICIES, golden
 from support.harness import grow, until

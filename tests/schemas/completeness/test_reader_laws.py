@@ -9,7 +9,7 @@ from floodmark.producers import Handout, Position
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.classify import classify, mark_record
-from floodmark.schemas.completeness.reader import Reader
+from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.errors import (
     CorruptSnapshotError,
     DeletedRecordsError,

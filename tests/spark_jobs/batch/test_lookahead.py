@@ -15,13 +15,13 @@ from floodmark.schemas import Tracker
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import JobFailedError, LookaheadError
 from floodmark.spark_jobs.batch import lookahead
+from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import Lookahead
-from floodmark.spark_jobs.batch.settings import Settings
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.progress.ahead import Ahead, Preview
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.queries.outlook import Outlook
-from floodmark.spark_jobs.reading.source import Connection, SourceSpec
+from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 from support import operators as ops
 from support.counting import fails
 from support.harness import until

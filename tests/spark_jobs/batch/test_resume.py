@@ -10,7 +10,7 @@ from floodmark.schemas import Membership, Tracker
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.spark_jobs.batch import rebuild, resume
-from floodmark.spark_jobs.batch.settings import Settings
+from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals import checkpoint
 from floodmark.spark_jobs.internals.local_files import LocalFiles
@@ -18,7 +18,7 @@ from floodmark.spark_jobs.progress.ahead import Preview
 from floodmark.spark_jobs.progress.lateness import Way
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
-from floodmark.spark_jobs.reading.source import Connection, SourceSpec
+from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -17,7 +17,7 @@ from floodmark.schemas.errors import (
     UnregisteredSchemaError,
     UsageError,
 )
-from floodmark.schemas.framing import frame
+from floodmark.schemas.registered_values import frame
 from floodmark.spark_jobs import confluent_avro, confluent_json, confluent_protobuf, read, write
 from floodmark.spark_jobs.formats.bodies import AvroBodies
 from support.harness import TIME, drain, record_schema

@@ -10,7 +10,7 @@ from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.spark_jobs import avro
 from floodmark.spark_jobs.reading.observation import columns, prepared
 from floodmark.spark_jobs.reading.rows import decoded, header_time
-from floodmark.spark_jobs.reading.source import Connection, SourceSpec
+from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import EVENT
 

@@ -1,15 +1,91 @@
-"""JSON values: one object a record, its timestamps as text or as epoch numbers of a stated unit."""
+"""What a topic's bytes mean: a format decodes a column of values to structs, and encodes structs to values.
 
+Both run in the JVM, by Spark's functions for Avro and JSON; no row passes through Python.  These two formats need no
+registry: Avro by one schema, and JSON with one object a record, its timestamps as text or as numbers of a stated unit.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from floodmark.schemas.codec import HEADER_SIZE, AvroCodec
 from floodmark.schemas.errors import UsageError
-from floodmark.spark_jobs.formats.values import Format
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    FractionalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 from typing_extensions import override
+
+
+class Format(ABC):
+    """How the values of a topic are written."""
+
+    @abstractmethod
+    def decode(self, value: Column) -> Column:
+        """Turn binary values into structs; null where a value cannot be read."""
+
+    @abstractmethod
+    def encode(self, row: Column) -> Column:
+        """Turn structs into binary values."""
+
+    def for_topic(self, topic: str) -> "Format":  # noqa: ARG002  # most write the same everywhere
+        """Return what writes to a topic; called once, before a job begins, it may refuse."""
+        return self
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns that `encode` takes from a row; empty: all of them."""
+        return ()
+
+
+class _Avro(Format):
+    def __init__(self, schema: Mapping[str, Any] | str) -> None:
+        codec = AvroCodec(schema)
+        self._schema, self._prefix = codec.schema_json, codec.prefix
+        self._fields = tuple(codec.fields)
+
+    @property
+    @override
+    def fields(self) -> tuple[str, ...]:
+        return self._fields
+
+    @override
+    def decode(self, value: Column) -> Column:
+        body = F.substring(value, HEADER_SIZE + 1, 2**31 - 1 - HEADER_SIZE)
+        is_of_schema = F.substring(value, 1, HEADER_SIZE) == F.lit(self._prefix)
+        return F.when(is_of_schema, from_avro(body, self._schema, {"mode": "PERMISSIVE"}))
+
+    @override
+    def encode(self, row: Column) -> Column:
+        picked = F.struct(*(row.getField(name).alias(name) for name in self.fields))
+        return F.concat(F.lit(self._prefix), to_avro(picked, self._schema))
+
+
+def avro(schema: Mapping[str, Any] | str) -> Format:
+    """Read and write single-object Avro of one record schema: the two bytes C3 01, the schema's fingerprint, the body.
+
+    A value of another schema, or of none, decodes to null and is counted as unreadable.
+
+    Raises:
+        SchemaError: where it is no Avro schema of a record.
+    """
+    return _Avro(schema)
+
 
 Unit = Literal["s", "ms", "us"]
 """What an epoch number counts: seconds, milliseconds or microseconds."""
@@ -140,3 +216,40 @@ def json(schema: str, *, unit: Unit | None = None) -> Format:
             array or map where a unit is set.
     """
     return _Json(schema, unit)
+
+
+_PLAIN: Final[tuple[tuple[type[DataType], dict[str, str]], ...]] = (
+    (IntegralType, {"type": "integer"}),
+    (FractionalType, {"type": "number"}),
+    (BooleanType, {"type": "boolean"}),
+    (DateType, {"type": "string", "format": "date"}),
+    (BinaryType, {"type": "string", "contentEncoding": "base64"}),
+    (StringType, {"type": "string"}),
+)
+
+
+def json_schema(kind: DataType, unit: Unit | None = None) -> dict[str, Any]:
+    """Return the JSON Schema of a type: fields that are null are left out when they are written, so none is required.
+
+    Args:
+        kind: of Spark.
+        unit: what times are written in; ``None``: as ISO text.
+
+    >>> json_schema(StructType().add("n", "long").add("at", "timestamp"), "ms")["properties"]
+    {'n': {'type': 'integer'}, 'at': {'type': 'integer'}}
+    """
+    if isinstance(kind, StructType):
+        return {"type": "object", "properties": {field.name: json_schema(field.dataType, unit) for field in kind}}
+    if isinstance(kind, ArrayType):
+        return {"type": "array", "items": _or_null(json_schema(kind.elementType, unit))}
+    if isinstance(kind, MapType):
+        return {"type": "object", "additionalProperties": _or_null(json_schema(kind.valueType, unit))}
+    if isinstance(kind, TimestampType):
+        if unit is None:
+            return {"type": "string", "format": "date-time"}
+        return {"type": "number" if unit == "s" else "integer"}
+    return dict(next((schema for plain, schema in _PLAIN if isinstance(kind, plain)), {}))
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"oneOf": [{"type": "null"}, schema]}

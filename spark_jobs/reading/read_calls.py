@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from floodmark.spark_jobs.internals.analysed import operators
 from floodmark.spark_jobs.queries.plan import Operator
-from floodmark.spark_jobs.reading.source import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import DataFrame, SparkSession
 
 _OWNED: Final = "_floodmark_specs"

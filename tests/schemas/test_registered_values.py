@@ -6,8 +6,7 @@ from io import BytesIO
 import fastavro
 import pytest
 from floodmark.schemas.errors import IncompatibleSchemaError, SchemaError, UnreadableValueError
-from floodmark.schemas.framing import frame, message_path, path_bytes, unframed
-from floodmark.schemas.resolution import AvroBody, AvroResolution
+from floodmark.schemas.registered_values import AvroBody, AvroResolution, frame, message_path, path_bytes, unframed
 from hypothesis import given
 from hypothesis import strategies as st
 
