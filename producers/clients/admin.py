@@ -5,12 +5,23 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not marked as such
     AdminClient,
     ConfigResource,
+    OffsetSpec,
     ResourceType,
 )
 from confluent_kafka.cimpl import NewTopic
@@ -260,10 +271,22 @@ def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]
     Raises:
         UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
     """
-    servers = config.get("bootstrap.servers")
-    with closing(reading_consumer(config, "floodmark-offsets", QUIET)) as consumer:
-        count = partition_count(consumer, topic, servers)
-        return {(topic, number): partition_bounds(consumer, (topic, number), servers) for number in range(count)}
+    client, servers = AdminClient(shared(config), logger=QUIET), config.get("bootstrap.servers")
+    numbers = range(partition_count(client, topic, servers))
+
+    def ask(spec: OffsetSpec) -> list[int]:
+        """Ask for an offset of all partitions in one request to each broker."""
+        asked = client.list_offsets(
+            {TopicPartition(topic, number): spec for number in numbers},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=TIMEOUT,
+        )
+        found = {place.partition: future.result(TIMEOUT + 5).offset for place, future in asked.items()}
+        return [found[number] for number in numbers]
+
+    specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]  # Confluent has no types here
+    begins, ends = (answered(partial(ask, spec), servers) for spec in specs)
+    return {(topic, number): bounds for number, bounds in enumerate(zip(begins, ends, strict=True))}
 
 
 def partition_bounds(consumer: Consumer, place: Partition, bootstrap_servers: object) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from floodmark.producers import (
     Observer,
     Position,
@@ -370,14 +371,14 @@ def test_a_question_is_asked_again_while_a_leader_moves(kafka, topic, monkeypatc
     """As often as it takes within the time limit; then comes an error of Floodmark."""
     target, asked = topic(1), []
 
-    class Moving(Consumer):
-        def get_watermark_offsets(self, *args, **more):
+    class Moving(AdminClient):
+        def list_offsets(self, *args, **more):
             asked.append(1)
             if len(asked) <= answers:
                 raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
-            return super().get_watermark_offsets(*args, **more)
+            return super().list_offsets(*args, **more)
 
-    monkeypatch.setattr("floodmark.producers.clients.consumers.Consumer", Moving)
+    monkeypatch.setattr("floodmark.producers.clients.admin.AdminClient", Moving)
     if answers == 1:
         with SourcePool(kafka.config, topic=target) as pool:
             assert pool.membership.size == 0
