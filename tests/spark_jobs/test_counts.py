@@ -5,18 +5,26 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from floodmark.producers import WatermarkedProducer, ascending, create_topics
+from floodmark.producers import Data, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.clients.prometheus import PrometheusExporter
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import mark
 from floodmark.schemas import encode_watermark, mark_key
 from floodmark.schemas.counts import Mismatch
 from floodmark.spark_jobs import WriteOptions, write
 from prometheus_client import CollectorRegistry, generate_latest
 from support.counting import read_events, windowed
-from support.harness import Stream, events
+from support.harness import Stream, events, until
 from support.injection import until_readable
 
 pytestmark = pytest.mark.spark
+COMPACTING = {
+    "cleanup.policy": "compact",
+    "segment.ms": "200",
+    "min.cleanable.dirty.ratio": "0.01",
+    "max.compaction.lag.ms": "500",
+}
+"""Settings of a topic from which Kafka removes records within seconds."""
 
 
 @pytest.fixture
@@ -183,6 +191,45 @@ def test_a_compacted_topic_is_not_judged(kafka, counting):
     producer.flush(30)
     finish(counting("compacted-input"))
     assert discrepancies(counting.batches) == []
+
+
+@pytest.mark.every_spark
+def test_a_job_on_a_topic_that_kafka_has_compacted_counts_the_last_rows_and_ends(spark, kafka, checkpoint):
+    """Rows, tombstones, marks and markers of transactions have gone from the middle of the log."""
+    name, found = "compacted-rows", []
+    create_topics(kafka.config, {name: 1}, COMPACTING)
+    keys = 5
+    with WatermarkedProducer(kafka.config, topic=name, source="a", strategy=ascending()) as source:
+        written = 0
+
+        def step():
+            """Write on, so that segments roll, and return how many records Kafka still has."""
+            nonlocal written
+            for _ in range(10):
+                written += 1
+                key = written % keys
+                value = None if key == 0 else events.encode({"user": f"u{key}", "at": written * 1_000})
+                source.produce(value, key=str(key), event_time=written * 1_000)
+            source.flush()
+            return sum(1 for _ in read_until_end(kafka.config, {(name, 0): 0}))
+
+        until(lambda: step() < written / 2, "compaction", 90)
+        source.end()
+    kept = [record for record in read_until_end(kafka.config, {(name, 0): 0}) if isinstance(record, Data)]
+    rows = [events.decode(record.value) for record in kept if record.value is not None]
+    batches = []
+    job = write(
+        windowed(read_events(spark, kafka.bootstrap_servers, name, max_offsets_per_trigger=written // 3)),
+        writer=lambda frame, _: found.extend(frame.collect()),
+        job="compacted",
+        checkpoint_location=checkpoint,
+        options=WriteOptions(on_batch=batches.append),
+    )
+    job.awaitTermination(90)
+    assert sum(row.n for row in found) == len(rows) < written
+    assert job.counts["tombstones"] == len(kept) - len(rows)
+    assert [job.counts.get(name, 0) for name in ("late", "lost", "surplus", "sequence_gaps")] == [0, 0, 0, 0]
+    assert discrepancies(batches) == []
 
 
 def test_a_topic_whose_beginning_is_gone_is_judged_from_there(kafka, topic, counting):
