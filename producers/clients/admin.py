@@ -168,10 +168,10 @@ def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
     return {topic: partition_count(client, topic, config.get("bootstrap.servers")) for topic in topics}
 
 
-def topic_ids(
+def described(
     client: AdminClient, topics: Collection[str], bootstrap_servers: object, timeout: float = TIMEOUT
-) -> dict[str, str]:
-    """Return the id of each topic; brokers before Kafka 2.8 give none.
+) -> dict[str, tuple[str | None, int]]:
+    """Return the id of each topic, and how many partitions it has; brokers before Kafka 2.8 give no ids.
 
     Args:
         client: who asks.
@@ -183,17 +183,19 @@ def topic_ids(
         UnknownTopicError: where one does not exist.
         BrokerUnavailableError: where no broker answers.
     """
-    found = dict[str, str]()
+    found = dict[str, tuple[str | None, int]]()
     asked = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
     for topic, future in asked.items():
         with answering(bootstrap_servers, timeout):
             try:
-                found[topic] = str(future.result(timeout=timeout + TIMEOUT).topic_id)
+                one = future.result(timeout=timeout + TIMEOUT)
+                number = str(one.topic_id)
+                found[topic] = None if number == _NO_ID else number, len(one.partitions)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers) from error
                 raise
-    return {topic: number for topic, number in found.items() if number != _NO_ID}
+    return found
 
 
 def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:

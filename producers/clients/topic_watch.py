@@ -2,11 +2,11 @@
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
-from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared, topic_ids
+from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, described, shared
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 
@@ -41,7 +41,7 @@ class TopicWatch:
         deadline = time.monotonic() + TIMEOUT
         while True:
             try:
-                ids.compare(topic_ids(self._client, topics, self._servers), reader)
+                self._compare(described(self._client, topics, self._servers))
             except UnknownTopicError:  # a broker may learn of a new topic after the others
                 if time.monotonic() > deadline:
                     raise
@@ -49,15 +49,18 @@ class TopicWatch:
             else:
                 return
 
-    def check(self) -> None:
+    def check(self) -> Mapping[str, int]:
         """Ask again; without an answer, the next call finds out.
+
+        Returns:
+            How many partitions each topic has; empty without an answer.
 
         Raises:
             RecreatedTopicError: where a topic has another id than before.
             UnknownTopicError: where a topic is missing for the second time in succession.
         """
         try:
-            found = topic_ids(self._client, self._topics, self._servers, _PATIENCE)
+            found = described(self._client, self._topics, self._servers, _PATIENCE)
         except (BrokerUnavailableError, TimeoutError) as error:
             _log.info("%s does not know whether its topics are the same: %s", self._reader, error)
         except UnknownTopicError:
@@ -66,4 +69,9 @@ class TopicWatch:
             self._missed = True
         else:
             self._missed = False
-            self._ids.compare(found, self._reader)
+            self._compare(found)
+            return {topic: count for topic, (_, count) in found.items()}
+        return {}
+
+    def _compare(self, found: Mapping[str, tuple[str | None, int]]) -> None:
+        self._ids.compare({topic: id_ for topic, (id_, _) in found.items() if id_ is not None}, self._reader)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
@@ -79,14 +80,11 @@ class Observer(Closing):
         Raises:
             RecreatedTopicError, UnknownTopicError: where a topic is not the one that was read, or is missing.
         """
-        self._watch.check()
-        for topic in self._assigned:
-            try:
-                found = self._consumer.list_topics(topic, timeout=_PATIENCE).topics[topic]
-            except KafkaException as error:
-                _log.info("%s: no answer on its partitions: %s", topic, error.args[0].str())
-            else:
-                self._assign(topic, len(found.partitions or {}))
+        for topic, count in self._watch.check().items():
+            if count > self._assigned[topic]:
+                with suppress(KafkaException):  # the consumer learns of new partitions now, not minutes later
+                    self._consumer.list_topics(topic, timeout=_PATIENCE)
+                self._assign(topic, count)
         self._refreshed = time.monotonic()
 
     def _assign(self, topic: str, count: int) -> None:
