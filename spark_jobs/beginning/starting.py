@@ -60,6 +60,7 @@ class Starting:
         self._wished = None if wishes.output_at is None else event_time_of(wishes.output_at)
         self._moved = [spec.topics[0] for spec in specs if not spec.connection.from_earliest]
         self._last: LastMark | None = None
+        self._chosen: Beginning | None = None
 
     @property
     def output_at(self) -> int | None:
@@ -114,7 +115,7 @@ class Starting:
             raise self._published(self._last, plan, judged, windows_close)
         if self._last is not None:
             refuse_replay(plan, judged)
-        self._choose(plan, windows_close)
+        self._chosen = self._choose(plan, windows_close)
 
     def _published(
         self,
@@ -187,9 +188,9 @@ class Starting:
             if self._last is not None:
                 sink.open()  # an older instance that still runs is shut out, so that the newest mark is the last one
                 self._last = last_mark(self._config, str(self._topic), self._job)
-            chosen = self._choose(plan, windows_close)
+                self._chosen = self._choose(plan, windows_close)
             limits = [most for spec in self._specs if (most := batch_limit(spec.connection.source_options()))]
-            beginning = None if chosen is None else replace(chosen, most=min(limits, default=None))
+            beginning = None if self._chosen is None else replace(self._chosen, most=min(limits, default=None))
         if beginning is not None:
             bring_to(
                 beginning,

@@ -7,6 +7,7 @@ import pytest
 from floodmark.schemas.errors import RetentionError, UsageError
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import ReadOptions, Start, avro, read
+from floodmark.spark_jobs.beginning import choice
 from support import operators
 from support.harness import delete_before
 from support.streams import ROW, Log, Put, Say, batches_of, total
@@ -66,6 +67,13 @@ def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic
     assert again.counts["records"] < len(rows) * 3 / 4, "it has read all"
     with pytest.raises(UsageError, match="has not begun with output_at"):
         start(windows(source(given)), out, checkpoint, start=Start(output_at=to_datetime(at + 1)))
+
+
+def test_kafka_is_asked_once_where_the_job_begins(topic, source, checkpoint, written, monkeypatch):
+    asked, ask = [], choice.kept_since
+    monkeypatch.setattr(choice, "kept_since", lambda *given: asked.append(given) or ask(*given))
+    start(windows(source(written[0])), topic(1), checkpoint, start=Start(output_at=to_datetime(NOON + 60_000))).stop()
+    assert len(asked) == 1
 
 
 def test_what_kafka_has_deleted_is_named_before_any_output(kafka, topic, source, checkpoint, written):
