@@ -13,13 +13,13 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.formats.plain_values import Format
+from floodmark.spark_jobs.internals.analysed import with_event_time
 from floodmark.spark_jobs.internals.jvm import machine
+from floodmark.spark_jobs.internals.plain import refuse_plain_queries
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.queries.source_options import fitting_batch
-from floodmark.spark_jobs.reading.event_time import NEVER
 from floodmark.spark_jobs.reading.judge import SPLITTING
 from floodmark.spark_jobs.reading.observation import PREPARED, columns, prepared
-from floodmark.spark_jobs.reading.plain import refuse_plain_queries
 from floodmark.spark_jobs.reading.read_calls import register, topics_of
 from floodmark.spark_jobs.reading.rows import decoded, flat, header_time
 from floodmark.spark_jobs.reading.source_spec import Connection, Decoder, SourceSpec
@@ -105,7 +105,7 @@ def read(
     rows = rows.drop(*PREPARED)
     register(spark, spec)
     refuse_plain_queries(topics_of)
-    return rows.withWatermark(time, NEVER)
+    return with_event_time(rows, time)
 
 
 def _time(late: str | None) -> Column:

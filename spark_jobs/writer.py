@@ -18,15 +18,16 @@ from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, Exact
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.beginning.starting import Starting
 from floodmark.spark_jobs.formats.plain_values import Format
+from floodmark.spark_jobs.internals import plain
 from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
 from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
+from floodmark.spark_jobs.internals.texts import meaning
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.queries import refusals
 from floodmark.spark_jobs.queries.outlook import Outlook
-from floodmark.spark_jobs.queries.plan import Operator, limited, meaning
-from floodmark.spark_jobs.reading import plain
+from floodmark.spark_jobs.queries.plan import Operator, limited
 from floodmark.spark_jobs.reading.event_time import derived_times
 from floodmark.spark_jobs.reading.read_calls import plan_of, specs_of
 from floodmark.spark_jobs.reading.security import resolved, settings_of, spark_options

@@ -54,10 +54,10 @@ SMALL = {
     "spark_jobs/beginning/start.py": "public values of `read`, without what carries them out",
     "spark_jobs/demo/command.py": "imported by the help of commands, which must be quick",
     "spark_jobs/examples/revenue_job.py": "an example to run",
+    "spark_jobs/internals/plain.py": "the one patch of a class of Spark's",
     "spark_jobs/progress/published.py": "a header of output marks, apart from the progress that it repeats",
     "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",
     "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",
-    "spark_jobs/reading/plain.py": "the guard of Spark's own writer",
     "spark_jobs/reading/read_calls.py": "the calls of `read` by name: the one global of its room",
 }
 TOP_LEVEL = {"LICENSE", "README.md", "docker", "producers", "pyproject.toml", "schemas", "spark_jobs", "tests"}
@@ -172,8 +172,9 @@ def test_libraries_for_commands_are_let_into_commands_alone(library):
 
 
 def test_the_internals_of_spark_are_touched_in_one_room():
-    """Its objects in the JVM, and the folders of its checkpoints."""
+    """Its objects in the JVM, the folders of its checkpoints, and what it keeps or says in its own way."""
     words = ("._jsq", "._jdf", "._jvm", "._jsc", "._gateway", '"offsets"', '"commits"', '"state"')
+    words += ("watermarkDelayMs", "histogram_numeric", "setattr(DataStreamWriter")
     for path in sources("spark_jobs"):
         if path.parent.name != "internals":
             text = path.read_text(encoding="utf-8")
@@ -190,6 +191,13 @@ def test_the_product_builds_a_mark_in_one_place():
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "WatermarkRecord"
     ]
     assert sorted(found) == ["producers/strategies/mark_writer.py", "schemas/codec.py"]
+
+
+def test_texts_of_spark_are_read_in_one_room():
+    """Other files on the side of Spark need no regular expression, but for texts of records and of settings."""
+    others = {"spark_jobs/reading/rows.py", "spark_jobs/reading/security.py"}
+    found = {str(path.relative_to(ROOT)) for path in sources("spark_jobs") if "re" in imported(path)}
+    assert {name for name in found if not name.startswith("spark_jobs/internals/")} == others
 
 
 def test_modules_hold_one_noun():

@@ -42,7 +42,7 @@ class Query:
     spark: str
     """Spark's version: each writes the lines in its own words."""
     lines: Sequence[str]
-    """See `plan.meaning`, and the settings of `write` that count."""
+    """See `texts.meaning`, and the settings of `write` that count."""
 
 
 @dataclass(frozen=True, slots=True)

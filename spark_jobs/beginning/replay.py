@@ -23,10 +23,10 @@ from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.beginning.beginning import Beginning, store
 from floodmark.spark_jobs.beginning.history import History
+from floodmark.spark_jobs.internals import plain
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
-from floodmark.spark_jobs.reading import plain
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession

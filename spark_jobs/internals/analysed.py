@@ -2,15 +2,21 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import pyspark
+from floodmark.schemas.errors import UnsupportedSparkError
 from floodmark.spark_jobs.internals.jvm import each, kind_of, nodes, reaching
 from floodmark.spark_jobs.queries.plan import Operator, Windows
 from pyspark.sql import DataFrame
 
 _PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
-_EVENT_TIME: Final = "spark.watermarkDelayMs"
-"""What Spark's metadata of an event-time column has."""
+DELAY: Final = "spark.watermarkDelayMs"
+"""The metadata that makes a column Spark's event time."""
+
+_NEVER: Final = "9000 years"
+NEVER_MS: Final = 289_267_200_000_000
+"""The delay of a read's event-time column: a year has twelve months of 31 days there."""
 
 _NAMED: Final = {"AttributeReference", "Alias"}
 _PASSING: Final = {
@@ -27,6 +33,20 @@ _WIDTH: Final = re.compile(r" \+ (\d+)\), LongType, TimestampType")
 _ALL_FIELDS: Final = 2**31 - 1
 _SOME_TIME: Final = 10**13
 """Any time: it must only be too large for a JVM's int."""
+
+
+def with_event_time(rows: DataFrame, name: str) -> DataFrame:
+    """Make a column Spark's event time, with a delay so long that data never move the watermark.
+
+    Raises:
+        UnsupportedSparkError: where Spark keeps the delay in another way.
+    """
+    timed = rows.withWatermark(name, _NEVER)
+    found = [field.metadata.get(DELAY) for field in timed.schema if DELAY in field.metadata]
+    if found != [NEVER_MS]:
+        missing = f"withWatermark({_NEVER!r}) as {NEVER_MS} ms"
+        raise UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=f"it is {found}")
+    return timed
 
 
 def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
@@ -85,7 +105,7 @@ def _judged(node: Any) -> list[list[Any]]:  # noqa: ANN401  # a JVM plan
 
 
 def _is_event_time(column: Any) -> bool:  # noqa: ANN401  # a JVM column
-    return bool(column.metadata().contains(_EVENT_TIME))
+    return bool(column.metadata().contains(DELAY))
 
 
 def check(frame: DataFrame, output_mode: str) -> None:
@@ -125,7 +145,16 @@ def _operator(node: Any, is_source: Callable[[str], bool], is_bounded: Callable[
         observation=observation,
         within=_delay(node.child()) if kind == "DeduplicateWithinWatermark" else 0,
         windows=_windows(node) if kind == "Aggregate" else None,
+        timed=kind != "Deduplicate" or any(map(_is_event_time, each(node.keys()))),
+        clock=_clock(node, kind) if "WithState" in kind else "",
     )
+
+
+def _clock(node: Any, kind: str) -> Literal["", "timeout", "timers"]:  # noqa: ANN401  # a JVM plan
+    """Return what of a function with state follows the clock."""
+    if kind.startswith("FlatMapGroups"):
+        return "timeout" if str(node.timeout().toString()) == "ProcessingTimeTimeout" else ""
+    return "timers" if str(node.timeMode().toString()) == "ProcessingTime" else ""
 
 
 def _windows(aggregate: Any) -> Windows | None:  # noqa: ANN401  # a JVM plan
@@ -145,7 +174,7 @@ def _windows(aggregate: Any) -> Windows | None:  # noqa: ANN401  # a JVM plan
 
 def _delay(node: Any) -> int:  # noqa: ANN401  # a JVM plan
     """Return the delay of the event time, milliseconds; 0: there is none."""
-    times = [column.metadata().getLong(_EVENT_TIME) for column in each(node.output()) if _is_event_time(column)]
+    times = [column.metadata().getLong(DELAY) for column in each(node.output()) if _is_event_time(column)]
     return max(map(int, times), default=0)
 
 

@@ -3,7 +3,6 @@
 Left to itself Spark would fail such a query later and in its own words, run it for ever, or drop rows uncounted.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,7 +10,6 @@ from floodmark.schemas.errors import UnsupportedQueryError
 from floodmark.spark_jobs.queries.plan import Operator
 
 _MODES: Final = ("append", "update")
-_BY_CLOCK: Final = "ProcessingTime"
 _TRIGGERS: Final = ("processingTime", "availableNow")
 MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -95,9 +93,7 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
         reason = "its condition does not bound the event times of both sides, so that old rows could match for ever"
         advice = "add a bound for both, such as: at2 BETWEEN at - INTERVAL 1 HOUR AND at + INTERVAL 1 HOUR"
         raise UnsupportedQueryError(operator="a join of streams", reason=reason, advice=advice)
-    elif "WithState" in node.kind and (
-        "ProcessingTimeTimeout" in node.text or (under_state and _BY_CLOCK in node.text)
-    ):
+    elif node.clock == "timeout" or (under_state and node.clock):
         reason = "it follows the clock, so that nothing behind it ever is complete up to a watermark"
         advice = "use event time"
         raise UnsupportedQueryError(operator=node.kind, reason=reason, advice=advice)
@@ -111,7 +107,6 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
         _refuse_operators(child, under_watermark=under_watermark, under_state=under_state or node.keeps_state)
 
 
-_EVENT_TIME: Final = re.compile(r"#\d+-T\d+ms")
 _FOR_EVER: Final = "it keeps its state for ever, so all that ever came would be needed"
 _ADVICE: Final = "take a new output topic and read the input from its beginning"
 
@@ -147,7 +142,7 @@ def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -
             raise _refused("drop_duplicates_within", reason)
         if node.keeps_state and node.kind == "GlobalLimit":
             raise _refused("limit", "how many rows it has let pass is not known any more")
-        if node.kind == "Deduplicate" and not _EVENT_TIME.search(node.text):
+        if node.kind == "Deduplicate" and not node.timed:
             raise _refused("dropDuplicates", _FOR_EVER)
     for kind, columns in judged:
         if not columns:

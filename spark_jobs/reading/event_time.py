@@ -13,19 +13,11 @@ from typing import Any, Final
 
 from floodmark.schemas.errors import EventTimeShiftError, UsageError
 from floodmark.schemas.timestamps import duration_of, is_late
+from floodmark.spark_jobs.internals.analysed import DELAY, NEVER_MS
 from floodmark.spark_jobs.queries.plan import Operator, observations_behind_state
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import TimestampType
-
-NEVER: Final = "9000 years"
-"""The delay of a read's event-time column: data never move Spark's watermark, only the handler of batches does."""
-
-NEVER_MS: Final = 289_267_200_000_000
-"""The same as Spark keeps it: a year has twelve months of 31 days there."""
-
-DELAY: Final = "spark.watermarkDelayMs"
-"""The metadata that makes a column Spark's event time."""
 
 OBSERVATION: Final = "floodmark-event-time"
 _SPAN: Final = "floodmark span"

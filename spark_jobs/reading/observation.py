@@ -10,7 +10,6 @@ share a ``read`` with the same expressions, in their threads.  `to_json` is not 
 one text), so it stands before or within the aggregates, which the tasks run, and the driver only joins texts.
 """
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.timestamps import is_late
+from floodmark.spark_jobs.internals.texts import bins, sizes
 from floodmark.spark_jobs.progress.unusable import UNUSABLE, Skipped
 from floodmark.spark_jobs.reading.rows import OURS
 from pyspark.sql import Column, DataFrame
@@ -31,9 +31,6 @@ _BINS: Final = 1 << 12
 
 KINDS: Final = ("row", "tombstones", *UNUSABLE)
 """What the records of a bin are; marks are counted with the rows, for how many marks there are is known."""
-
-_NUMBER: Final = re.compile(r"[0-9.E]+")
-"""In Spark's text of the bins, pairs of a place and a count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
 
 PREPARED: Final = tuple(f"{OURS}{name}" for name in ("place", "event_time", "mark", "skipped", "late"))
 """The names of the columns that `prepared` adds; the last one only to judged rows."""
@@ -84,14 +81,13 @@ class Observation:
             counted: how many records of each kind, topic and partition there are, where that is known without the bins.
         """
         marks = metrics.get("marks") or "[]"
-        numbers = [float(number) for number in _NUMBER.findall(metrics.get("places") or "")]
-        bins, sizes = numbers[::2], numbers[1::2]
-        exact = counted is not None or len(set(bins)) == len(bins) < _BINS
+        found = sizes(metrics.get("places"))
+        exact = counted is not None or len({place for place, _ in found}) == len(found) < _BINS
         if counted is None:
-            found = Counter[tuple[str, str, int]]()
-            for at, size in zip(bins, sizes, strict=True):
-                found[_place(int(at), topics)] += int(size)
-            counted = found
+            tally = Counter[tuple[str, str, int]]()
+            for place, size in found:
+                tally[_place(place, topics)] += size
+            counted = tally
         kinds, records = Counter[str](), Counter[tuple[str, int]]()
         for (kind, topic, partition), size in counted.items():
             kinds[kind] += size
@@ -185,8 +181,8 @@ def columns(*, judged: bool = False) -> list[Column]:
         _list(F.collect_list(mark)).alias("marks"),
         *unusable,
         F.unix_millis(F.min(F.col(f"`{OURS}event_time`"))).alias("earliest"),
-        # Exact while it has bins left: each task brings one for each kind in each of its partitions.
-        F.histogram_numeric(place, F.lit(_BINS)).cast("string").alias("places"),
+        # Each task brings a bin for each kind in each of its partitions.
+        bins(place, _BINS).alias("places"),
     ]
 
 

@@ -15,7 +15,7 @@ from floodmark.schemas.errors import (
     UnsupportedQueryError,
 )
 from floodmark.spark_jobs import write
-from floodmark.spark_jobs.queries.plan import meaning
+from floodmark.spark_jobs.internals.texts import meaning
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import counted, read_events, windowed
 from support.harness import Stream, drain, events

@@ -1,0 +1,119 @@
+"""What Spark says in text alone: its lines of a plan, and the bins of a histogram.  Read here, and nowhere else.
+
+Each version of Spark may word these texts in its own way, so nothing else may depend on how they look.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pyspark
+from floodmark.schemas.errors import UnsupportedSparkError
+from floodmark.spark_jobs.queries.plan import Operator
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+_SILENT: Final = {"CollectMetrics", "LocalLimit", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"}
+"""Operators that change no row, or only as another one beside them says."""
+_STREAMING: Final = "~"
+"""How Spark marks the lines of streaming operators."""
+_ID: Final = re.compile(r"#\d+L?")
+_DELAY_OF_READ: Final = re.compile(r"-T\d{14,}ms")
+_OBJECT: Final = re.compile(r"@[0-9a-f]{5,}")
+_SEED: Final = re.compile(r"\b(randn?\(|Some\(|(?:randstr|uniform)\(.*?, )-?\d{12,}(?=\)|, (?:true|false)\b)")
+"""A seed that Spark has drawn: one of a program's own is shorter."""
+_LAMBDA: Final = re.compile(r"\b(lambda \w+)_\d+(?=#)")
+"""A parameter of a Python lambda, which a session numbers."""
+_LIST: Final = re.compile(r" IN \(((?:[^()]|\([^()]*\))*)\)")
+"""Values of which a column has one: in any order, as those of a Python set are."""
+
+_BINS: Final = re.compile(r"\[(?:\{[0-9.E]+, [0-9.E]+\}(?:, (?!\])|(?=\])))*\]")
+"""Pairs of a place and a count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
+_NUMBER: Final = re.compile(r"[0-9.E]+")
+_SHOWN: Final = 100
+
+
+def meaning(plan: Operator) -> list[str]:
+    """Return what of a query its stored state depends on: each topmost operator with state, and all below.
+
+    What comes behind the last operator with state may change freely, and so may all of a query without any.  Two plans
+    of one query give the same lines, whatever the ids of their columns.
+
+    >>> table = Operator("Relation", streaming=False, columns="struct<k:string>")
+    >>> stream = Operator("EventTimeWatermark", columns="struct<k:string>", children=(Operator("CollectMetrics"),))
+    >>> joined = Operator("Join", "Join Inner, (k#7 = k#8)", children=(stream, table))
+    >>> for line in meaning(Operator("Project", children=(Operator("Aggregate", "Aggregate [k#7]", True, (joined,)),))):
+    ...     print(line)
+    Aggregate [k#1]
+      Join Inner, (k#1 = k#2)
+        read struct<k:string>
+        table struct<k:string>
+    """
+    return _renumbered(_lines(plan))
+
+
+def _lines(node: Operator) -> Iterator[str]:
+    if node.keeps_state:
+        yield from _whole(node, 0)
+    else:
+        for child in node.children:
+            yield from _lines(child)
+
+
+def _whole(node: Operator, depth: int) -> Iterator[str]:
+    margin = "  " * depth
+    if not node.streaming:
+        yield f"{margin}table {node.columns}"
+    elif node.kind == "EventTimeWatermark":
+        yield f"{margin}read {node.columns}"
+    else:
+        if node.kind not in _SILENT:
+            depth += 1
+            yield margin + " ".join(node.text.split()).lstrip(_STREAMING)
+        for child in node.children:
+            yield from _whole(child, depth)
+
+
+def _renumbered(lines: Iterator[str]) -> list[str]:
+    numbers: dict[str, int] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return f"#{numbers.setdefault(found[0].rstrip('L'), len(numbers) + 1)}"
+
+    return [_ID.sub(number, _without_chance(line)) for line in lines]
+
+
+def _without_chance(line: str) -> str:
+    """Leave out what differs between two starts of one program.
+
+    >>> _without_chance("Filter (k#3 IN (b,a) AND (rand(-8163384240873071259) < rand(7)))")
+    'Filter (k#3 IN (a,b) AND (rand() < rand(7)))'
+    """
+    line = _LAMBDA.sub(r"\1", _SEED.sub(r"\1", _OBJECT.sub("", _DELAY_OF_READ.sub("", line))))
+    return _LIST.sub(lambda found: f" IN ({','.join(sorted(map(str.strip, found[1].split(','))))})", line)
+
+
+def bins(places: Column, most: int) -> Column:
+    """Return an aggregate that counts the rows of each place, as text for `sizes`.
+
+    Exact while there are fewer places than ``most``: a place that two tasks bring is there twice.
+    """
+    return F.histogram_numeric(places, F.lit(most)).cast("string")
+
+
+def sizes(text: str | None) -> list[tuple[int, int]]:
+    """Return each place and its count from the text of `bins`; ``None``: there was no row.
+
+    Raises:
+        UnsupportedSparkError: where Spark writes it in another way.
+
+    >>> sizes("[{1048576, 3.0}, {1048577, 1.2E7}]"), sizes(None)
+    ([(1048576, 3), (1048577, 12000000)], [])
+    """
+    if text is None:
+        return []
+    if not _BINS.fullmatch(text):
+        missing = "text of histogram_numeric()"
+        raise UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=text[:_SHOWN])
+    numbers = [int(float(number)) for number in _NUMBER.findall(text)]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
