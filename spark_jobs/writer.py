@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import pyspark
 from floodmark.producers.clients.admin import require_topics
+from floodmark.producers.clients.secrets import resolved
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.spark_jobs.batch import output, running
 from floodmark.spark_jobs.batch.handler import BatchHandler
@@ -30,7 +31,7 @@ from floodmark.spark_jobs.queries.outlook import Outlook
 from floodmark.spark_jobs.queries.plan import Operator, limited
 from floodmark.spark_jobs.reading.event_time import derived_times
 from floodmark.spark_jobs.reading.read_calls import plan_of, specs_of
-from floodmark.spark_jobs.reading.security import resolved, settings_of, spark_options
+from floodmark.spark_jobs.reading.security import settings_of, spark_options
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession

@@ -81,7 +81,8 @@ BootstrapServers = Annotated[
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        envvar="FLOODMARK_CONFIG", help="File of Kafka client settings (librdkafka's), name=value a line, with ${ENV}."
+        envvar="FLOODMARK_CONFIG",
+        help="File of librdkafka's settings, name=value a line, with ${env:NAME}.",
     ),
 ]
 """The same."""

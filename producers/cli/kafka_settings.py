@@ -1,8 +1,6 @@
 """What the options of a command say of Kafka, in a file or by themselves."""
 
 import math
-import os
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -10,12 +8,11 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, redacted
+from floodmark.producers.clients.secrets import properties, resolved
 from floodmark.schemas.errors import UsageError
 
 REGISTRY: Final = "schema.registry."
 """How the settings of a schema registry begin in the file of settings, as in those of Kafka's Java clients."""
-
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}", re.ASCII)
 
 
 def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
@@ -57,29 +54,15 @@ def _without_secrets(text: str, settings: dict[str, str]) -> str:
 def settings_file(path: Path | None) -> dict[str, str]:
     """Read Kafka settings from a file, so that no secret stands on a command line.
 
-    One ``name=value`` a line, as in the files of Kafka's own tools; ``#`` or ``!`` begins a comment; ``${NAME}`` is
-    filled in from the environment, and any other ``$`` stays.  Settings are librdkafka's: those that only Java clients
-    know are refused by name.
+    One ``name=value`` a line, as in the files of Kafka's own tools, with the places of secrets, see `secrets`.
+    Settings are librdkafka's: those that only Java clients know are refused by name.
 
     Raises:
-        UsageError: where the file or a line cannot be read, or a variable is not set; the message never holds a value.
+        UsageError: if the file, a line or the place of a secret cannot be read; the message never holds a value.
     """
     if path is None:
         return {}
-    settings = {}
-    for number, line in enumerate(text_file(path).splitlines(), start=1):
-        text = line.strip()
-        if not text or text.startswith(("#", "!")):
-            continue
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(reason=f"{path} line {number}: expected name=value")
-        for variable in _VARIABLE.findall(value):
-            if variable not in os.environ:
-                reason = f"{path} line {number}: {name.strip()} names the variable {variable!r}, which is not set"
-                raise UsageError(reason=reason)
-        settings[name.strip()] = _VARIABLE.sub(lambda found: os.environ[found[1]], value.strip())
-    return settings
+    return resolved(properties(text_file(path), path))
 
 
 def text_file(path: Path) -> str:

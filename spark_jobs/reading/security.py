@@ -1,23 +1,20 @@
 """Security settings, given once: confluent-kafka's, which Spark's Kafka client needs under other names.
 
-A secret need not stand in them.  ``${env:NAME}``, ``${file:/path/to.properties:name}`` and ``${directory:/path:file}``
-say where it is, as in Kafka's own config providers: confluent-kafka is given what is found there, and Spark the place
+A setting may name the place of a secret, see `secrets`.  confluent-kafka gets what is found there, and Spark the place
 itself, which its Kafka clients look up on every machine.  Spark's plans then show places and no secrets.
 """
 
-import os
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from floodmark.producers.clients.secrets import PLACE
 from floodmark.schemas.errors import UsageError
 
 Client = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """confluent-kafka settings, or a function that returns them."""
 
-_PLACE: Final = re.compile(r"\$\{(env|file|directory):(?:([^}]*):)?([^:}]*)\}")
 _PROVIDERS: Final = {
     "env": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
     "file": "org.apache.kafka.common.config.provider.FileConfigProvider",
@@ -46,38 +43,6 @@ _READ: Final = {
 def settings_of(client: Client | None) -> dict[str, Any]:
     """Return the settings, as they are given."""
     return dict((client() if callable(client) else client) or {})
-
-
-def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with what stands at the places they name.
-
-    Raises:
-        UsageError: where nothing is there; names the setting and the place.
-    """
-    return {
-        name: _PLACE.sub(partial(_look_up, name), value) if isinstance(value, str) else value
-        for name, value in settings.items()
-    }
-
-
-def _look_up(setting: str, place: re.Match[str]) -> str:
-    provider, path, key = place.groups()
-    try:
-        if provider == "env":
-            return os.environ[key]
-        if provider == "directory":
-            return Path(path, key).read_text(encoding="utf-8")
-        return _properties(Path(path).read_text(encoding="utf-8"))[key]
-    except (KeyError, OSError, TypeError) as error:
-        reason = f"setting {setting!r}: nothing is found at {place.group()} ({type(error).__name__})"
-        raise UsageError(reason=reason) from error
-
-
-def _properties(text: str) -> dict[str, str]:
-    """Read a properties file of plain ``name=value`` lines."""
-    lines = (line.strip() for line in text.splitlines())
-    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def spark_options(settings: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
@@ -110,7 +75,7 @@ def spark_options(settings: Mapping[str, Any], own: Mapping[str, str]) -> dict[s
             user, password = (_quoted(settings.get(f"sasl.{part}", "")) for part in ("username", "password"))
             java["sasl.jaas.config"] = f"{_LOGIN[mechanism]} required username={user} password={password};"
     java |= _tls(settings)
-    used = {place.group(1) for value in java.values() for place in _PLACE.finditer(value)}
+    used = {place.group(1) for value in java.values() for place in PLACE.finditer(value)}
     if used:
         java["config.providers"] = ",".join(sorted(used))
         java |= {f"config.providers.{name}.class": _PROVIDERS[name] for name in used}

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from floodmark.producers.clients.secrets import resolved
 from floodmark.spark_jobs.progress.lateness import Way
 from floodmark.spark_jobs.queries.source_options import from_earliest, source_options
-from floodmark.spark_jobs.reading.security import Client, resolved, settings_of, spark_options
+from floodmark.spark_jobs.reading.security import Client, settings_of, spark_options
 from pyspark.sql import Column
 
 Decoder = Callable[[Column], Column]

@@ -158,7 +158,7 @@ def test_a_password_stands_in_the_file_of_settings_and_is_never_printed(kafka, t
     with guarded(registry.url, "me", "hunter2") as url:
         file.write_text(
             f"bootstrap.servers={kafka.bootstrap_servers}\nschema.registry.url={url}\n"
-            "schema.registry.basic.auth.user.info=me:${REGISTRY_PASSWORD}\n"
+            "schema.registry.basic.auth.user.info=me:${env:REGISTRY_PASSWORD}\n"
         )
         options = ["tail", raw, "--from-beginning", "--until-end", "--config", file]
         assert "'id': 7" in command(*options, REGISTRY_PASSWORD="hunter2").stdout  # noqa: S106  # made up

@@ -138,7 +138,7 @@ def test_inject_says_what_is_wrong(arguments, said):
 
 def test_settings_come_from_a_file_and_no_secret_is_shown(tmp_path):
     settings = tmp_path / "kafka.properties"
-    settings.write_text("# ours\nsasl.password=${HUSH}\nsecurity.protocol = plaintext\n")
+    settings.write_text("# ours\nsasl.password=${env:HUSH}\nsecurity.protocol = plaintext\n")
     place = ["tail", "t", "--bootstrap-servers", "127.0.0.1:1", "--config", settings]
     done = floodmark(*place)
     assert done.returncode == 2

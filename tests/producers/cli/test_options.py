@@ -106,7 +106,7 @@ def test_all_that_the_help_offers_is_taken():
         assert input_format(feed, None, None, None, None, None, log_time=False).promises
 
 
-@pytest.mark.parametrize("bad", ["no equals sign", "=", "a=${NOT_SET_ANYWHERE}"])
+@pytest.mark.parametrize("bad", ["no equals sign", "="])
 def test_a_line_that_is_no_setting_is_named(tmp_path, bad):
     file = tmp_path / "kafka.properties"
     file.write_text(f"client.id=me\n{bad}\n")
@@ -114,12 +114,19 @@ def test_a_line_that_is_no_setting_is_named(tmp_path, bad):
         settings_file(file)
 
 
+def test_a_place_without_a_secret_is_named(tmp_path):
+    file = tmp_path / "kafka.properties"
+    file.write_text("sasl.password=${env:NOT_SET_ANYWHERE}\n")
+    with pytest.raises(UsageError, match=r"'sasl.password': nothing is found at \$\{env:NOT_SET_ANYWHERE\}"):
+        settings_file(file)
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
         ("pa$$w$ord", "pa$$w$ord"),
-        ("$ORD ${ ${} ${1} ${OR D} $", "$ORD ${ ${} ${1} ${OR D} $"),
-        ("a${ORD}b${ORD}$", "a${x}$$b${x}$$$"),
+        ("$ORD ${ ${} ${ORD} ${other:ORD} $", "$ORD ${ ${} ${ORD} ${other:ORD} $"),
+        ("a${env:ORD}b${env:ORD}$", "a${x}$$b${x}$$$"),
     ],
 )
 def test_a_dollar_stays_but_before_a_name_in_braces(tmp_path, monkeypatch, written, meant):

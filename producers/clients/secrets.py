@@ -1,0 +1,64 @@
+"""Secrets in settings of Kafka: a setting names the place of a secret, as Kafka's own config providers read it.
+
+``${env:NAME}``, ``${file:/path/to.properties:name}`` and ``${directory:/path:file}``; any other ``$`` stays as it is.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from floodmark.schemas.errors import UsageError
+
+PLACE: Final = re.compile(r"\$\{(env|file|directory):(?:([^}]*):)?([^:}]*)\}")
+
+
+def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with what is found at the places they name.
+
+    Raises:
+        UsageError: if nothing is found; names the setting and the place.
+
+    >>> os.environ["USER_OF_KAFKA"] = "us"
+    >>> resolved({"sasl.username": "${env:USER_OF_KAFKA}", "sasl.password": "$5", "retries": 3})
+    {'sasl.username': 'us', 'sasl.password': '$5', 'retries': 3}
+    """
+    return {
+        name: PLACE.sub(partial(_look_up, name), value) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
+
+
+def _look_up(setting: str, place: re.Match[str]) -> str:
+    provider, path, key = place.groups()
+    try:
+        if provider == "env":
+            return os.environ[key]
+        if provider == "directory":
+            return Path(path, key).read_text(encoding="utf-8")
+        return properties(Path(path).read_text(encoding="utf-8"), path)[key]
+    except (KeyError, OSError, TypeError) as error:
+        reason = f"setting {setting!r}: nothing is found at {place.group()} ({type(error).__name__})"
+        raise UsageError(reason=reason) from error
+
+
+def properties(text: str, path: object) -> dict[str, str]:
+    r"""Read the ``name=value`` lines of a properties file; ``#`` or ``!`` begins a comment.
+
+    Raises:
+        UsageError: if a line is something else; names the file and the line, and never a value.
+
+    >>> properties("# ours\nname = value=1", "a file")
+    {'name': 'value=1'}
+    """
+    found = {}
+    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
+        name, equals, value = line.partition("=")
+        if line.startswith(("#", "!")) or not line:
+            continue
+        if not equals or not name.strip():
+            raise UsageError(reason=f"{path} line {number}: expected name=value")
+        found[name.strip()] = value.strip()
+    return found
