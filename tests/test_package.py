@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SHIPPED = ("LICENSE", "README.md", "pyproject.toml", "producers", "schemas", "spark_jobs")
 FOLDERS = ("producers", "schemas", "spark_jobs")
-SUFFIXES = {".avsc", ".css", ".html", ".js", ".json", ".md", ".py", ".typed"}
+SUFFIXES = {".avsc", ".css", ".html", ".js", ".json", ".md", ".py", ".pyi", ".typed"}
 WIRE_FORMAT = """
 import json
 from importlib.resources import files
