@@ -1,20 +1,15 @@
-"""Spark's classes as the JVM maps them, made once and kept: a session and its first batch come in half the time.
+"""An archive of Spark's classes: one session records it, and later sessions start in about half the time.
 
-A new JVM reads, checks and links some 15,000 classes before Spark's first batch.  With a shared archive of them (class
-data sharing, JEP 350) it maps a file instead.
-
-A program that finds none goes on without, and when it ends leaves a process behind that makes one
-(`class_archive_maker`).
+A new JVM reads, checks and links some 15,000 classes before Spark's first batch.  With an archive of them (class data
+sharing, JEP 350) it maps one file instead.  The JVM of the first session writes a draft when it ends, and the next
+session gives the draft its name.  It does so with every Java from 13 on, so there is no second way for Java 19.
 """
 
-import atexit
-import functools
 import hashlib
-import logging
 import os
 import subprocess
-import sys
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,51 +18,43 @@ import pyspark
 from floodmark.producers.embedded.jars import cache, java
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-LOG: Final = "class-archive.log"
-"""What the last maker said, in the cache."""
-SEAL: Final = b"\nmade by floodmark\n"
-"""The last bytes of an archive, which the maker writes and the JVM does not read."""
-
-MAKER: Final = "floodmark.spark_jobs.class_archive_maker"
+_QUIET: Final = "-Xlog:cds*=off"  # an archive that does not fit is ignored without a line on the user's error output
+_MAGIC: Final = 4
 _DAY: Final = 86_400
-_log = logging.getLogger(__name__)
 
 
-def archive_options() -> str:
-    """Return the options by which a JVM begins with the archive; empty where there is none, and all works without.
+def archive_options(*, record: bool = True) -> str:
+    """Return the options by which one JVM uses the archive, or records it if there is none.
 
-    Where none has been made, a process of low priority makes it once this program has ended, some 20 s of work.
+    Args:
+        record: whether to record an archive if there is none; only for the options of a single JVM.
 
     Raises:
-        JavaError: where there is no Java.
+        JavaError: if there is no Java.
     """
     archive = archive_path()
-    if is_whole(archive):
-        with suppress(OSError):  # a cache that is only read
-            os.utime(archive)  # the maker deletes those that were not used for the longest time
-        # What does not fit is passed over without a word on the error output of the user's program.
-        return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto -Xlog:cds*=off'
-    if is_given_up(archive):
-        _log.info("there is no archive of Spark's classes, sessions start slower: see %s", cache() / LOG)
-    else:
-        _make_at_exit(archive)
-    return ""
+    for draft in archive.parent.glob(f"{archive.stem}-*.draft"):
+        with suppress(OSError):  # another process takes it, or the cache is read-only
+            _adopt(draft, archive)
+    if archive.exists():
+        return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto {_QUIET}'
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return ""
+    draft = archive.with_name(f"{archive.stem}-{uuid.uuid4().hex[:8]}.draft")
+    return f'"-XX:ArchiveClassesAtExit={draft}" {_QUIET}' if record else ""
 
 
-def is_whole(archive: Path) -> bool:
-    """Tell whether a maker has finished it, and nothing of it is gone: the JVM would map one without its end."""
-    with suppress(OSError), archive.open("rb") as file:
-        file.seek(-len(SEAL), os.SEEK_END)
-        return file.read() == SEAL
-    return False
-
-
-def is_given_up(archive: Path) -> bool:
-    """Tell whether a maker has found within a day that it cannot be made: the file is empty then."""
-    with suppress(OSError):
-        status = archive.stat()
-        return not status.st_size and time.time() - status.st_mtime < _DAY
-    return False
+def _adopt(draft: Path, archive: Path) -> None:
+    """Turn a complete draft into the archive.  The JVM writes the first bytes last, and they are 0 until then."""
+    with draft.open("rb") as file:
+        is_complete = any(file.read(_MAGIC))
+        os.fsync(file.fileno())
+    if is_complete and not archive.exists():
+        draft.replace(archive)
+    elif is_complete or time.time() - draft.stat().st_mtime > _DAY:
+        draft.unlink()
 
 
 def archive_path() -> Path:
@@ -77,7 +64,7 @@ def archive_path() -> Path:
     each jar.  So another environment has its own, and one that was installed anew gets a new one.
 
     Raises:
-        JavaError: where there is no Java.
+        JavaError: if there is no Java.
     """
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars").resolve()
     seen = [_image(java()), str(jars), os.environ.get("SPARK_CONF_DIR", "")]
@@ -97,25 +84,3 @@ def _image(found: str) -> str:
 def _stamp(file: Path) -> str:
     status = file.stat()
     return f"{file} {status.st_size} {int(status.st_mtime)}"
-
-
-@functools.cache
-def _make_at_exit(archive: Path) -> None:
-    """Start the maker when this program ends: only then nothing that its user waits for is delayed."""
-    atexit.register(start_maker, archive)
-
-
-def start_maker(archive: Path) -> None:
-    """Start a process that makes the archive, and outlives this one; it holds none of its pipes."""
-    gateway = "PYSPARK_GATEWAY"  # the maker needs a JVM of its own
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(gateway)}
-    with suppress(OSError):
-        maker = subprocess.Popen(  # noqa: S603  # a module of this package
-            [sys.executable, "-m", MAKER, str(archive)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment,
-        )
-        maker.returncode = 0  # nobody asks for its end, and Python need not warn that it runs on

@@ -14,12 +14,12 @@ from floodmark.producers.embedded.broker import VERSION
 from floodmark.producers.embedded.jars import fetch
 from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs import local_session
-from floodmark.spark_jobs.class_archive import archive_path
-from floodmark.spark_jobs.class_archive_maker import make
+from floodmark.spark_jobs.class_archive import archive_options, archive_path
 from floodmark.spark_jobs.session import local_jars
 from hypothesis import settings
 from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
+from support.recording import record_classes
 from support.registry import EmbeddedRegistry, program
 
 # A law is judged by what it finds, not by how long an example takes on a busy machine.
@@ -47,7 +47,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         with suppress(FloodmarkError, OSError):  # the tests that need it say so
             fetch("org.apache.kafka", "kafka_2.13", VERSION)
             local_jars()
-            make(archive_path())
+            if not archive_path().exists():
+                record_classes()
+                archive_options()  # it gives the archive its name
             program()
 
 

@@ -17,11 +17,11 @@ import typer
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, create_topics, explicit
 from floodmark.producers.cli.command_line import run_command
 from floodmark.producers.embedded.jars import cache
-from floodmark.spark_jobs.class_archive import archive_path, is_whole
-from floodmark.spark_jobs.class_archive_maker import make
+from floodmark.spark_jobs.class_archive import archive_options, archive_path
 from floodmark.spark_jobs.demo.processes import Child
 from rich.console import Console
 from support.harness import Stream, until
+from support.recording import record_classes
 
 KINDS: Final = {
     "plain": "a new job, without the archive of classes",
@@ -78,8 +78,9 @@ def main(
     """
     here = Path(__file__).parent
     os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(here), str(here.parent)])
-    if not is_whole(archive_path()):
-        make(archive_path())
+    if not archive_path().exists():
+        record_classes()
+        archive_options()
     with (
         tempfile.TemporaryDirectory() as place,
         EmbeddedKafka(Path(place, "kafka")) as kafka,

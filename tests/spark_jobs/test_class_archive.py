@@ -1,20 +1,15 @@
-"""Sessions map an archive of Spark's classes; without one, or with one that does not fit, all works as well."""
+"""The first session records an archive of Spark's classes, later ones map it; all works without one, too."""
 
-import atexit
-import logging
 import os
 import shlex
 import subprocess
 import sys
-import time
 
 import pytest
 from floodmark.producers.embedded.jars import cache, java
 from floodmark.spark_jobs import class_archive
-from floodmark.spark_jobs.class_archive_maker import make
-from support.harness import until
+from support.recording import record_classes
 
-FINDS_NONE = "from floodmark.spark_jobs.class_archive import archive_options; print(repr(archive_options()))"
 MAPS = """\
 from pathlib import Path
 from floodmark.spark_jobs import local_session
@@ -30,16 +25,6 @@ def archive(tmp_path, monkeypatch):
     return class_archive.archive_path()
 
 
-@pytest.fixture
-def at_exit(monkeypatch):
-    """Return what is left for the end of this program, which is not done."""
-    found = []
-    monkeypatch.setattr(atexit, "register", lambda *call: found.append(call))
-    class_archive._make_at_exit.cache_clear()  # noqa: SLF001
-    yield found
-    class_archive._make_at_exit.cache_clear()  # noqa: SLF001
-
-
 def program(text):
     return subprocess.run(
         [sys.executable, "-W", "default::ResourceWarning", "-c", text],
@@ -53,7 +38,7 @@ def program(text):
 @pytest.mark.spark
 @pytest.mark.every_spark
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for what a process maps")
-def test_a_session_maps_the_archive(tmp_path, monkeypatch):
+def test_a_session_maps_what_the_first_one_has_recorded(tmp_path, monkeypatch):
     jars = [path for path in cache().iterdir() if path.is_dir() and not path.name.startswith("class-archive")]
     place = tmp_path / "a cache"
     place.mkdir()
@@ -61,81 +46,54 @@ def test_a_session_maps_the_archive(tmp_path, monkeypatch):
         (place / path.name).symlink_to(path)
     monkeypatch.setenv("FLOODMARK_CACHE", str(place))
     archive = class_archive.archive_path()
-    make(archive)
-    assert archive.stat().st_size > 1 << 20, (place / class_archive.LOG).read_text(encoding="utf-8")
+    record_classes()
     assert archive.name in program(MAPS).stdout
+    assert archive.stat().st_size > 1 << 20
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the maker is a script of a shell")
-def test_a_program_leaves_a_maker_behind_and_does_not_wait_for_it(archive, tmp_path):
-    maker, go, made = tmp_path / "maker", tmp_path / "go", tmp_path / "made"
-    maker.write_text(
-        f'#!/bin/sh\nwhile [ ! -e "{go}" ]; do sleep 0.02; done\n'
-        f'echo "$@" $PYSPARK_GATEWAY_PORT > "{made}.part"; mv "{made}.part" "{made}"\n',
-        encoding="utf-8",
-    )
-    maker.chmod(0o755)
-    # Under spark-submit a program has a JVM already, which the maker must not take for its own.
-    begin = "import os, sys; os.environ['PYSPARK_GATEWAY_PORT'] = '1'; "
-    done = program(f"{begin}{FINDS_NONE}; sys.executable = {str(maker)!r}")
-    # Its output has ended, so the maker holds none of it.
-    assert (done.returncode, done.stdout, done.stderr) == (0, "''\n", "")
-    assert not made.exists()
-    go.touch()
-    until(made.exists, "what the maker was called with")
-    assert made.read_text(encoding="utf-8") == f"-m {class_archive.MAKER} {archive}\n"
+def drafts(archive):
+    return sorted(archive.parent.glob("*.draft"))
 
 
-def test_what_is_missing_is_made_once_and_after_the_end(archive, at_exit):
-    assert [class_archive.archive_options() for _ in range(2)] == ["", ""]
-    assert at_exit == [(class_archive.start_maker, archive)]
-    assert not archive.parent.exists()
+def recorded_by(options):
+    (path,) = [option.partition("=")[2] for option in shlex.split(options) if "ArchiveClassesAtExit" in option]
+    return path
 
 
-@pytest.mark.parametrize("what", [b"", b"some", b"others have written this, or lost its end" * 100])
-def test_what_is_not_whole_is_not_mapped(archive, at_exit, what):
-    """The JVM maps one that lacks its end, and fails when it comes there."""
+def test_sessions_that_start_together_record_into_files_of_their_own(archive):
+    first, second = (recorded_by(class_archive.archive_options()) for _ in range(2))
+    assert first != second
+    assert class_archive.archive_options(record=False) == ""
+
+
+def test_a_complete_draft_becomes_the_archive_and_the_others_go(archive):
     archive.parent.mkdir()
-    archive.write_bytes(what)
-    assert class_archive.archive_options() == ""
-    assert len(at_exit) == bool(what)  # it is made anew
+    for number in range(2):
+        archive.with_name(f"{archive.stem}-{number}.draft").write_bytes(b"written")
+    assert f"-XX:SharedArchiveFile={archive}" in shlex.split(class_archive.archive_options())
+    assert (archive.read_bytes(), drafts(archive)) == (b"written", [])
 
 
-def test_what_could_not_be_made_is_not_tried_again_for_a_day(archive, at_exit, caplog):
+def test_a_draft_that_a_jvm_still_writes_stays_for_a_day(archive):
     archive.parent.mkdir()
-    archive.touch()
-    with caplog.at_level(logging.INFO):
-        assert class_archive.archive_options() == ""
-    assert str(archive.parent / class_archive.LOG) in caplog.text
-    assert at_exit == []
-    two_days_ago = time.time() - 2 * 86_400
-    os.utime(archive, (two_days_ago, two_days_ago))
-    assert class_archive.archive_options() == ""
-    assert len(at_exit) == 1  # what stood in its way may be gone
+    draft = archive.with_name(f"{archive.stem}-1.draft")
+    draft.write_bytes(bytes(1000))
+    recorded_by(class_archive.archive_options())
+    assert drafts(archive) == [draft]
+    os.utime(draft, (1, 1))
+    recorded_by(class_archive.archive_options())
+    assert drafts(archive) == []
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(archive):
-    archive.parent.write_text("a file, no folder", encoding="utf-8")
-    done = program(FINDS_NONE)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "''\n", "")
-
-
-def test_an_archive_in_a_cache_that_is_only_read_is_used(archive, at_exit, monkeypatch):
-    def refuse(*_):
-        raise PermissionError
-
-    archive.parent.mkdir()
-    archive.write_bytes(b"whole" + class_archive.SEAL)
-    monkeypatch.setattr(os, "utime", refuse)
-    assert f"-XX:SharedArchiveFile={archive}" in shlex.split(class_archive.archive_options())
-    assert at_exit == []
+    archive.parent.write_text("a file")
+    assert class_archive.archive_options() == ""
 
 
 def test_what_does_not_fit_is_passed_over_in_silence(archive):
     archive.parent.mkdir()
-    archive.write_bytes(b"an archive of another Java" * 1000 + class_archive.SEAL)
+    archive.write_bytes(b"an archive of another Java" * 1000)
     options = shlex.split(class_archive.archive_options())
-    assert f"-XX:SharedArchiveFile={archive}" in options
     done = subprocess.run([java(), *options, "-version"], capture_output=True, text=True, check=True)
     plain = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True)
     # It names whether it shares classes, in its last words.

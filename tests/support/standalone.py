@@ -57,7 +57,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def _java_options() -> str:
     """Return options by which a JVM starts quickly, which most of these do nothing else for long."""
-    return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {archive_options()}".strip()
+    return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {archive_options(record=False)}".strip()
 
 
 class Standalone(Closing):
