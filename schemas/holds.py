@@ -87,13 +87,7 @@ def _unknown_partition(name: str, topic: TopicState, part: PartitionState) -> It
 
 
 def missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:
-    """Say which sources have reported in a partition, how many have not, and what is known of these.
-
-    Args:
-        topic: of the partition.
-        part: the partition.
-        here: its members.
-    """
+    """Say which sources have reported in a partition, how many have not, and what is known of these."""
     version, size = topic.roster.version, topic.roster.size
     retired = sorted({key for key, source in part.sources.items() if source.version != version} - here)
     joined = {key for key, member in topic.roster.members.items() if member.version == version}

@@ -261,10 +261,6 @@ class Number(NamedTuple):
 class Round:
     """A partition and its mark, for each; the records are made as they are asked for.
 
-    Args:
-        shared: what all of them say.
-        numbers: of each partition.
-
     >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=2, emitted_at=15)
     >>> round_ = Round(mark, [Number(0, sequence=4, records=7), Number(1, sequence=9, records=None)])
     >>> [(partition, one.sequence, one.records, one.watermark) for partition, one in round_]

@@ -15,10 +15,6 @@ class _OtherFormatError(Exception):
 def restoring(where: str, advice: str = "restore an intact copy") -> Iterator[None]:
     """Turn whatever goes wrong while the block reads a snapshot into one error.
 
-    Args:
-        where: whose snapshot it is.
-        advice: what to do about a damaged one.
-
     Raises:
         CorruptSnapshotError: where the block raises.
 

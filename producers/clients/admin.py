@@ -104,10 +104,6 @@ def answering(
 def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
     """Return what Kafka answers to a question about partitions; asks again while the leader of one moves.
 
-    Args:
-        ask: the question.
-        bootstrap_servers: for the error.
-
     Raises:
         BrokerUnavailableError: where Kafka does not answer, or refuses, for lack of a right, too.
     """

@@ -1,9 +1,9 @@
 """Values that name their schema in a registry, as Python's objects.  Needs ``floodmark[registry]``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from floodmark.producers.clients.registry import Registry, Schema
+from floodmark.producers.clients.registry import Registry, Schema, registry_of
 from floodmark.producers.event_times.formats import json_object
 from floodmark.schemas.errors import RegistryError, SchemaError, UnreadableValueError
 from floodmark.schemas.registered_values import AvroBody, message_path, unframed
@@ -18,11 +18,11 @@ class FramedValues:
     Times become aware datetimes where the schema says that they are times.
 
     Args:
-        registry: knows the schemas.
+        registry: a `Registry`, or the settings that ``SchemaRegistryClient`` takes.
     """
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry | Mapping[str, Any]) -> None:
+        self._registry = registry_of(registry)
         self._decoders: dict[int, _Decode] = {}
 
     def decode(self, value: bytes) -> dict[str, Any]:

@@ -50,7 +50,9 @@ class Schema:
 class Registry:
     """A schema registry with Confluent's interface.
 
-    Schemas are kept for the life of the process, for an id never changes its meaning.  Its `repr` shows no secret.
+    It is the settings of a ``SchemaRegistryClient`` rather than a client, because a client cannot be pickled: each of
+    Spark's Python workers makes its own, once.  The client keeps schemas, for an id never changes its meaning.  The
+    `repr` shows no secret.
 
     Args:
         url: its address; several, with commas between them, are tried in turn.
@@ -90,20 +92,19 @@ class Registry:
             RegistryError: where it does not say.
         """
         known = _known(self.key, self)
-        found = known.schemas.get(schema_id)
-        if found is None and known.missing.get(schema_id, 0) < time.monotonic():
-            with known.asking:
-                # Garbage may name any number of schemas: it must cost neither patience nor memory.
-                patience = _PATIENCE if len(known.missing) < _FEW else _PATIENCE[:1]
-                found = known.schemas.get(schema_id) or self._ask_for(schema_id, patience)
-                if found is None:
-                    if len(known.missing) >= _MANY:
-                        known.missing.clear()
-                    known.missing[schema_id] = time.monotonic() + _REMEMBERED
-                else:
-                    known.schemas[schema_id] = found
-                    known.missing.pop(schema_id, None)
-        return found
+        if known.missing.get(schema_id, 0) >= time.monotonic():
+            return None
+        with known.asking:
+            # Garbage may name any number of schemas: it must cost neither patience nor memory.
+            patience = _PATIENCE if len(known.missing) < _FEW else _PATIENCE[:1]
+            schema = self._ask_for(schema_id, patience)
+            if schema is None:
+                if len(known.missing) >= _MANY:
+                    known.missing.clear()
+                known.missing[schema_id] = time.monotonic() + _REMEMBERED
+            else:
+                known.missing.pop(schema_id, None)
+        return schema
 
     def _ask_for(self, schema_id: int, patience: Sequence[float]) -> Schema | None:
         for pause in patience:
@@ -215,6 +216,23 @@ class Registry:
         return text
 
 
+def registry_of(given: Registry | Mapping[str, Any]) -> Registry:
+    """Return a registry, also from the settings that ``SchemaRegistryClient`` takes.
+
+    Raises:
+        UsageError: where the settings name no ``url``.
+
+    >>> registry_of({"url": "http://localhost:8081", "basic.auth.user.info": "me:secret"})
+    Registry('http://localhost:8081')
+    """
+    if isinstance(given, Registry):
+        return given
+    url, others = given.get("url"), {name: value for name, value in given.items() if name != "url"}
+    if not isinstance(url, str):
+        raise UsageError(reason=f"the settings of a schema registry name no url, but {', '.join(others) or 'nothing'}")
+    return Registry(url, others)
+
+
 class _Known:
     """What this process knows of a registry."""
 
@@ -225,7 +243,6 @@ class _Known:
             advice = "a schema registry needs confluent-kafka's client: pip install 'floodmark[registry]'"
             raise ImportError(f"{advice} ({error})", name=error.name) from error
         self.client, self.second = SchemaRegistryClient(dict(config)), SchemaRegistryClient(dict(config))
-        self.schemas: dict[int, Schema] = {}
         self.missing: dict[int, float] = {}
         """Until when an id is not asked for again."""
         self.asking = threading.Lock()

@@ -14,9 +14,6 @@ _AGES: Final = 10 * 365 * 86_400_000
 class PolicyFit:
     """What a policy has decided of the last events, and what would fit them better.
 
-    Args:
-        policy: it decides.
-
     >>> fit = PolicyFit(TimePolicy())
     >>> for number in range(100):
     ...     fit.add(Outcome.LATE_ADJUSTED, 1_767_225_600_000, 1_767_225_610_000 + 100 * number)

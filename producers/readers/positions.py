@@ -18,10 +18,6 @@ from floodmark.schemas.records import processing_time_of
 class Positions:
     """The offsets of some topics, as of now.
 
-    Args:
-        config: confluent-kafka consumer settings.
-        topics: the topics.
-
     Raises:
         UnknownTopicError, BrokerUnavailableError: where they cannot be asked.
     """

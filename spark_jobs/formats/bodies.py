@@ -31,12 +31,7 @@ def of_process(make: Callable[..., _T], registry: Registry, *texts: str) -> _T:
 
 
 class AvroBodies:
-    """Turn framed Avro of any schema of the registry into bodies of a reader's schema.
-
-    Args:
-        registry: knows the writers' schemas.
-        reader: the schema to read by.
-    """
+    """Turn framed Avro of any schema of the registry into bodies of a reader's schema."""
 
     def __init__(self, registry: Registry, reader: str) -> None:
         self._registry, self._reader = registry, reader
@@ -74,11 +69,7 @@ class AvroBodies:
 
 
 class ObjectTexts:
-    """Turn framed Protobuf of any schema of the registry into JSON.
-
-    Args:
-        registry: knows the writers' schemas.
-    """
+    """Turn framed Protobuf of any schema of the registry into JSON."""
 
     def __init__(self, registry: Registry) -> None:
         self._values = FramedValues(registry)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any, Final
 
-from floodmark.producers.clients.registry import Kind, Registry
+from floodmark.producers.clients.registry import Kind, Registry, registry_of
 from floodmark.schemas.codec import AvroCodec
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.registered_values import FRAME_SIZE, frame, path_bytes
@@ -22,6 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import StructType
 from typing_extensions import override
+
+RegistryOrSettings = Registry | Mapping[str, Any]
+"""A registry, or the settings that confluent-kafka's ``SchemaRegistryClient`` takes."""
 
 _ALL: Final = 2**31 - 1 - FRAME_SIZE
 
@@ -44,8 +47,10 @@ class _Confluent(Format):
 
     _kind: Kind
 
-    def __init__(self, registry: Registry, fields: Iterable[str], subject: str | None, *, auto_register: bool) -> None:
-        self._registry, self._subject, self._auto_register = registry, subject, auto_register
+    def __init__(
+        self, registry: RegistryOrSettings, fields: Iterable[str], subject: str | None, *, auto_register: bool
+    ) -> None:
+        self._registry, self._subject, self._auto_register = registry_of(registry), subject, auto_register
         self._fields = tuple(fields)
         self._id: int | None = None
         self._answered = False
@@ -92,7 +97,7 @@ class _Confluent(Format):
 class _ConfluentAvro(_Confluent):
     _kind = "AVRO"
 
-    def __init__(self, registry: Registry, schema: str, subject: str | None, *, auto_register: bool) -> None:
+    def __init__(self, registry: RegistryOrSettings, schema: str, subject: str | None, *, auto_register: bool) -> None:
         codec = AvroCodec(schema)
         super().__init__(registry, codec.fields, subject, auto_register=auto_register)
         self._schema = codec.schema_json
@@ -116,7 +121,7 @@ class _ConfluentJson(_Confluent):
     _kind = "JSON"
 
     def __init__(
-        self, registry: Registry, schema: str, unit: Unit | None, subject: str | None, *, auto_register: bool
+        self, registry: RegistryOrSettings, schema: str, unit: Unit | None, subject: str | None, *, auto_register: bool
     ) -> None:
         self._json, self._schema, self._unit = json(schema, unit=unit), schema, unit
         super().__init__(registry, self._json.fields, subject, auto_register=auto_register)
@@ -142,7 +147,7 @@ class _ConfluentProtobuf(_Confluent):
 
     def __init__(  # one more than the others have
         self,
-        registry: Registry,
+        registry: RegistryOrSettings,
         schema: str,
         message: Any,  # noqa: ANN401  # a class that Protobuf has generated
         unit: Unit | None,
@@ -194,7 +199,7 @@ class _ConfluentProtobuf(_Confluent):
 
 
 def confluent_avro(
-    registry: Registry,
+    registry: RegistryOrSettings,
     schema: Mapping[str, Any] | str,
     *,
     subject: str | None = None,
@@ -206,7 +211,7 @@ def confluent_avro(
     of a schema that the registry does not have, or of a record of another name is unreadable, and counted.
 
     Args:
-        registry: where the schemas are; see `floodmark.producers.Registry`.
+        registry: a `floodmark.producers.Registry`, or the settings that ``SchemaRegistryClient`` takes.
         schema: the reader's schema, and the one to write by; ``registry.latest("orders-value")`` is the newest.
         subject: which subject it is written under; default: ``<topic>-value``.
         auto_register: whether `write` registers the schema where it is not there yet.
@@ -224,7 +229,7 @@ def confluent_avro(
 
 
 def confluent_json(
-    registry: Registry,
+    registry: RegistryOrSettings,
     schema: str,
     *,
     unit: Unit | None = None,
@@ -237,7 +242,7 @@ def confluent_json(
     unreadable.  Written is by a JSON Schema that is made from ``schema``.
 
     Args:
-        registry: where the schemas are.
+        registry: as in `confluent_avro`.
         schema: the fields as Spark writes them in SQL.
         unit: what numbers in ``TIMESTAMP`` fields count, as `json` takes it.
         subject: as in `confluent_avro`.
@@ -251,7 +256,7 @@ def confluent_json(
 
 
 def confluent_protobuf(  # most have defaults
-    registry: Registry,
+    registry: RegistryOrSettings,
     schema: str,
     *,
     message: Any = None,  # noqa: ANN401  # a class that Protobuf has generated
@@ -265,7 +270,7 @@ def confluent_protobuf(  # most have defaults
     ``TIMESTAMP``, an enum's value its name.
 
     Args:
-        registry: where the schemas are.
+        registry: as in `confluent_avro`.
         schema: the fields as Spark writes them in SQL.
         message: the generated class to write by; it is not needed for reading.
         unit: what numbers in ``TIMESTAMP`` fields count, as `json` takes it.

@@ -1,6 +1,7 @@
 """Values that name their schema in a registry: read by jobs, and written by them for Confluent's own deserializers."""
 
 import json
+import pickle
 from datetime import datetime
 
 import pytest
@@ -160,6 +161,15 @@ def test_what_the_registry_refuses_is_an_error_before_the_job_begins(spark, kafk
         begin(confluent_protobuf(known, "id BIGINT, at TIMESTAMP", message=Order))
     with pytest.raises(RegistryError):
         begin(confluent_avro(Registry("http://127.0.0.1:9", {"max.retries": 0}), OUT))
+
+
+def test_a_format_takes_the_settings_of_a_registry_client_and_goes_to_executors_with_them():
+    settings = {"url": "http://me:hunter2@127.0.0.1:9", "max.retries": 0}
+    with pytest.raises(RegistryError) as unreachable:
+        pickle.loads(pickle.dumps(confluent_avro(settings, OUT))).for_topic("orders")  # noqa: S301  # its own
+    assert unreachable.value.url == "http://127.0.0.1:9"
+    with pytest.raises(UsageError, match="name no url, but max"):
+        confluent_avro({"max.retries": 0}, OUT)
 
 
 @pytest.mark.kafka
