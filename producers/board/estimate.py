@@ -22,7 +22,7 @@ def seconds_to_read(unread: int, read_rate: float, arrival_rate: float) -> float
     return unread / gain if gain > 0 else None
 
 
-class Mark(NamedTuple):
+class JobMark(NamedTuple):
     """What a job has said of itself behind a batch: when, and up to when its input is worked off."""
 
     at: int

@@ -9,7 +9,7 @@ import typer
 from floodmark.producers.cli.command_line import COULD_NOT, BootstrapServers, ConfigFile, ended_by_signals, moment, span
 
 if TYPE_CHECKING:
-    from floodmark.producers.board.estimate import Estimate, Mark
+    from floodmark.producers.board.estimate import Estimate, JobMark
     from floodmark.producers.readers.positions import Positions
 
 _MINUTE: Final = 60_000
@@ -110,7 +110,7 @@ def _time(text: str, now: int) -> int:
     return time
 
 
-def _pace(positions: "Positions", marks: "list[Mark]") -> float | None:
+def _pace(positions: "Positions", marks: "list[JobMark]") -> float | None:
     """Return how quickly a job has lately read; ``None``: it does not tell, or has kept up, and may be quicker."""
     if not marks or marks[-1].at - marks[-1].processing_time < _MINUTE or marks[-1].at == marks[0].at:
         return None

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 
 from confluent_kafka import TopicPartition
-from floodmark.producers.board.estimate import Mark, TopicGap
+from floodmark.producers.board.estimate import JobMark, TopicGap
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, first_since, offset_bounds
 from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.producers.readers.until_end import REACHES, Backwards
-from floodmark.schemas.classify import Mark as Marked
-from floodmark.schemas.classify import Partition
+from floodmark.schemas.classify import Mark, Partition
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import processing_time_of
 
@@ -73,7 +72,7 @@ class Positions:
         return tuple(found)
 
 
-def last_marks(config: Config, topic: str) -> list[Mark]:
+def last_marks(config: Config, topic: str) -> list[JobMark]:
     """Return what the job that is furthest behind has lately said of itself in its output topic, the last one last.
 
     Raises:
@@ -81,12 +80,12 @@ def last_marks(config: Config, topic: str) -> list[Mark]:
         UsageError: where no mark near its end says up to when a job has worked off its input.
     """
     bounds = offset_bounds(config, topic)
-    by_source: defaultdict[str, set[Mark]] = defaultdict(set)
+    by_source: defaultdict[str, set[JobMark]] = defaultdict(set)
     for record in Backwards(config, bounds).stretch(bounds, REACHES[1]):
-        if isinstance(record, Marked) and record.record.processing_time_watermark is not None:
+        if isinstance(record, Mark) and record.record.processing_time_watermark is not None:
             said = processing_time_of(record.record)
             if said is not None:
-                by_source[record.record.source].add(Mark(record.record.emitted_at, said))
+                by_source[record.record.source].add(JobMark(record.record.emitted_at, said))
     if not by_source:
         reason = f"no mark near the end of {topic!r} says up to when a job has worked off its input"
         raise UsageError(reason=f"{reason}: say it with --since, or name the group (--group)")
