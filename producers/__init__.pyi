@@ -9,7 +9,6 @@ from floodmark.producers.injector.group import InjectorGroup as InjectorGroup
 from floodmark.producers.injector.injector import Injector as Injector
 from floodmark.producers.log_folder import LogFolder as LogFolder
 from floodmark.producers.pool import SourcePool as SourcePool
-from floodmark.producers.pooled_source import PooledSource as PooledSource
 from floodmark.producers.producer import WatermarkedProducer as WatermarkedProducer
 from floodmark.producers.readers.consumer import WatermarkedConsumer as WatermarkedConsumer
 from floodmark.producers.readers.observer import Observer as Observer

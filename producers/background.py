@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from floodmark.producers.forks import Guarded
-
 _log = logging.getLogger(__name__)
 _LONGEST: Final = 100
 _EXIT_TIMEOUT: Final = 10.0
@@ -20,18 +18,20 @@ class Background:
     killed, or ends by ``os._exit``, closes nothing, and readers wait for its source as for any dead one.
 
     Args:
-        owner: whose it is; closed when the process ends.
+        owner: what it serves, for the log and the name of the thread.
         serve: sends what is due.
+        finish: closes the owner at the end of the process, within so many seconds; returns whether Kafka has
+            acknowledged all.
         interval: time between marks, milliseconds.
     """
 
-    def __init__(self, owner: Guarded, serve: Callable[[], None], interval: int) -> None:
-        self._owner, self._serve = owner, serve
+    def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
+        self._owner, self._serve, self._finish = owner, serve, finish
         self._period = min(interval, _LONGEST) / 1000
         self._failure: Exception | None = None
         self._stop = threading.Event()
         atexit.register(self._at_exit)
-        threading.Thread(target=self._run, name=f"floodmark {owner!r}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"floodmark {owner}", daemon=True).start()
 
     @property
     def stopped(self) -> bool:
@@ -54,7 +54,7 @@ class Background:
         """Keep an error for the owner's next call, and log it, for there may be none; serving goes on."""
         if self._failure is None:
             self._failure = failure
-            _log.error("%r: an error beside the caller: %r", self._owner, failure, exc_info=failure)
+            _log.error("%s: an error beside the caller: %r", self._owner, failure, exc_info=failure)
 
     def raise_failure(self) -> None:
         """Raise what was kept, once."""
@@ -64,7 +64,7 @@ class Background:
 
     def _at_exit(self) -> None:
         try:
-            if not self._owner.finish(_EXIT_TIMEOUT):
-                _log.error("%r: the process ends, and Kafka has not acknowledged all", self._owner)
+            if not self._finish(_EXIT_TIMEOUT):
+                _log.error("%s: the process ends, and Kafka has not acknowledged all", self._owner)
         except Exception:  # noqa: BLE001  # nobody is left to catch it
-            _log.exception("%r: the process ends, and an error has come up before", self._owner)
+            _log.exception("%s: the process ends, and an error has come up before", self._owner)

@@ -93,7 +93,7 @@ class Outbox:
             BufferError: the queue stayed full for a minute.
             KafkaException: the client refuses it, for example for its size.
         """
-        value, _, partition, headers, _, on_delivery = record
+        value, key, partition, headers, timestamp, on_delivery = record
         in_flight = self._emitter.send(partition, event_time, now, value)
         plain = self._plain
         if plain is None or plain[0] is not in_flight:
@@ -102,7 +102,12 @@ class Outbox:
         if headers is not None or on_delivery is not None:
             report = partial(self._delivered, _Sent(in_flight, headers, on_delivery))
         try:
-            self._enqueue(record, report)
+            try:  # the short way; `_enqueue` waits for room
+                self._client.produce(
+                    self._topic, value, key, partition, report, headers=headers, timestamp=timestamp or 0
+                )
+            except BufferError:
+                self._enqueue(record, report)
         except BaseException:
             self._emitter.unsend(partition, in_flight)
             raise

@@ -1,35 +1,28 @@
 """Many sources of a topic in one process, over one Kafka client: they join and leave while it runs."""
 
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Literal, Self
 
-from confluent_kafka import Producer
-from floodmark.producers.background import Background
-from floodmark.producers.clients.admin import Config, client_log
+from floodmark.producers.channel import Channel, check_settings
+from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.forks import Guarded
-from floodmark.producers.partition_watch import SharedWatch
-from floodmark.producers.pooled_source import PooledSource, Shared
 from floodmark.producers.predecessors import last_marks, last_membership_version
-from floodmark.producers.settings import check_settings
-from floodmark.producers.source import Link
+from floodmark.producers.producer import WatermarkedProducer
+from floodmark.producers.sender import Sender
 from floodmark.producers.strategies.agenda import Agenda
+from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.generator import Strategy
 from floodmark.producers.strategies.pool_membership import PoolMembership, check_joining
-from floodmark.producers.successors import Successors
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import duration_of
-from typing_extensions import override
 
-_log = client_log(__name__)
 _MINUTE: Final = 60_000
 
 
-class SourcePool(Guarded):
+class SourcePool:
     """Sources of one topic that share a Kafka client, a lock and a thread, which sends their marks.
 
     The pool owns the topic's membership.  Its first version is the clock's minute, or above the last version in the
@@ -64,44 +57,35 @@ class SourcePool(Guarded):
         check_settings(config, f"pool of {topic}", Membership() if membership is None else membership, "send")
         milliseconds = duration_of(interval, f"the pool of {topic!r}: the interval of marks", 1)
         self.topic = topic
-        self._sources: dict[str, PooledSource] = {}
-        self._agenda: Agenda[PooledSource] = Agenda()
-        client = Producer({**config, "enable.idempotence": True}, logger=_log)
-        self._watch = SharedWatch(client, topic, config.get("bootstrap.servers"), clock)
-        super().__init__(threading.RLock())
-        marks = last_marks(config, topic, clock.wall())
+        self._config, self._clock, self._interval = config, clock, interval
+        self._sources: dict[str, WatermarkedProducer] = {}
+        self._senders: dict[str, Sender] = {}
+        self._agenda: Agenda[Sender] = Agenda()
+        channel = self._channel = Channel(config, topic, clock, leave=self._leave)
+        self._partitions = channel.partitions
+        channel.marks = last_marks(config, topic, clock.wall())
+        channel.floor = max((mark.epoch + 1 for mark in channel.marks.values()), default=0)
         version = 0
         if membership is None:  # the clock counts where retention has deleted all marks: running readers know them
-            version = max(clock.wall() // _MINUTE, last_membership_version(config, topic, self._watch.partitions))
+            version = max(clock.wall() // _MINUTE, last_membership_version(config, topic, channel.partitions))
         self._membership = PoolMembership(f"the pool of {topic!r}", membership, version)
-        with self._lock:
-            self._background = Background(self, self._attend, milliseconds)
-            self._shared = Shared(
-                config,
-                topic,
-                interval,
-                clock,
-                Link(client, self._watch, Successors(config, topic, clock), self._lock),
-                self._background,
-                marks,
-                floor=max((mark.epoch + 1 for mark in marks.values()), default=0),
-                leave=self._leave,
-            )
+        channel.owner = repr(self)
+        channel.start(self._attend, self.close, milliseconds)
 
     def __repr__(self) -> str:
         """Show what it writes to; never a setting, which may be a secret."""
         return f"SourcePool(topic={self.topic!r}, sources={len(self._sources)})"
 
     @property
-    def sources(self) -> dict[str, PooledSource]:
+    def sources(self) -> dict[str, WatermarkedProducer]:
         """The sources that have joined and not ended, by id."""
-        with self._lock:
+        with self._channel.lock:
             return dict(self._sources)
 
     @property
     def membership(self) -> Membership:
         """How many sources write to the topic."""
-        with self._lock:
+        with self._channel.lock:
             return self._membership.current
 
     def join(
@@ -111,7 +95,7 @@ class SourcePool(Guarded):
         lease: timedelta | None = None,
         on_late: Literal["send", "raise"] = "send",
         early: timedelta | None = None,
-    ) -> list[PooledSource]:
+    ) -> list[WatermarkedProducer]:
         """Add sources, all in one step; readers wait for them from the next mark of any source on.
 
         What is there from the beginning must join in one call: a source that is alone may promise what makes the first
@@ -131,26 +115,39 @@ class SourcePool(Guarded):
             UsageError: a source has joined already, or none is given, or a given membership has no room.  After this or
                 any other error the pool is as it was before.
         """
-        with self._lock:
-            self._background.raise_failure()
-            if self._background.stopped:
+        with self._channel.lock:
+            self._channel.raise_failure()
+            if self._channel.stopped:
                 raise UsageError(reason=f"{self!r} is closed: make a new one")
             check_joining(repr(self), sources, self._sources.keys())
             membership = self._membership.grown(len(self._here()), len(sources))
             new = [
-                PooledSource(self._shared, name, strategy, membership, lease=lease, on_late=on_late, early=early)
+                WatermarkedProducer(
+                    self._config,
+                    topic=self.topic,
+                    source=name,
+                    strategy=strategy,
+                    membership=membership,
+                    interval=self._interval,
+                    lease=lease,
+                    on_late=on_late,
+                    early=early,
+                    clock=self._clock,
+                    channel=self._channel,
+                )
                 for name in sources
             ]
             self._adopt(membership)
             for source in new:
-                self._sources[source.source] = source
-                self._agenda.add(source)
-            self._shared.floor = max(source.epoch for source in new) + 1
+                sender = source._sender  # noqa: SLF001  # the pool sends the marks of its sources; users need not
+                self._sources[source.source], self._senders[source.source] = source, sender
+                self._agenda.add(sender)
+            self._channel.floor = max(source.epoch for source in new) + 1
             return new
 
-    def _here(self) -> list[PooledSource]:
-        """Return the sources that have not ended; those that are left have marks on their way that say so."""
-        return [source for source in self._sources.values() if not source.ended]
+    def _here(self) -> list[Emitter]:
+        """Return what the sources that have not ended promise; the other ones wait for their last marks."""
+        return [sender.emitter for sender in self._senders.values() if not sender.emitter.ended]
 
     def _shrink(self) -> None:
         """Leave sources that have ended out of the membership, or a reader that starts later may wait for their marks.
@@ -160,15 +157,15 @@ class SourcePool(Guarded):
         here = self._here()
         smaller = self._membership.shrunk(len(here))
         if smaller is None:
-            self._shared.ending = False
-        elif all(source.has_adopted for source in here):
-            self._shared.ending = False
+            self._channel.ending = False
+        elif all(emitter.marked == emitter.identity.membership for emitter in here):
+            self._channel.ending = False
             self._adopt(smaller)
 
     def _adopt(self, membership: Membership) -> None:
         self._membership.current = membership
-        for source in self._sources.values():
-            source.adopt(membership)
+        for emitter in self._here():
+            emitter.change_membership(membership)
 
     def change_membership(self, membership: Membership) -> None:
         """Use a newer membership, where the pool was given one; all sources speak under it with their next marks.
@@ -177,35 +174,40 @@ class SourcePool(Guarded):
             UsageError: its version is not higher, it counts fewer sources than the pool has, or the pool counts its
                 sources itself.
         """
-        with self._lock:
+        with self._channel.lock:
             self._membership.change(membership, len(self._here()))
             self._adopt(membership)
 
-    def _leave(self, source: PooledSource) -> None:
-        self._sources.pop(source.source, None)
-        self._agenda.remove(source)
+    def _leave(self, source: str) -> None:
+        self._sources.pop(source, None)
+        sender = self._senders.pop(source, None)
+        if sender is not None:
+            self._agenda.remove(sender)
 
     def _attend(self) -> None:
         """Serve reports, and the marks that are due, with the lock for one source at a time: others can go on."""
-        with self._lock:
-            if self._background.stopped:
+        with self._channel.lock:
+            channel, now = self._channel, self._clock.steady()
+            if channel.stopped:
                 return
-            self._shared.link.client.poll(0)
-            if self._shared.ending:
+            channel.client.poll(0)
+            if self._channel.ending:
                 self._shrink()
-            if self._watch.has_grown():
-                self._each(self._sources.values(), PooledSource.mark_soon)
+            if now >= channel.next_look:
+                channel.look_beside(now)
+            if channel.partitions > self._partitions:
+                self._partitions = channel.partitions
                 self._agenda.hurry()
-            due = self._agenda.due(self._shared.clock.steady())
-        self._each(due, PooledSource.attend)
+            due = self._agenda.due(now)
+        self._each(due, Sender.attend)
 
-    def _each(self, sources: Iterable[PooledSource], do: Callable[[PooledSource], None]) -> None:
+    def _each(self, senders: Iterable[Sender], do: Callable[[Sender], None]) -> None:
         """Do something with each source; an error of one must not silence the others."""
-        for source in sources:
+        for sender in senders:
             try:
-                do(source)
+                do(sender)
             except Exception as failure:  # noqa: BLE001  # of a strategy, for example
-                self._background.keep(failure)
+                self._channel.keep(failure)
 
     def flush(self, timeout: float = 60) -> int:
         """Wait until all is acknowledged, then send marks of all sources that promise it, and wait for those.
@@ -219,16 +221,16 @@ class SourcePool(Guarded):
         Raises:
             DeliveryError: that of the first source of which Kafka did not accept all; the others have promised.
         """
-        with self._lock:
-            sources = list(self._sources.values())
-            errors = self._settle(sources, timeout)
+        with self._channel.lock:
+            senders = list(self._senders.values())
+            errors = self._settle(senders, timeout)
             with suppress(BrokerUnavailableError, UnknownTopicError):
-                self._watch.ask(timeout)
-            self._each(sources, PooledSource.emit)
-            errors += self._settle(sources, timeout, marks=True)
+                self._channel.ask_partitions(timeout)
+            self._each(senders, _emit)
+            errors += self._settle(senders, timeout, marks=True)
             if errors:
                 raise errors[0]
-            self._raise_kept(sources)
+            self._raise_kept(senders)
             return 0
 
     def end(self, timeout: float = 60) -> None:
@@ -242,39 +244,38 @@ class SourcePool(Guarded):
                 Call its ``resend``, and then this again.
             BrokerUnavailableError: where the topic's partitions cannot be learnt; no source has ended.
         """
-        with self._lock:
-            sources = list(self._sources.values())
-            errors = self._settle(sources, timeout)
+        with self._channel.lock:
+            senders = list(self._senders.values())
+            errors = self._settle(senders, timeout)
             failed = {error.source for error in errors}
-            ending = [source for source in sources if source.source not in failed]
+            ending = {name: sender for name, sender in self._senders.items() if name not in failed}
             try:
-                self._watch.ask(timeout)
+                self._channel.ask_partitions(timeout)
             except (BrokerUnavailableError, UnknownTopicError):
                 if errors:
                     raise errors[0] from None
                 raise
-            self._each(ending, PooledSource.announce_end)
-            errors += self._settle(ending, timeout, marks=True)
-            for source in ending:
-                if source.settled:
-                    self._leave(source)
+            self._each(ending.values(), Sender.emit_end)
+            errors += self._settle(ending.values(), timeout, marks=True)
+            for name, sender in ending.items():
+                if sender.outbox.settled:
+                    self._leave(name)
             if errors:
                 raise errors[0]
-            self._background.stop()
-            self._raise_kept(sources)
+            self._channel.stop()
+            self._raise_kept(senders)
 
-    def _settle(self, sources: Iterable[PooledSource], timeout: float, *, marks: bool = False) -> list[DeliveryError]:
+    def _settle(self, senders: Iterable[Sender], timeout: float, *, marks: bool = False) -> list[DeliveryError]:
         """Wait once, for all sources; returns the errors of those of which Kafka did not accept all."""
-        self._shared.link.client.flush(timeout)
+        self._channel.client.flush(timeout)
         errors = []
-        for source in sources:
+        for sender in senders:
             try:
-                source.check(timeout, marks=marks)
+                sender.outbox.check(timeout, marks=marks)
             except DeliveryError as error:
                 errors.append(error)
         return errors
 
-    @override
     def close(self, timeout: float = 10) -> bool:
         """Wait for what is in flight, send marks that promise it, as far as there is room, and end the thread.
 
@@ -286,37 +287,42 @@ class SourcePool(Guarded):
         Returns:
             Whether all was acknowledged or has failed.
         """
-        return self._close(timeout, promise=not self._background.stopped)
+        return self._close(timeout, promise=not self._channel.stopped)
 
     def _close(self, timeout: float, *, promise: bool) -> bool:
-        with self._lock:
-            client, sources = self._shared.link.client, list(self._sources.values())
+        with self._channel.lock:
+            client, senders = self._channel.client, list(self._senders.values())
             try:
                 client.flush(timeout)
                 if promise:
-                    self._each(sources, PooledSource.announce)
+                    self._each(senders, lambda sender: sender.emit(wait=False))
                     client.flush(timeout)
-                closed = all(source.unacknowledged == 0 for source in sources)
+                closed = all(sender.outbox.unacknowledged == 0 for sender in senders)
             finally:
-                self._background.stop()
+                self._channel.stop()
             if promise:
-                self._raise_kept(sources)
+                self._raise_kept(senders)
             return closed
 
-    def _raise_kept(self, sources: Iterable[PooledSource]) -> None:
-        self._background.raise_failure()
-        for source in sources:
-            source.raise_kept()
+    def _raise_kept(self, senders: Iterable[Sender]) -> None:
+        self._channel.raise_failure()
+        for sender in senders:
+            sender.raise_kept()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Flush and close; after an error no promise is made.  In a fork: nothing."""
-        if self.forked:
+        if self._channel.forked:
             return
         try:
             if kind is None:
                 self.flush()
         finally:
             self._close(10, promise=False)
+
+
+def _emit(sender: Sender) -> None:
+    sender.check_fenced()
+    sender.emit()

@@ -264,6 +264,21 @@ def modules():
     return [info.name for p in packages for info in pkgutil.walk_packages(p.__path__, f"{p.__name__}.")]
 
 
+SHARED_HALVES = {"_Confluent", "_KafkaSink", "_Learning"}
+"""Private bases that implement half of an interface, each for the classes of its own file."""
+
+
+def test_no_class_outside_errors_is_built_in_floors():
+    """Behaviour comes from what a class has; at most one class of the product, most often an interface, is above it."""
+    for name in modules():
+        module = importlib.import_module(name)
+        for one in vars(module).values():
+            if isinstance(one, type) and one.__module__ == name and not issubclass(one, BaseException):
+                above = {base for base in one.__mro__[1:] if base.__module__.startswith("floodmark.")}
+                shared = {base for base in above if base.__name__ in SHARED_HALVES and base.__module__ == name}
+                assert len(above - shared) <= 1, f"{name}.{one.__name__} has {above}"
+
+
 @pytest.mark.parametrize("name", modules())
 def test_the_examples_in_the_docstrings_are_true(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0

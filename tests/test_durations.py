@@ -11,7 +11,6 @@ import pytest
 from floodmark import producers, spark_jobs
 from floodmark.producers import (
     LogFolder,
-    PooledSource,
     SourcePool,
     WatermarkedConsumer,
     WatermarkedProducer,
@@ -41,20 +40,18 @@ from floodmark.spark_jobs import (
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 producing = partial(WatermarkedProducer, NOWHERE, topic="t", source="a", strategy=ascending())
 injecting = partial(Injection, "a", "b", JsonField("at"))
-SHARED = SimpleNamespace(config=NOWHERE, topic="t", interval=timedelta(seconds=1), clock=Clock())
 POOL = SimpleNamespace(
-    _lock=nullcontext(),
-    _background=SimpleNamespace(raise_failure=lambda: None, stopped=False),
+    topic="t",
+    _config=NOWHERE,
+    _clock=Clock(),
+    _interval=timedelta(seconds=1),
+    _channel=SimpleNamespace(lock=nullcontext(), raise_failure=lambda: None, stopped=False),
     _sources={},
     _membership=SimpleNamespace(grown=lambda _now, _more: Membership()),
-    _shared=SHARED,
     _here=list,
 )
 joining = partial(SourcePool.join, POOL, "a", strategy=ascending())
-pooled = partial(PooledSource, SHARED, "a", ascending(), Membership(), on_late="send")
 SLIPS = {
-    ("PooledSource", "lease"): lambda: pooled(lease=5, early=None),
-    ("PooledSource", "early"): lambda: pooled(lease=None, early=5),
     ("SourcePool", "interval"): lambda: SourcePool(NOWHERE, topic="t", interval=5),
     ("SourcePool.join", "lease"): lambda: joining(lease=5),
     ("SourcePool.join", "early"): lambda: joining(early=5),

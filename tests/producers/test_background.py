@@ -24,7 +24,6 @@ from floodmark.producers import (
     explicit,
 )
 from floodmark.producers.background import Background
-from floodmark.producers.forks import Guarded
 from floodmark.schemas.errors import DeliveryError, EndedError, UsageError
 from support.harness import drain, until
 from support.promises import faults, record, until_promised
@@ -39,13 +38,12 @@ def producer(config, target, **options):
     return WatermarkedProducer(config, topic=target, **given)
 
 
-class Owner(Guarded):
+class Owner:
     """Has a thread, and is served by it."""
 
     def __init__(self):
-        super().__init__(threading.RLock())
         self.served = 0
-        self.background = Background(self, self.serve, interval=1)
+        self.background = Background(repr(self), self.serve, self.close, interval=1)
 
     def serve(self):
         self.served += 1

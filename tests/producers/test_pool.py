@@ -366,7 +366,7 @@ class BrokenStrategy(Strategy):
 def test_an_error_of_one_source_silences_no_other_and_is_raised(kafka, topic):
     target = topic(1)
     pool = SourcePool(kafka.config, topic=target, interval=SOON)
-    with pool._lock:  # noqa: SLF001  # else the background may meet the error first, and the next call raises it
+    with pool._channel.lock:  # noqa: SLF001  # else the background may meet the error first, and the next call raises it
         [good] = pool.join("good", strategy=bounded_out_of_orderness(timedelta(0)))
         pool.join("bad", strategy=BrokenStrategy())
         [late] = pool.join("late", strategy=ascending())

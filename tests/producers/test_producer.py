@@ -153,7 +153,7 @@ def test_flush_and_end_mark_partitions_that_were_added_a_moment_ago(kafka, topic
 def test_a_garbage_mark_is_seen_and_moves_nothing(kafka, topic):
     target = topic(partitions=1)
     with producer(kafka, target) as ours:
-        ours._producer.produce(target, key=b"__floodmark__/a", value=b"garbage")  # noqa: SLF001
+        ours._channel.client.produce(target, key=b"__floodmark__/a", value=b"garbage")  # noqa: SLF001
         ours.end()
     records = records_by_partition(kafka.config, target)[0]
     assert isinstance(records[0], Unreadable)
@@ -321,7 +321,7 @@ def test_a_punctuation_goes_out_at_once(kafka, topic):
     )
     ours.produce(b"x", event_time=12)
     ours.produce(b"all 10", event_time=11)
-    ours._producer.flush(30)  # noqa: SLF001  # without a mark of its own
+    ours._channel.client.flush(30)  # noqa: SLF001  # without a mark of its own
     with Observer(kafka.config, [target]) as observer:
         tracker = observer.trackers[target]
         until(lambda: list(observer.poll()) and tracker.advance() == 10, "the promise in every partition", 20)

@@ -154,8 +154,8 @@ def test_a_failed_record_is_named_and_holds_until_resend_has_brought_it(kafka, t
     ours = WatermarkedProducer(config, topic=target, source="a", strategy=ascending(), interval=DAY, epoch=2)
     ours.emit()
     ours.produce(b"12", event_time=12, key="k", headers=[("h", b"v")])
-    ours._producer.purge(in_queue=True, in_flight=False)  # noqa: SLF001  # as when its time has run out
-    until(lambda: ours.poll(0.01) == 0 and ours.failed and not len(ours._producer), "the reports")  # noqa: SLF001
+    ours._channel.client.purge(in_queue=True, in_flight=False)  # noqa: SLF001  # as when its time has run out
+    until(lambda: ours.poll(0.01) == 0 and ours.failed and not len(ours._channel.client), "the reports")  # noqa: SLF001
     ours.produce(b"50", event_time=50)
     for wait in (ours.flush, ours.end, ours.mark_idle):
         with pytest.raises(DeliveryError, match="resend") as caught:
@@ -254,7 +254,7 @@ def test_a_source_that_is_alone_is_not_fenced_by_what_its_earlier_runs_wrote(kaf
             def has_looked(ours=ours):
                 clock.advance(timedelta(seconds=10))
                 ours.poll()
-                return ours._schedule._successors.epochs.get("a") == ours._emitter.identity.epoch  # noqa: SLF001
+                return ours._channel.successors.epochs.get("a") == ours._emitter.identity.epoch  # noqa: SLF001
 
             until(has_looked, "a look")
             ours.produce(b"x", event_time=1)
