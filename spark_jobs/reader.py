@@ -22,7 +22,7 @@ from floodmark.spark_jobs.reading.judge import SPLITTING
 from floodmark.spark_jobs.reading.observation import PREPARED, columns, prepared
 from floodmark.spark_jobs.reading.read_calls import register, topics_of
 from floodmark.spark_jobs.reading.rows import decoded, flat, header_time
-from floodmark.spark_jobs.reading.source_spec import Connection, Decoder, SourceSpec
+from floodmark.spark_jobs.reading.source_spec import Connection, Decoder, Late, SourceSpec, check_late
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -38,7 +38,7 @@ def read(
     value: Format | Decoder,
     event_time: str | Column,
     bootstrap_servers: str,
-    late: str | None = None,
+    late: Late | None = None,
     shift: timedelta = timedelta(0),
     options: ReadOptions = ReadOptions(),  # noqa: B008  # frozen
 ) -> DataFrame:
@@ -61,10 +61,10 @@ def read(
             (``"date_trunc('minute', at) AS minute"``); without an alias, ``event_time``.
         bootstrap_servers: Kafka's address.
         late: what becomes of late rows: ``"drop"``; ``"adjust"``, which lifts their event time to the watermark they
-            are behind; or the name of a topic that they go to, in the transaction of their batch.  A row is then judged
-            by what was promised before it in its partition, so neither batches nor replays change what is late; a
-            partition that was idle or unknown is judged by the watermark that the batch runs with, too.  Default: the
-            operators keep or drop them, as Spark does.
+            are behind; or `route`, which sends them to a topic, in the transaction of their batch.  A row is then
+            judged by what was promised before it in its partition, so neither batches nor replays change what is late;
+            a partition that was idle or unknown is judged by the watermark that the batch runs with, too.  Default:
+            the operators keep or drop them, as Spark does.
         shift: the longest time, 0 or more, by which ``event_time`` lies before the time that the marks speak of: one
             minute for ``date_trunc('minute', at)``, 0 where it is not earlier.  The watermark stays this far behind the
             marks; rows that lie further back are late, and counted.
@@ -80,6 +80,7 @@ def read(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise UsageError(reason="read() got no topic")
+    check_late(late)
     shift_ms = duration_of(shift, "shift")
     source_options = dict(options.source_options)
     most = options.max_offsets_per_trigger
@@ -108,7 +109,7 @@ def read(
     return with_event_time(rows, time)
 
 
-def _time(late: str | None) -> Column:
+def _time(late: Late | None) -> Column:
     """Return the event time of what is to be a row, lifted where ``late`` says so; null for all else."""
     time, is_row = F.col("event_time"), F.col("kind") == "row"
     if late == "adjust":
@@ -152,7 +153,7 @@ def _fields(kafka: DataFrame, decode: Decoder) -> list[str]:
     return list(values.names)
 
 
-def _require_whole_partitions(late: str | None, options: Mapping[str, str]) -> None:
+def _require_whole_partitions(late: Late | None, options: Mapping[str, str]) -> None:
     splitting = [name for name in options if name.lower() in SPLITTING]
     if late is not None and splitting:
         reason = f"option {splitting[0]} gives a partition to several tasks; late= follows each in one: leave it out"

@@ -217,10 +217,12 @@ def _require_topics(job: str, output: str | None, specs: list[SourceSpec], confi
     taken = {output, *(topic for spec in specs for topic in spec.topics)}
     for topic in sorted({spec.late_topic for spec in specs if spec.late_topic is not None}):
         if output is None:
-            reason = f"late={topic!r} needs topic=: late rows go to their topic in the transaction of their batch"
+            reason = (
+                f"late=route({topic!r}) needs topic=: late rows go to their topic in the transaction of their batch"
+            )
             raise UsageError(reason=reason)
         if topic in taken:
-            reason = f"late={topic!r} is an input or the output of the job: give late rows their own topic"
+            reason = f"late=route({topic!r}) is an input or the output of the job: give late rows their own topic"
             raise UsageError(reason=reason)
         require_topics(config, [topic])
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from floodmark.producers.clients.secrets import resolved
+from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs.progress.lateness import Way
 from floodmark.spark_jobs.queries.source_options import from_earliest, source_options
 from floodmark.spark_jobs.reading.security import Client, settings_of, spark_options
@@ -12,6 +13,41 @@ from pyspark.sql import Column
 
 Decoder = Callable[[Column], Column]
 """From a column of binary values to a column of structs; null where a value cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The topic that late rows go to, see `route`."""
+
+    topic: str
+
+
+def route(topic: str) -> Route:
+    """Send late rows to a topic: ``read(late=route("late-clicks"))``.
+
+    Args:
+        topic: its name; it must exist.
+    """
+    return Route(topic)
+
+
+Late = Literal["drop", "adjust"] | Route
+"""What becomes of late rows."""
+
+
+def check_late(late: object) -> None:
+    """Refuse what is not `Late`.
+
+    Raises:
+        UsageError: for any other value.
+
+    >>> check_late("late-clicks")
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: late is 'late-clicks', expected 'drop', 'adjust' or route('a-topic')
+    """
+    is_route = isinstance(late, Route) and isinstance(late.topic, str)
+    if late is not None and not is_route and late not in ("drop", "adjust"):
+        raise UsageError(reason=f"late is {late!r}, expected 'drop', 'adjust' or route('a-topic')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +96,7 @@ class SourceSpec:
         decode: from bytes to values.
         percentile: which percentile drives the job, see `lateness.driving`.
         shift: how far event times may lie before those that the marks speak of, milliseconds.
-        late: what becomes of late rows: ``drop``, ``adjust``, or the topic they go to; ``None``: Spark's operators
-            decide.
+        late: what becomes of late rows; ``None``: Spark's operators decide.
         limited: whether a limit may end the tasks that read it before they have read all of a batch.
     """
 
@@ -71,7 +106,7 @@ class SourceSpec:
     decode: Decoder
     percentile: int | None = None
     shift: int = 0
-    late: str | None = None
+    late: Late | None = None
     limited: bool = False
 
     @property
@@ -87,4 +122,4 @@ class SourceSpec:
     @property
     def late_topic(self) -> str | None:
         """The topic that late rows go to."""
-        return None if self.late in {None, "drop", "adjust"} else self.late
+        return self.late.topic if isinstance(self.late, Route) else None

@@ -10,7 +10,7 @@ from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.errors import UsageError
-from floodmark.spark_jobs import write
+from floodmark.spark_jobs import route, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import drain, events, until, window_counts
@@ -133,7 +133,7 @@ def test_adjusted_rows_count_at_the_watermark_they_were_behind(spark, kafka, sen
 def test_late_rows_go_to_their_topic_with_the_reason(spark, kafka, topic, sent, checkpoint, delivery):
     logs, out, aside = history(seed=4), topic(1), topic(2)
     given = sent(logs)
-    rows = read_events(spark, kafka.bootstrap_servers, given, max_offsets_per_trigger=20, late=aside)
+    rows = read_events(spark, kafka.bootstrap_servers, given, max_offsets_per_trigger=20, late=route(aside))
     job = counted(windowed(rows), out, checkpoint, delivery=delivery)
     job.awaitTermination(_LIMIT)
     assert window_counts(drain(kafka.config, out)[0]) == windows(kept(logs))
@@ -175,7 +175,7 @@ def test_what_is_late_does_not_depend_on_stops(spark, kafka, topic, sent, checkp
     given = sent(logs)
     for stops in (1, 4, None):
         batches = []
-        late_ = aside if policy == "a topic" else policy
+        late_ = route(aside) if policy == "a topic" else policy
         rows = read_events(spark, kafka.bootstrap_servers, given, max_offsets_per_trigger=9, late=late_)
         job = counted(windowed(rows), out, checkpoint, on_batch=batches.append)
         until(lambda: fails(job) or job.ended or (stops and len(batches) >= stops), "some batches", _LIMIT)  # noqa: B023
@@ -203,8 +203,11 @@ def test_without_a_policy_every_row_is_kept_or_counted(spark, kafka, sent, check
 def test_a_topic_for_late_rows_must_be_usable(spark, kafka, topic, checkpoint):
     given = topic(1)
     with pytest.raises(UsageError, match="needs topic="):
-        run(read_events(spark, kafka.bootstrap_servers, given, late="aside"), checkpoint)
+        run(read_events(spark, kafka.bootstrap_servers, given, late=route("aside")), checkpoint)
     with pytest.raises(UsageError, match="their own topic"):
-        counted(windowed(read_events(spark, kafka.bootstrap_servers, given, late=given)), topic(1), checkpoint)
+        counted(windowed(read_events(spark, kafka.bootstrap_servers, given, late=route(given))), topic(1), checkpoint)
+    for slip in (given, "Drop", route(7), 5):
+        with pytest.raises(UsageError, match=r"expected 'drop', 'adjust' or route\('a-topic'\)"):
+            read_events(spark, kafka.bootstrap_servers, given, late=slip)
     with pytest.raises(UsageError, match="minPartitions"):
         read_events(spark, kafka.bootstrap_servers, given, late="drop", source_options={"minPartitions": "4"})
