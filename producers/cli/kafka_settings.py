@@ -62,7 +62,11 @@ def settings_file(path: Path | None) -> dict[str, str]:
     """
     if path is None:
         return {}
-    return resolved(properties(text_file(path), path))
+    settings = properties(text_file(path), path)
+    try:
+        return resolved(settings)
+    except UsageError as error:
+        raise UsageError(reason=f"{path}: {error.reason}") from error
 
 
 def text_file(path: Path) -> str:
