@@ -59,14 +59,7 @@ class FailedRecord:
 
 
 class Outbox:
-    """One source's way into one topic.
-
-    Args:
-        client: confluent-kafka's producer, with idempotence on.
-        topic: the topic.
-        emitter: the source's; it learns of each record before it is sent, and what became of it.
-        clock: where the time comes from.
-    """
+    """One source's way into one topic."""
 
     def __init__(self, client: Producer, topic: str, emitter: Emitter, clock: Clock) -> None:
         self.failed: list[FailedRecord] = []
@@ -142,9 +135,6 @@ class Outbox:
 
     def send_marks(self, *, wait: bool) -> bool:
         """Send a mark to every partition; returns whether the client accepted all.
-
-        Args:
-            wait: for room in a full queue; else leave those out that it has no room for.
 
         Raises:
             BufferError: the queue stayed full for a minute, with ``wait``.

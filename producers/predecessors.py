@@ -20,11 +20,6 @@ _RECENT: Final = 60_000
 class Predecessors:
     """The last mark of each source that wrote to a topic before a new one.
 
-    Args:
-        source: the new one.
-        marks: by source, as `last_marks` returns them.
-        floor: the lowest epoch that the new one may have.
-
     >>> mark_of_web = WatermarkRecord(source="web", epoch=7, sequence=0, watermark=5, partitions=1, emitted_at=0)
     >>> mark_of_app = WatermarkRecord(source="app", epoch=1, sequence=0, watermark=5, partitions=1, emitted_at=0)
     >>> before = Predecessors("web", {"web": mark_of_web, "app": mark_of_app})

@@ -67,9 +67,6 @@ class Sender:
     def emit(self, *, wait: bool = True) -> None:
         """Send a mark to every partition now; nothing after the end.
 
-        Args:
-            wait: for room in a full queue; else what it has no room for is sent later.
-
         Raises:
             BufferError: the queue stayed full for a minute, with ``wait``.
         """

@@ -23,11 +23,6 @@ class Successors:
 
     Every source marks partition 0, so each look reads there what has come since the last one, but at most 10,000
     records.  In a busier partition a look may miss a source, and a later one finds it.
-
-    Args:
-        config: confluent-kafka settings.
-        topic: the topic.
-        clock: where the time comes from.
     """
 
     def __init__(self, config: Config, topic: str, clock: Clock) -> None:

@@ -105,10 +105,6 @@ class LogRecord(NamedTuple):
 class InMemoryLog:
     """A topic in memory: what is appended stays, in the bytes that Kafka would hold.
 
-    Args:
-        topic: its name.
-        partitions: how many it has; `grow` adds some.
-
     >>> log = InMemoryLog("clicks", partitions=2)
     >>> log.append(b'{"at": 12}', key=b"user-1")
     0
@@ -159,12 +155,7 @@ class InMemoryLog:
         self.partitions += [[] for _ in range(partitions - len(self.partitions))]
 
     def read(self, tracker: Tracker, begin: Mapping[int, int] | None = None) -> list[Classified]:
-        """Return every record as readers see it, partition by partition, and apply the marks to a tracker.
-
-        Args:
-            tracker: follows the topic.
-            begin: the first offset to read, by partition; default: 0.
-        """
+        """Return every record as readers see it, partition by partition, and apply the marks to a tracker."""
         sorter = Sorter({self.topic: tracker})
         return [
             sorter.take(classify(*record))

@@ -268,11 +268,7 @@ class Checker:
         return {number for number in found if number is not None}
 
     def finish(self, partitions: int) -> list[Finding]:
-        """Return what only the end of the log shows to be wrong.
-
-        Args:
-            partitions: how many partitions the topic has.
-        """
+        """Return what only the end of the log shows to be wrong."""
         found = []
         if self._first_untimed is not None and not self._timed:
             number, offset, cause = self._first_untimed

@@ -148,10 +148,6 @@ class MarkRecord(NamedTuple):
 def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
     """Return a mark as the Kafka record that it is.
 
-    Args:
-        record: the mark.
-        headers: the writer's own, behind the one that all marks have.
-
     Raises:
         InvalidRecordError: where it cannot be written.
 

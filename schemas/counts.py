@@ -158,9 +158,6 @@ class _Partition:
 class RecordCounts:
     """The record counts of all partitions that a stage reads, each against the rows that are there.
 
-    Args:
-        partial: the partitions (topic and number) whose first records are not read.
-
     >>> counts = RecordCounts()
     >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=1, emitted_at=0, records=3)
     >>> counts.on_rows("flights", 0, 2)

@@ -189,14 +189,7 @@ class PartitionState:
             del self.clocks[before]
 
     def tick(self, source: SourceState, name: str, log_time: int, *, anew: bool) -> list[Member]:
-        """Move the clocks by a source's record; return the sources whose lease has run out by that.
-
-        Args:
-            source: whose record was accepted.
-            name: its id.
-            log_time: of the record.
-            anew: whether it is the first of its epoch.
-        """
+        """Move the clocks by a source's record; return the sources whose lease has run out by that."""
         expired = []
         for clock in self.clocks.values():
             clock.take(name, log_time, anew=anew)

@@ -183,10 +183,6 @@ def is_mark_key(key: bytes | None) -> bool:
 def header_time(headers: Sequence[tuple[str, str | bytes | None]] | None, name: str) -> int | None:
     """Return the time in a header of a data record: the last one that is readable; ``None``: there is none.
 
-    Args:
-        headers: of the record.
-        name: `TIME_HEADER` or `SUBSTREAM_HEADER`.
-
     >>> header_time([(TIME_HEADER, b"12"), (TIME_HEADER, b"soon"), (TIME_HEADER, b"-30")], TIME_HEADER)
     -30
     """

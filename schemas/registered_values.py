@@ -102,10 +102,6 @@ _SHOWN: Final = 80
 class AvroBody:
     """Decode what some schema has written: a record's bytes alone, whose schema is known from elsewhere.
 
-    Args:
-        schema: JSON text.
-        referenced: the schemas whose types it names, each before those that name it.
-
     Raises:
         SchemaError: where it is no Avro schema of a record.
     """
@@ -145,11 +141,6 @@ class AvroBody:
 
 class AvroResolution:
     r"""Turn bodies of a writer's schema into bodies of a reader's, by Avro's rules of resolution.
-
-    Args:
-        writer: JSON text.
-        reader: JSON text.
-        referenced: as `AvroBody` takes them, of the writer.
 
     Raises:
         SchemaError: where one of them is no Avro schema of a record.

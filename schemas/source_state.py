@@ -37,12 +37,7 @@ class Roster:
     """How many sources have spoken under the current version."""
 
     def absent(self, number: int, reported: int) -> dict[str, Member]:
-        """Return the sources that do not know of a partition and are active in none that they know.
-
-        Args:
-            number: the partition.
-            reported: how many sources have spoken there under the current version.
-        """
+        """Return the sources that do not know of a partition and are active in none that they know."""
         if self.joined == reported:
             return {}
         return {

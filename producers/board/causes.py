@@ -156,11 +156,6 @@ def _of_a_stall(history: History) -> Cause:
 def reason_of(cause: Cause | None, older: object = None, newer: object = None) -> str:
     """Say in a few words what a source's marks show; empty where it is well.
 
-    Args:
-        cause: what they show.
-        older: the epochs or the membership that readers ignore.
-        newer: the epoch or the membership that counts.
-
     >>> reason_of(Cause.SILENT)
     'no mark comes from it any more'
     """

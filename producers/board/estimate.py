@@ -8,11 +8,6 @@ from typing import Any, NamedTuple
 def seconds_to_read(unread: int, read_rate: float, arrival_rate: float) -> float | None:
     """Return how long it takes until all is read, seconds; ``None``: never, as much comes as is read, or more.
 
-    Args:
-        unread: what stands there now.
-        read_rate: so much is read a second.
-        arrival_rate: so much comes a second.
-
     >>> seconds_to_read(900, 50, 5), seconds_to_read(900, 5, 5), seconds_to_read(0, 5, 9)
     (20.0, None, 0.0)
     """

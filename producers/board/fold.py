@@ -23,9 +23,6 @@ _AHEAD: Final = 1_000
 class Fold:
     """Keep what marks say, and draw a board of it at any time.
 
-    Args:
-        topics: topics that stand on the board, also without any mark.
-
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> fold = Fold(["clicks"])
     >>> for number in range(2):
@@ -53,12 +50,7 @@ class Fold:
         return inputs - self._topics.keys() - self._unread.keys()
 
     def add(self, topic: str, *, whole: bool = False) -> None:
-        """Put a topic on the board.
-
-        Args:
-            topic: the topic.
-            whole: whether all of its records are read, from the first one.
-        """
+        """Put a topic on the board."""
         self._topics.setdefault(topic, TopicMarks()).whole = whole
         self._unread.pop(topic, None)
 
@@ -90,13 +82,7 @@ class Fold:
         self._topics[topic].read_until = time
 
     def lacking(self, topic: str, partitions: Collection[int], *, since: bool = False) -> set[int]:
-        """Return of some partitions those where more of the past is needed to judge every source.
-
-        Args:
-            topic: the topic.
-            partitions: its partitions.
-            since: whether it is to be known since when each says what it says.
-        """
+        """Return of some partitions those where more of the past is needed to judge every source."""
         return {number for number in partitions if self._topics[topic].lacks(number, since=since)}
 
     def board(self, now: int, *, answered: bool = True) -> Board:

@@ -51,10 +51,6 @@ def trace(board: Board, topic: str) -> Why:
     """Walk from a topic to what holds it: from a job to the input that holds it, until a source that is no job.
 
     A job that is not well itself ends the way: what holds its inputs is not what holds its output.
-
-    Args:
-        board: of all topics of the chain, as far as they can be read.
-        topic: where to begin.
     """
     steps: list[Step] = []
     name: str | None = topic

@@ -95,9 +95,6 @@ def _path(board: Board, topic: str) -> dict[str, Any]:
 class BoardPage(Closing):
     """Serve a page that shows a board; `show` gives it a new one.
 
-    Args:
-        port: of the loopback address; 0: a free one.
-
     Raises:
         UsageError: where the port is taken.
     """

@@ -96,13 +96,7 @@ def held_by(board: Board, topic: TopicView) -> str:
 
 
 def board_table(board: Board, width: int, *, every: bool = False) -> RenderableType:
-    """Return the board as a table: a row for each topic, then the sources that are not well.
-
-    Args:
-        board: what to show.
-        width: of the terminal; narrow ones get fewer columns.
-        every: all sources, not only those that are not well.
-    """
+    """Return the board as a table: a row for each topic, then the sources that are not well."""
     rows = [row for topic in board.topics() for row in topic.sources()]
     words, style = _WORDS[board.exit_status]
     head = Text.assemble((f"{moment(board.now, board.now)}  ", "bold"), (words, style))

@@ -84,12 +84,6 @@ def answering(
 ) -> Iterator[None]:
     """Turn what Kafka refuses within the block into one error; a refusal with the code ``but`` is none.
 
-    Args:
-        bootstrap_servers: for the error.
-        seconds: how long was waited.
-        but: a code of Kafka's that is no error here.
-        about: what Kafka was asked for, where its own text does not say.
-
     Raises:
         BrokerUnavailableError: where Kafka does not answer, or refuses, for lack of a right, too.
     """

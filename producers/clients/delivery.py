@@ -12,12 +12,6 @@ _WAIT: Final = 0.05
 def send(client: Producer, *record: Any, seconds: float = math.inf, **options: Any) -> None:  # noqa: ANN401
     """Hand a record to a client; while its queue is full, serve delivery reports until there is room.
 
-    Args:
-        client: confluent-kafka's producer.
-        *record: what its ``produce`` takes.
-        seconds: how long to wait for room; 0: not at all.
-        **options: what its ``produce`` takes by name.
-
     Raises:
         BufferError: there was no room for so long; the record was not sent.
         KafkaException: the client refuses the record.

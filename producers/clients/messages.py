@@ -16,9 +16,6 @@ _TIMESTAMP = timestamp_pb2.Timestamp.DESCRIPTOR.full_name
 class Messages:
     """Decode the messages of one schema.
 
-    Args:
-        schema: a file's descriptor, with those that it names.
-
     Raises:
         SchemaError: where it is none.
     """

@@ -165,9 +165,6 @@ class _Shown:
 class PrometheusExporter:
     """A collector of prometheus-client: `METRICS`, of every instance that has reported.
 
-    Args:
-        registry: of prometheus-client; default: its global one.
-
     Raises:
         UsageError: where prometheus-client is not installed.
     """

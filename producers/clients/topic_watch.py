@@ -20,12 +20,6 @@ class TopicWatch:
 
     What is read before a `check` that succeeds is of the same topics: an id never comes back.
 
-    Args:
-        config: confluent-kafka settings.
-        topics: the topics; each must exist.
-        ids: what is known of them, and where new ids are kept.
-        reader: who reads them, for errors.
-
     Raises:
         RecreatedTopicError: where a topic has another id than before.
         UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.

@@ -60,12 +60,6 @@ def cache() -> Path:
 def fetch(organisation: str, module: str, version: str, *, alone: bool = False) -> list[Path]:
     """Return a module's jars with all they depend on; the first call downloads them, later ones need no network.
 
-    Args:
-        organisation: as Maven names it.
-        module: as Maven names it.
-        version: which.
-        alone: the module's own jar, without what it depends on.
-
     Raises:
         JavaError: where there is no Java.
         EmbeddedKafkaError: where the download fails; its log is named.
@@ -90,12 +84,6 @@ def _retrieve(coordinates: list[str], target: Path, log: Path) -> None:
 
 def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:
     """Download files with Ivy.
-
-    Args:
-        what: options of Ivy that say what to fetch.
-        target: the folder that gets the files.
-        log: gets what Ivy says.
-        name: what is fetched, for the error.
 
     Raises:
         JavaError: where there is no Java.

@@ -295,9 +295,6 @@ def substream_key(key: bytes | None, value: bytes | None) -> bytes:  # noqa: ARG
 def substream_json(field: str) -> SubstreamKey:
     """Let every value of a JSON field be a substream; records without it are a substream together.
 
-    Args:
-        field: its name; a dot leads into an object within.
-
     >>> substream_json("device")(None, b'{"device": "d1"}')
     b'"d1"'
     """

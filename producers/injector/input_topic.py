@@ -38,13 +38,7 @@ def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int,
 
 
 class InputTopic(Closing):
-    """The partitions of the input, from where the last instance stopped.
-
-    Args:
-        injection: what is read.
-        config: confluent-kafka settings of the reading side.
-        begins: of each partition the next offset.
-    """
+    """The partitions of the input, from where the last instance stopped."""
 
     def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
         self._injection = injection

@@ -166,11 +166,6 @@ def _sample(consumer: Consumer, preview: Preview, limit: int) -> None:
 def preview_injection(injection: Injection, config: Config, limit: int = 1_000) -> Preview:
     """Say what an injection would do with the next records of its input, and write nothing, nor fence anybody.
 
-    Args:
-        injection: what to do; its target need not exist yet.
-        config: confluent-kafka settings.
-        limit: how many records to read, about as many of each partition.
-
     Raises:
         UnknownTopicError, BrokerUnavailableError: where the input cannot be read.
         CorruptSnapshotError: where the target holds a state that cannot be read.

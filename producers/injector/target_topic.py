@@ -27,12 +27,6 @@ def _state_of(record: Classified, source: str) -> InjectorState | None:
 def states_of(config: Config, topic: str, source: str, partitions: Collection[int]) -> dict[int, InjectorState]:
     """Return by partition the state that an injector wrote last.
 
-    Args:
-        config: confluent-kafka consumer settings.
-        topic: the target topic of the injection.
-        source: its source id.
-        partitions: where to look.
-
     Raises:
         BrokerUnavailableError: where the topic cannot be read.
         CorruptSnapshotError: where a state cannot be read.
@@ -42,11 +36,6 @@ def states_of(config: Config, topic: str, source: str, partitions: Collection[in
 
 def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tuple[int, int]]]:
     """Read what an earlier injection decided: per partition, before which input offset which watermark was in force.
-
-    Args:
-        config: confluent-kafka consumer settings.
-        topic: the target topic of that injection.
-        source: its source id.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where it cannot be read.
@@ -66,10 +55,6 @@ def take_back(config: Config, injection: Injection) -> int:
 
     All are its own where every mark is, and no partition holds more data than its marks count.  No instance may be
     writing: fence it first.
-
-    Args:
-        config: confluent-kafka settings.
-        injection: whose target.
 
     Raises:
         InjectorError: where something else is there, or Kafka refuses; then nothing has been deleted.

@@ -140,11 +140,7 @@ class Tracks(dict[int, Track]):
                     track.input.follow(slowest)
 
     def estimate(self, seen: float) -> None:
-        """Let the partitions that are read to their end guess what has passed since their last record.
-
-        Args:
-            seen: now, by the monotonic clock.
-        """
+        """Let the partitions that are read to their end guess what has passed since their last record."""
         for track in self.used.values():
             if track.at_end:
                 track.input.estimate(int((seen - track.seen) * 1_000))

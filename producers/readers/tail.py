@@ -35,15 +35,6 @@ def tail_lines(  # options of a command
 ) -> Iterator[str]:
     """Yield a line per record.
 
-    Args:
-        config: confluent-kafka consumer settings.
-        topic: what to read.
-        decode: what values mean; default: text, or hexadecimal where they are none.
-        from_beginning: begin with the first record.
-        until_end: stop where the topic ends now; else go on for ever.
-        marks_only: leave out the data.
-        as_json: JSON lines.
-
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
     """

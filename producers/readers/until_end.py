@@ -64,12 +64,7 @@ def _is_behind(record: Record, end: int | None) -> bool:
 
 
 class Backwards:
-    """Reads partitions from their ends backwards: what matters of marks stands near the ends.
-
-    Args:
-        config: confluent-kafka consumer settings.
-        bounds: of each partition the offset of its first record, and the one after its last.
-    """
+    """Reads partitions from their ends backwards: what matters of marks stands near the ends."""
 
     def __init__(self, config: Config, bounds: Mapping[Partition, tuple[int, int]]) -> None:
         self._config = config

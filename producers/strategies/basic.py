@@ -76,11 +76,7 @@ def bounded_out_of_orderness(bound: timedelta) -> Strategy:
 
 
 class Explicit(Generator):
-    """Promise what the caller passes to `advance`.
-
-    Args:
-        source: whose promise it is, for the error.
-    """
+    """Promise what the caller passes to `advance`."""
 
     def __init__(self, source: str = "explicit") -> None:
         self._source = source

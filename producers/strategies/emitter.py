@@ -20,11 +20,6 @@ class Emitter:
 
     What is a property, and `oldest_arrival`, is a query: it changes nothing.  Everything else is a command.
 
-    Args:
-        identity: who writes.
-        generator: how far the source is; its commands stay with whoever built it.
-        partitions: how many the topic has.
-
     >>> from floodmark.producers.strategies.basic import ascending
     >>> emitter = Emitter(Identity("JFK", epoch=1), ascending().build(), partitions=1)
     >>> in_flight = emitter.send(0, event_time=12)
@@ -113,11 +108,6 @@ class Emitter:
 
     def resend(self, in_flight: InFlight, partition: int, now: int | None = None) -> InFlight:
         """Note that a record that has failed is about to be sent again, which goes on to hold the watermark.
-
-        Args:
-            in_flight: the one that the record failed in.
-            partition: the partition it goes to.
-            now: as for `send`.
 
         Returns:
             What to ``ack``, or to `fail` again.

@@ -77,10 +77,6 @@ class Identity:
 class MarkWriter:
     """Writes the marks of one epoch, and counts its records and marks in each partition.
 
-    Args:
-        identity: who writes.
-        partitions: how many partitions the topic has.
-
     >>> writer = MarkWriter(Identity("JFK", epoch=1), partitions=2)
     >>> writer.count(1, records=5)
     >>> [(partition, one.sequence, one.records) for partition, one in writer.marks(now=0)]

@@ -62,10 +62,6 @@ fewer; call change_membership() with a higher version before
     def change(self, membership: Membership, now: int) -> None:
         """Take a newer one that counts the sources here and elsewhere.
 
-        Args:
-            membership: the newer one.
-            now: how many sources the pool has.
-
         Raises:
             UsageError: where its version is not higher, it counts fewer than the pool has, or the pool counts its own.
         """
@@ -82,11 +78,6 @@ fewer; call change_membership() with a higher version before
 
 def check_joining(pool: str, sources: Sequence[str], there: AbstractSet[str]) -> None:
     """Refuse sources that cannot join.
-
-    Args:
-        pool: whose they are to be, for errors.
-        sources: their ids.
-        there: those of the sources that have joined.
 
     Raises:
         UsageError: a source is there already, or twice, or none is given.

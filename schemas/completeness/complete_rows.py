@@ -84,11 +84,6 @@ _UNTIMED: Final = (ValueError, TypeError, LookupError, CorruptRecordError, Inval
 class Reader:
     """Take the records of some topics, and give what is complete.
 
-    Args:
-        topics: what is read.
-        event_time: reads a record's event time, see `WatermarkedConsumer`.
-        position: where to go on.
-
     Raises:
         CorruptSnapshotError: where the position is not one of these topics.
     """

@@ -29,10 +29,6 @@ class TopicIds(dict[str, str]):
     def compare(self, found: Mapping[str, str], reader: str) -> None:
         """Compare topics with those that were read, and keep the ids that were not known.
 
-        Args:
-            found: by topic the id that it has now.
-            reader: who reads them, for the error.
-
         Raises:
             RecreatedTopicError: where a topic has another id.
         """

@@ -46,12 +46,6 @@ def take_in(
 ) -> tuple[Counter[str], tuple[Discrepancy, ...]]:
     """Take the marks and counts of a batch into the progress, and let it advance.
 
-    Args:
-        job: whose.
-        progress: what the job knew before the batch.
-        observed: what the batch observed.
-        uncounted: topics in which rows may vanish by design, so that counts prove nothing.
-
     Returns:
         What the batch counts, see `report.COUNTED`, but for late rows; and where rows and marks disagree.
     """

@@ -45,14 +45,7 @@ _FIXED: Final = {
 
 
 class Lookahead:
-    """The marks ahead of one job.
-
-    Args:
-        job: the job.
-        specs: what it reads.
-        settings: how long it may wait, and for what.
-        stopping: tells when the query is to be stopped.
-    """
+    """The marks ahead of one job."""
 
     def __init__(self, job: str, specs: Sequence[SourceSpec], settings: Settings, stopping: Stopping) -> None:
         self._job = job
@@ -83,11 +76,6 @@ class Lookahead:
 
     def look(self, progress: Progress, end: Offsets, records: int) -> Ahead | None:
         """Wait for the watermark that decides the next batch.
-
-        Args:
-            progress: of the job, as of the batch that has just ended.
-            end: where that batch has ended.
-            records: how many it has read.
 
         Returns:
             A watermark above the job's own, and what it rests on; ``None``: none is known.

@@ -11,14 +11,7 @@ from floodmark.spark_jobs.progress.progress import Progress
 
 
 class OutputMarks:
-    """A job as a source of its output topic.
-
-    Args:
-        job: the job.
-        epoch: of the job.
-        membership: how many write to the topic.
-        sink: where the rows go; open.
-    """
+    """A job as a source of its output topic."""
 
     def __init__(self, job: str, epoch: int, membership: Membership, sink: Sink) -> None:
         self._sink = sink
@@ -32,10 +25,6 @@ class OutputMarks:
 
         None, where the sink has no place for them, or an earlier run has written them: a mark that is not written must
         not take a number of the sequence.  Nothing follows the end of an epoch.
-
-        Args:
-            batch_id: of the batch, which the sink has consumed.
-            progress: of the job, with this batch.
         """
         writer = self._writer
         if writer is None or self._ended or self._sink.is_there(batch_id):

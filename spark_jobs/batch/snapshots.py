@@ -67,10 +67,6 @@ class Snapshots:
     def claim(self, identity: JobIdentity, *, adopt: bool = False) -> JobIdentity:
         """Take the checkpoint location for a job, or find that it is already the job's.
 
-        Args:
-            identity: the job.
-            adopt: take one whose owner is not known any more, too.
-
         Returns:
             The identity with the id that this checkpoint has had since its first use.
 
@@ -98,12 +94,6 @@ class Snapshots:
         """Make sure that the state here is that of this query, as far as can be known, and note the query.
 
         A checkpoint without a committed batch, or of another Spark, takes any.
-
-        Args:
-            job: whose checkpoint this is.
-            query: the query.
-            advice: returns what the user can do instead with another query.
-            same: take any query, for the user says that it means the same.
 
         Raises:
             ChangedQueryError: where it is another query's.

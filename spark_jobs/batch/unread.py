@@ -17,11 +17,6 @@ _MOST: Final = 100_000
 def refuse_unread(job: str, inputs: Mapping[str, Config], offsets: Offsets) -> None:
     """Refuse to pass over data records that an ended job will not read; watermark records alone change nothing.
 
-    Args:
-        job: the job, which has ended.
-        inputs: the topics that it reads, and the confluent-kafka settings to read each with.
-        offsets: topic to partition (as text) to the offset that it reads next.
-
     Raises:
         UnreadInputError: names the places.
         BrokerUnavailableError: where the topics cannot be read.

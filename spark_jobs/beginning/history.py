@@ -23,11 +23,6 @@ class History:
 
     All that Kafka still has is read, not just the newest marks: a source that was silent for long holds the watermark
     as much as any other.
-
-    Args:
-        spark: the session.
-        specs: what the job reads.
-        beginning: what the job has handed on.
     """
 
     def __init__(self, spark: SparkSession, specs: Sequence[SourceSpec], beginning: Beginning) -> None:

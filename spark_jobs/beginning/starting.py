@@ -97,11 +97,6 @@ class Starting:
     ) -> None:
         """Refuse, before anything is written, a start that would write results again, or could not be exact.
 
-        Args:
-            plan: the query.
-            judged: each operator with state, and the event-time columns of one of its inputs.
-            windows_close: as the job has it.
-
         Raises:
             PublishedError: where the output topic has results of the job, and `Start` does not name a way on.
             UnsupportedQueryError: where a replay would not bring back the query's state; see `refuse_replay`.
@@ -140,13 +135,7 @@ class Starting:
         )
 
     def advice(self, plan: Operator, judged: Iterable[tuple[str, Sequence[str]]], windows_close: WindowsClose) -> str:
-        """Return what the user can do where the state in the checkpoint is of no use; no start refuses that.
-
-        Args:
-            plan: the query.
-            judged: as for `refuse_query`.
-            windows_close: as the job has it.
-        """
+        """Return what the user can do where the state in the checkpoint is of no use; no start refuses that."""
         new = "use a new checkpoint_location"
         if self._topic is not None:
             self._last = last_mark(self._config, self._topic, self._job)
@@ -172,13 +161,6 @@ class Starting:
         self, spark: SparkSession, plan: Operator, sink: Sink, query: Query, windows_close: WindowsClose
     ) -> None:
         """Bring the checkpoint to where the job begins.
-
-        Args:
-            spark: the session.
-            plan: the query.
-            sink: where its rows go.
-            query: gives it, with a function that is called with each batch.
-            windows_close: as the job has it.
 
         Raises:
             ContinueError, RetentionError, UsageError: where it cannot begin there.

@@ -74,11 +74,7 @@ class Moment:
 
 
 class Watch:
-    """An observer of the three topics from their beginning, which notes their watermarks over processing time.
-
-    Args:
-        config: how to reach Kafka.
-    """
+    """An observer of the three topics from their beginning, which notes their watermarks over processing time."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._observer = Observer(config, list(jobs.SCHEMAS))
@@ -148,10 +144,6 @@ class Watch:
 
 def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
     """Run it all.
-
-    Args:
-        options: what the user chose.
-        show: called several times a second with how far the demo is.
 
     Returns:
         The outcome, and what the observer read.

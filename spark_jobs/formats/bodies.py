@@ -96,12 +96,7 @@ def _json(value: object) -> str:
 
 @lru_cache(maxsize=100)
 def message_writer(text: str, path: tuple[int, ...]) -> Callable[[str], bytes]:
-    """Return what turns JSON into messages of a type.
-
-    Args:
-        text: the file's descriptor, serialized and in base64.
-        path: where the type stands in it.
-    """
+    """Return what turns JSON into messages of a type."""
     from floodmark.producers.clients.messages import Messages  # noqa: PLC0415  # only an extra brings its library
     from google.protobuf import json_format, message_factory  # noqa: PLC0415  # the same
 

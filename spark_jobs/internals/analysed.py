@@ -72,9 +72,6 @@ def event_times_of_state(frame: DataFrame) -> list[tuple[str, list[str]]]:
 
     Columns that nothing uses are left out, as Spark leaves them out before it runs the query.
 
-    Args:
-        frame: the whole query, as it is started.
-
     Returns:
         Spark's name of the operator, and the names of the columns.
 

@@ -147,9 +147,6 @@ class Checkpoint:
     def begin_at(self, begins: Mapping[str, Mapping[str, int] | None]) -> None:
         """Let a query begin at other offsets than those that its sources have noted when they planned the first batch.
 
-        Args:
-            begins: topic to partition (as text) to offset.
-
         Raises:
             UnsupportedSparkError: where Spark has written the notes in a way that is not known.
         """

@@ -23,10 +23,6 @@ def reason_of(error: BaseException) -> str:
 def cause(text: str, trace: str = "") -> str:
     r"""Return, of all that Spark says of an error, the line that names its cause.
 
-    Args:
-        text: its message.
-        trace: the stack traces of the JVM.
-
     >>> python = "Traceback (most recent call last):\n  File 'job.py', line 3, in f\nValueError: no such user\n"
     >>> cause("An error occurred: org.apache.spark.SparkException: aborted: " + python + "\n\tat org.apache.spark")
     'ValueError: no such user'

@@ -48,11 +48,6 @@ def require_replacing(spark: SparkSession, checkpoint_location: str, files: File
     Where the file of the first run stays, Spark reports nothing, and the next start loads it.  File systems are cached,
     so settings alone do not tell.
 
-    Args:
-        spark: the session.
-        checkpoint_location: where Spark keeps its files.
-        files: those below that location.
-
     Raises:
         CheckpointFilesError: where the existing file stays.
         UnsupportedSparkError: where Spark's file manager cannot be reached.

@@ -42,10 +42,6 @@ class Files(Protocol):
 def files(spark: SparkSession, folder: str) -> Files:
     """Return the files below a folder.
 
-    Args:
-        spark: the session, whose Hadoop settings hold.
-        folder: the address of the folder; it need not exist yet.
-
     Raises:
         UnsupportedSparkError: where Hadoop's classes cannot be reached.
     """
@@ -59,13 +55,7 @@ def files(spark: SparkSession, folder: str) -> Files:
 
 
 class HadoopFiles:
-    """The files below one folder, through a file system of Hadoop.
-
-    Args:
-        spark: the session.
-        folder: the folder, a path of Hadoop.
-        system: its file system.
-    """
+    """The files below one folder, through a file system of Hadoop."""
 
     def __init__(self, spark: SparkSession, folder: Any, system: Any) -> None:  # noqa: ANN401  # of the JVM
         with reaching("the Hadoop file system"):

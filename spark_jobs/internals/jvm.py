@@ -22,9 +22,6 @@ _SELECTED: Final = 1_024
 def reaching(missing: str) -> Iterator[None]:
     """Name what this Spark lacks, where an object of the JVM cannot be reached.
 
-    Args:
-        missing: what is reached for.
-
     Raises:
         UnsupportedSparkError: names it, Spark's version and the reason.
     """

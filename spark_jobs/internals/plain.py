@@ -24,11 +24,7 @@ def start(writer: DataStreamWriter) -> StreamingQuery:
 
 @cache
 def refuse_plain_queries(topics_of: Callable[[DataFrame], list[str]]) -> None:
-    """Refuse, from now on, plain queries over DataFrames of `read`; a second call changes nothing.
-
-    Args:
-        topics_of: gives the topics that a DataFrame of `read` reads; none for any other.
-    """
+    """Refuse, from now on, plain queries over DataFrames of `read`; a second call changes nothing."""
     for name in _METHODS:
         setattr(DataStreamWriter, name, _refusing(getattr(DataStreamWriter, name), topics_of))
 

@@ -44,9 +44,6 @@ class Ahead:
 class Preview:
     """Marks ahead of what a job has read, and the watermark that they will give.
 
-    Args:
-        ways: how the marks of each topic count.
-
     >>> from floodmark.schemas.classify import Mark
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
@@ -69,12 +66,7 @@ class Preview:
         self._moved = False
 
     def begin(self, known: Tracker, end: Offsets) -> None:
-        """Look from a new place: what stands before it has been read.
-
-        Args:
-            known: the job's tracker at this place; nothing else may change it.
-            end: the offsets that the job reads next.
-        """
+        """Look from a new place: what stands before it has been read."""
         self._known, self._end, self._moved = known, end, False
         self._tracker = known.copy()
         kept = [mark for mark in self._marks if mark.offset >= self._read((mark.topic, mark.partition))]

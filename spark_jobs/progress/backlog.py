@@ -54,9 +54,6 @@ class Backlog:
 def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
     """Return the backlog after some batches.
 
-    Args:
-        batches: Spark's own progress of each (``StreamingQuery.recentProgress``), oldest first.
-
     Returns:
         The backlog; ``None`` where no batch tells how far the topics reach.
     """

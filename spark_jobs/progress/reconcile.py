@@ -69,13 +69,6 @@ def reconcile(
 ) -> list[Discrepancy]:
     """Take a batch into the counts of records, and return where rows and marks disagree.
 
-    Args:
-        counts: of the job, as of the batch before.
-        batch: what the batch read.
-        start: where the batch begins; partitions not named begin at 0.
-        end: where it ends.
-        uncounted: topics to leave out.
-
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=9, partitions=1, emitted_at=0, records=3)
     >>> batch = BatchMarks([Mark("clicks", 0, offset=2, log_time=0, record=mark)], {("clicks", 0): 3})
@@ -111,10 +104,6 @@ class Span:
 
 def rows_before(span: Span, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Give, for each mark, the least and the most data records of the batch that stand before it.
-
-    Args:
-        span: what was read.
-        marks: the offsets of all marks there, ascending.
 
     >>> list(rows_before(Span(start=100, end=106, records=6), [102, 105]))  # no holes: exact
     [(2, 2), (4, 4)]

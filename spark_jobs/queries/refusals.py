@@ -58,9 +58,6 @@ def refuse(
 def refuse_two_event_times(judged: Iterable[tuple[str, Sequence[str]]]) -> None:
     """Refuse operators with state whose rows have two event times: Spark would not know by which to judge them.
 
-    Args:
-        judged: each such operator, and the event-time columns of one of its inputs.
-
     Raises:
         UnsupportedQueryError: names the operator and the columns.
 
@@ -117,10 +114,6 @@ def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -
     A replay reads the input of the operators again: with no watermark until its end, then with the one that the job
     last ran with.  Operators whose state depends on the watermarks in between, or on all rows ever read, would end up
     with other state.
-
-    Args:
-        plan: the query.
-        judged: each operator with state, and the event-time columns of one of its inputs.
 
     Raises:
         UnsupportedQueryError: names the operator and the reason.

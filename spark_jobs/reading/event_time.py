@@ -113,9 +113,6 @@ class Derived:
 def derived_times(plan: Operator) -> Derived:
     """Find the event times that a query derives.
 
-    Args:
-        plan: its operators, see `analysed.operators`.
-
     Raises:
         UsageError: where a shift is stated behind an operator with state, which has the watermark behind it already; or
             where ``dropDuplicatesWithinWatermark`` has no time.
@@ -143,12 +140,6 @@ def derived_times(plan: Operator) -> Derived:
 
 def require_shift(job: str, derived: Derived, observed: Mapping[str, Mapping[str, Any]], watermark: int | None) -> None:
     """Refuse a batch whose derived event times lie further back than stated: operators would drop these rows.
-
-    Args:
-        job: whose.
-        derived: what its query derives.
-        observed: what the batch observed, by name.
-        watermark: what the batch ran with.
 
     Raises:
         EventTimeShiftError: names the time and the watermark.

@@ -26,12 +26,7 @@ _RESULT: Final = "watermark long, own boolean"
 
 
 def judged(rows: DataFrame, name: str) -> DataFrame:
-    """Add to decoded records ``behind`` (a struct: the watermark, and whether it is the partition's own) and ``late``.
-
-    Args:
-        rows: decoded, as they come from the source.
-        name: of the source; the handler of the batch sets the local property of that name.
-    """
+    """Add to decoded records ``behind`` (a struct: the watermark, and whether it is the partition's) and ``late``."""
     place = F.struct("topic", "partition", "offset", F.unix_millis("timestamp").alias("log_time"))
     fields = [place.getField(field).alias(field) for field in ("topic", "partition", "offset", "log_time")]
     mark = F.to_json(F.array(F.struct(*fields, "key", F.col("raw").alias("value"))))

@@ -119,12 +119,6 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
     Spark observes rows one by one, outside the code that it compiles for a whole stage: what each row needs is worked
     out here, in that code, and what only marks and skipped records need is null for the others.
 
-    Args:
-        records: decoded, see `rows.decoded`.
-        result: the columns to keep.
-        topics: of the source.
-        judged: whether the rows carry what `judge.judged` adds.
-
     Raises:
         UsageError: for more topics than a bin can tell.
     """
@@ -158,11 +152,7 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
 
 
 def columns(*, judged: bool = False) -> list[Column]:
-    """Return the aggregates over prepared records that `Observation.of` reads.
-
-    Args:
-        judged: whether the rows carry what `judge.judged` adds.
-    """
+    """Return the aggregates over prepared records that `Observation.of` reads."""
     place, mark, skipped, late = (F.col(f"`{OURS}{name}`") for name in ("place", "mark", "skipped", "late"))
     unusable = [
         _first(

@@ -48,10 +48,6 @@ def settings_of(client: Client | None) -> dict[str, Any]:
 def spark_options(settings: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
     """Translate the security settings of confluent-kafka to options of Spark's Kafka source and writer.
 
-    Args:
-        settings: of confluent-kafka.
-        own: the options that the user gives Spark; they overrule the translated ones.
-
     Raises:
         UsageError: where a security setting has no translation, and ``own`` has none of its kind (``kafka.sasl.*`` or
             ``kafka.ssl.*``).  Spark's client would connect without it, or fail with an error that does not name it.

@@ -52,14 +52,7 @@ def check_late(late: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Topics, and how they are reached.  It holds what was given, so a secret only where that is one.
-
-    Args:
-        topics: what is read.
-        bootstrap_servers: Kafka's address.
-        client: see `read`.
-        options: of Spark's Kafka source.
-    """
+    """Topics, and how they are reached.  It holds what was given, so a secret only where that is one."""
 
     topics: tuple[str, ...]
     bootstrap_servers: str
