@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
+from weakref import WeakMethod
 
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
@@ -15,11 +16,14 @@ from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
 from floodmark.spark_jobs.internals.failure import reason_of, was_interrupted
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of
+from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _POLL: Final = 0.05
+_RESTART: Final = 10.0
+"""Seconds to wait for a restart; it waits in turn for a listener of queries that asks the job."""
 
 
 def _measured(counts: Mapping[str, int]) -> dict[str, int]:
@@ -37,10 +41,23 @@ class Job:
     """
 
     def __init__(self, query: StreamingQuery, handler: BatchHandler, *, available_now: bool = False) -> None:
-        self.query: Final = query
+        self._query = query
         self._handler = handler
-        self._progress = handler.progress
         self._available_now = available_now
+        handler.restarted = WeakMethod(self._restarted)
+
+    def _restarted(self, query: StreamingQuery) -> None:
+        self._query = query
+
+    @property
+    def query(self) -> StreamingQuery:
+        """Spark's own query; another one after a burst, see "One batch a window" in the README of `spark_jobs`."""
+        self._handler.stopping.restarted.wait(_RESTART)
+        return self._query
+
+    @property
+    def _progress(self) -> Progress:
+        return self._handler.progress
 
     def __repr__(self) -> str:
         """Show what the job does and how far it is."""
@@ -57,11 +74,11 @@ class Job:
     @property
     def id(self) -> str:
         """The id of the query, which stays the same over restarts."""
-        return self.query.id
+        return self._query.id
 
     @property
     def runId(self) -> str:
-        """The id of this start of the query."""
+        """The id of this start of `query`."""
         return self.query.runId
 
     @property
@@ -72,7 +89,12 @@ class Job:
     @property
     def isActive(self) -> bool:
         """Whether the query runs: it has neither been stopped nor failed."""
-        return self.query.isActive
+        while True:
+            query = self._query
+            if query.isActive or not self._handler.stopping.restarted.is_set():
+                return True
+            if self._query is query:  # else it was restarted in between
+                return False
 
     @property
     def status(self) -> dict[str, Any]:
@@ -193,7 +215,10 @@ class Job:
     def _process_all(self) -> None:
         try:
             with self._handler.lookahead.hurrying():
-                self.query.processAllAvailable()
+                query = None
+                while query is not self.query:  # a restart ends the wait, too
+                    query = self.query
+                    query.processAllAvailable()
         except PySparkException as error:  # what `exception` returns says it better
             _log.debug("job %s: %s", self.name, error)
 
@@ -221,5 +246,4 @@ class Job:
 
     def stop(self) -> None:
         """Stop between two batches; a later start goes on from there."""
-        self._handler.stopping.stop(self.query)
-        self._handler.close()
+        self._handler.stop()

@@ -36,6 +36,7 @@ from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
@@ -133,21 +134,23 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         stream = frame.writeStream.option("checkpointLocation", checkpoint_location).outputMode(output_mode)
         return stream.queryName(f"{name}-{next(_starts)}").foreachBatch(function)
 
+    def begin() -> StreamingQuery:
+        stream = query(handler)
+        return plain.start(stream.trigger(**trigger) if trigger else stream)
+
     if not running.stop(identity.checkpoint_id):  # one that runs has carried it out
         starting.carry_out(spark, plan, sink, query, options.windows_close)
-    stream = query(handler)
-    if trigger:
-        stream = stream.trigger(**trigger)
     settle(specs, snapshots, settings)
     snapshots.checkpoint.plan_empty_batch()
-    started = plain.start(stream)
+    started = begin()
+    started_job = Job(started, handler, available_now="availableNow" in (trigger or {}))
     try:
-        handler.attach(started, spark)
+        handler.attach(started, spark, begin)
     except BaseException:
-        handler.stopping.stop(started)
+        handler.stopping.stop()
         raise
     running.started(handler)
-    return Job(started, handler, available_now="availableNow" in (trigger or {}))
+    return started_job
 
 
 def _is_on(spark: SparkSession, setting: str) -> bool:

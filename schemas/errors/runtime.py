@@ -144,17 +144,17 @@ class CheckpointFilesError(InfrastructureError):
 
 
 class LookaheadError(InfrastructureError):
-    """A batch that did not read what the watermark rests on which it ran with; nothing of it was written."""
+    """A batch read other marks than those that its watermark rests on, so nothing of the batch was written."""
 
     template = (
-        "job {job!r}: a batch ran with the watermark {watermark!t}, set ahead of marks that it should have read, but "
-        "{found}; nothing of it was written, no row is lost: start the job again, and it goes on from the batch "
-        "before (a topic made anew, or a burst beyond max_offsets_per_trigger does this; "
-        "WriteOptions(lookahead=timedelta(0)) never looks ahead)"
+        "job {job!r}: a batch ran with the watermark {watermark!t}, which the look ahead had read, but the marks that "
+        "the batch itself read give only {found!t}. A topic that was deleted and created again causes this. Nothing of "
+        "the batch was written: start the job again, and it resumes from the batch before. "
+        "WriteOptions(lookahead=timedelta(0)) turns the look ahead off."
     )
     job: str
     watermark: int
-    found: str
+    found: int | None
 
 
 class JobFailedError(FloodmarkError):

@@ -15,14 +15,19 @@ Spark calls the handler with each batch, on the query's own thread.  Then, in th
 A crash between any two steps runs batch n again from the snapshot of batch n - 1, with the same offsets and the same
 watermark: the records are the same, the snapshot is replaced by its equal, and the sink sees that the batch is there
 already (exactly once) or writes it again (at least once).
+
+Between the end of step 6 and Spark's plan of batch n + 1, a burst of records may reach the topics.  The limit of a
+batch then cuts batch n + 1 before the records that its watermark rests on.  Its handler finds that before step 1.  It
+lowers the watermark in Spark's log, and a thread of its own restarts the query: the same batch runs again, with the
+watermark of what was read before it.  So no batch is taken back twice.
 """
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from traceback import clear_frames
 from typing import Final
 
@@ -36,14 +41,13 @@ from floodmark.spark_jobs.batch.intake import Observed, require_usable, take_in
 from floodmark.spark_jobs.batch.lookahead import Lookahead
 from floodmark.spark_jobs.batch.output_marks import OutputMarks
 from floodmark.spark_jobs.batch.report import Batch
-from floodmark.spark_jobs.batch.resume import resume, retract
+from floodmark.spark_jobs.batch.resume import resume, retract, withdraw
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.batch.standstill import Standstill
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import committed
 from floodmark.spark_jobs.internals.engine import Engine
-from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.progress.reconcile import Offsets
@@ -51,6 +55,8 @@ from floodmark.spark_jobs.reading.event_time import require_shift
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger(__name__)
 
 
 class BatchHandler:
@@ -80,7 +86,7 @@ class BatchHandler:
         self.identity = identity
         self.failure: BaseException | None = None
         """What failed the job, as it was raised."""
-        self.stopping: Final = Stopping()
+        self.stopping: Final = Stopping(self._running)
         self.progress: Progress
         """What the job knows; there once `attach` has returned."""
         self.changing: Final = threading.Lock()
@@ -97,30 +103,33 @@ class BatchHandler:
         self._snapshots = snapshots
         self._settings = settings
         self._on_batch = on_batch
+        self.restarted: Callable[[], Callable[[StreamingQuery], None] | None] = lambda: None
+        """Returns what is called with the query after a restart; a weak reference, for the receiver holds the query."""
         self._attached = threading.Event()
-        self._running: Callable[[], StreamingQuery | None]
+        self._spark: SparkSession | None = None
+        self._query_id = self._run_id = ""
+        self._start: Callable[[], StreamingQuery]
         self._marks: OutputMarks
         self._uncounted: set[str] = set()
         """Topics in which rows may vanish by design, so that counts prove nothing."""
         self._standstill = Standstill(identity.job)
         self._watches: list[TopicWatch] = []
 
-    def attach(self, query: StreamingQuery, spark: SparkSession) -> None:
+    def attach(self, query: StreamingQuery, spark: SparkSession, start: Callable[[], StreamingQuery]) -> None:
         """Learn which query calls it, and where that stands; the first batch waits for this.
-
-        The query is asked for by its id in each batch, not kept: Spark holds this handler for as long as it holds the
-        query, so that neither would ever be released.
 
         Args:
             query: the query.
             spark: the session that runs it.
+            start: starts it again.
 
         Raises:
             SnapshotError: where that is not known any more; the query fails with it, too.
             RecreatedTopicError: where a topic was deleted and created again since it was read.
             UnreadInputError: where the job has ended and would not read what has come since.
         """
-        self._running = partial(spark.streams.get, query.id)
+        self._spark, self._start = spark, start
+        self._query_id, self._run_id = query.id, query.runId
         job = self.identity.job
         try:
             progress = resume(job, self._specs, self._snapshots, self._settings, committed(query))
@@ -143,6 +152,16 @@ class BatchHandler:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one batch; any error fails the query, and is kept for `Job` to raise as it is."""
+        self._attached.wait()  # write() attaches right after it starts the query
+        try:
+            is_cut = self._is_cut()
+            if is_cut:
+                self._take_back(batch_id)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        if is_cut:
+            self.stopping.interrupt()
         with self.stopping.batch(batch_id):
             try:
                 batch, end = self._run(frame, batch_id)
@@ -166,6 +185,52 @@ class BatchHandler:
         self.lookahead.close()
         clear_frames(error.__traceback__)  # their variables would hold the query
 
+    def _is_cut(self) -> bool:
+        """Tell whether the batch ends before the records that its watermark rests on."""
+        if self.failure is not None or self.stopping.is_requested:
+            return False
+        ahead = self.progress.ahead
+        return ahead is not None and not ahead.is_covered(self._engine().offsets()[1])
+
+    def _take_back(self, batch_id: int) -> None:
+        """Restart the query, so that the batch runs with the watermark of what was read before it."""
+        job, last = self.identity.job, batch_id - 1
+        _log.warning(
+            "job %s: a burst of records came in, so batch %d ends before the marks that its watermark rests on; "
+            "nothing of it was written: the query restarts, and the batch runs with the watermark before",
+            *(job, batch_id),
+        )
+        self.progress.settle(None)
+        withdraw(self._snapshots, last, self.progress, self._settings.windows_close)
+        for watch in self._watches:
+            watch.check()
+        self.stopping.restarted.clear()
+        threading.Thread(target=self._restart, name=f"floodmark-restart-{job}", daemon=True).start()
+
+    def _restart(self) -> None:
+        try:
+            self.stopping.restart(self._start_again)
+        except BaseException as error:  # noqa: BLE001  # it fails the job
+            self._fail(error)
+        finally:
+            self.stopping.restarted.set()
+
+    def _start_again(self) -> None:
+        query = self._start()
+        self._run_id = query.runId
+        told = self.restarted()
+        if told is not None:
+            told(query)
+
+    def _running(self) -> StreamingQuery | None:
+        """Return its query while that is active.
+
+        It is asked for by its id, not kept: Spark holds this handler for as long as it holds the query, so that neither
+        would ever be released.
+        """
+        query = None if self._spark is None else self._spark.streams.get(self._query_id)
+        return query if query is not None and query.runId == self._run_id else None
+
     def _engine(self) -> Engine:
         query = self._running()
         if self.failure is not None or query is None:
@@ -175,15 +240,12 @@ class BatchHandler:
 
     def _run(self, frame: DataFrame, batch_id: int) -> tuple[Batch, Offsets]:
         began = time.monotonic()
-        self._attached.wait()  # write() attaches right after it starts the query
         engine = self._engine()
-        if self.stopping.last_batch is None:
+        if self.stopping.is_first:
             engine.ask_latest_offsets()
         job, spark, progress = self.identity.job, frame.sparkSession, self.progress
         before, batch_watermark, last = progress.watermark, progress.next_watermark, progress.batch_watermark
         ahead = progress.ahead
-        if ahead is not None and not ahead.is_covered(end := engine.offsets()[1]):
-            raise self._retracted(batch_id, ahead, f"it ended at {end}")
 
         # 1. The batch runs.
         late.brief_tasks(spark, self._specs, progress)
@@ -194,7 +256,8 @@ class BatchHandler:
         with self.changing:
             counts, discrepancies = take_in(job, progress, observed, self._uncounted)
         if ahead is not None and not progress.is_at_least(ahead.watermark):
-            raise self._retracted(batch_id, ahead, f"its marks give {progress.watermark}")
+            retract(self._snapshots, batch_id - 1, self._settings.windows_close)
+            raise LookaheadError(job=job, watermark=ahead.watermark, found=progress.watermark)
         results = engine.results(batch_watermark, progress.next_watermark)
         # Spark may know less than was promised where windows are all that it keeps: between two ends, it is not told.
         judged_by_spark = not (results.passes_late or self._settings.outlook.whole)
@@ -243,11 +306,6 @@ class BatchHandler:
         self._snapshots.store(batch.batch_id, self.progress.snapshot())  # before Spark knows it
         self._engine().set_watermark(ahead.watermark)
 
-    def _retracted(self, batch_id: int, ahead: Ahead, found: str) -> LookaheadError:
-        """Forget a watermark that its batch does not bear out."""
-        retract(self._snapshots, batch_id - 1, self._settings.windows_close)
-        return LookaheadError(job=self.identity.job, watermark=ahead.watermark, found=found)
-
     def _check(self, batch_id: int, observed: Observed, *, passes_late: bool, before: int | None) -> None:
         """Refuse rows that would break what was promised, before anything of the batch is durable.
 
@@ -267,16 +325,14 @@ class BatchHandler:
 
     @property
     def is_running(self) -> bool:
-        """Whether its query is active."""
+        """Whether its query is active, or restarts."""
         with suppress(Exception):  # the session may be gone
-            return self._running() is not None
+            return not self.stopping.restarted.is_set() or self._running() is not None
         return False
 
     def stop(self, patience: float = -1) -> None:
         """Stop its query behind the batch in work, where it runs; ``patience``: seconds for that batch, -1: any."""
-        query = self._running()
-        if query is not None:
-            self.stopping.stop(query, patience=patience)
+        self.stopping.stop(patience=patience)
         self.close()
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ def settle(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings
             _settle_unknown(specs, checkpoint, settings, last)
         return  # else `resume` says it
     if progress.ahead is not None and progress.settle(checkpoint.planned_end(last + 1)):
-        _withdraw(snapshots, last, progress, settings.windows_close)
+        withdraw(snapshots, last, progress, settings.windows_close)
 
 
 def _settle_unknown(specs: Sequence[SourceSpec], checkpoint: Checkpoint, settings: Settings, last: int) -> None:
@@ -106,10 +106,18 @@ def retract(snapshots: Snapshots, last: int, windows_close: WindowsClose) -> Non
     """
     progress = snapshots.load(last)
     if progress.settle(None):
-        _withdraw(snapshots, last, progress, windows_close)
+        withdraw(snapshots, last, progress, windows_close)
 
 
-def _withdraw(snapshots: Snapshots, last: int, progress: Progress, windows_close: WindowsClose) -> None:
+def withdraw(snapshots: Snapshots, last: int, progress: Progress, windows_close: WindowsClose) -> None:
+    """Lower the watermark of the next batch in Spark's log to that of a progress, and store that progress.
+
+    Args:
+        snapshots: of the job's checkpoint.
+        last: the last batch that Spark has committed, or commits before it plans the next.
+        progress: of the job, as of that batch.
+        windows_close: as the job has it.
+    """
     allowed = 0 if progress.watermark is None else spark_watermark(progress.watermark, windows_close)
     snapshots.checkpoint.lower_watermark(last, allowed)
     snapshots.store(last, progress.snapshot())

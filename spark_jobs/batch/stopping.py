@@ -1,4 +1,4 @@
-"""How a query is stopped between two batches, so that a later start runs none of them again.
+"""How a query is stopped between two batches, so that a later start runs none of them again, or is restarted there.
 
 Theory of operation
 -------------------
@@ -9,11 +9,14 @@ where they are not.  So a stop has three steps, each by another thread than the 
 1. it is requested: the batch in work comes to its end, and no other begins;
 2. it waits until Spark has committed that batch: Spark reports its progress, or asks for the next batch, which waits;
 3. the query is stopped: the batch that waited is interrupted before it has done anything.
+
+A restart stops the query in the same way and starts it again.  A batch asks for it before it has done anything, so the
+batches before are committed.  A stop waits for a restart that has begun, and keeps another from beginning.
 """
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
@@ -25,19 +28,27 @@ _COMMIT_TIMEOUT: Final = 10.0
 
 
 class Stopping:
-    """The stop of one query: the handler runs each batch inside `batch`, another thread calls `stop`."""
+    """The stop of one query: the handler runs each batch inside `batch`, another thread calls `stop`.
 
-    def __init__(self) -> None:
+    Args:
+        running: returns the query while it is active, else ``None``.
+    """
+
+    def __init__(self, running: Callable[[], StreamingQuery | None]) -> None:
         self.last_batch: int | None = None
         """The last batch that was worked off; Spark commits it after that."""
+        self.is_first = True
+        """Whether the query has worked off no batch since it was started or restarted."""
+        self.restarted: Final = threading.Event()
+        """Is set, except during a restart."""
+        self.restarted.set()
         self.is_of_active_query = False
         """Whether a stop was requested while the query ran: an interrupt is then no failure."""
         self._lock: Final = threading.Lock()
         self._between: Final = threading.Event()
         """The query has committed its last batch, and the next one waits."""
         self._requested: Final = threading.Event()
-        self._query: StreamingQuery | None = None
-        """The query, while it is being stopped."""
+        self._running: Final = running
 
     @contextmanager
     def batch(self, batch_id: int) -> Iterator[None]:
@@ -47,39 +58,61 @@ class Stopping:
             InterruptedBatchError: where a stop was requested before: the batch has not begun; after the query stopped.
         """
         with self._lock:
-            if self._requested.is_set():
-                self._interrupt(self._query)
-            yield
-            self.last_batch = batch_id
+            if not self._requested.is_set():
+                yield
+                self.last_batch, self.is_first = batch_id, False
+                return
+        self.interrupt()
 
-    def _interrupt(self, query: StreamingQuery | None) -> NoReturn:
+    def interrupt(self) -> NoReturn:
+        """Wait within a batch that has done nothing until another thread stops the query.
+
+        Raises:
+            InterruptedBatchError: always.
+        """
         self._between.set()
-        while query is not None and query.isActive:
+        while (query := self._running()) is not None and query.isActive:
             time.sleep(_POLL)
         raise InterruptedBatchError
 
-    def stop(self, query: StreamingQuery, timeout: float = _COMMIT_TIMEOUT, *, patience: float = -1) -> None:
-        """Stop a query behind the batch in work.
+    def restart(self, start: Callable[[], None]) -> None:
+        """Stop the query, whose batch calls `interrupt`, and start it again; not where it is to be stopped.
 
         Args:
-            query: the query.
+            start: starts it.
+        """
+        with self._lock:
+            query = self._running()
+            if self._requested.is_set() or query is None or not query.isActive:
+                return
+            query.stop()
+            self.is_first = True
+            self._between.clear()
+            start()
+
+    def stop(self, timeout: float = _COMMIT_TIMEOUT, *, patience: float = -1) -> None:
+        """Stop the query behind the batch in work, where it runs.
+
+        Args:
             timeout: how long Spark may take to commit the batch, seconds; the query is stopped then, too.
             patience: how long the batch itself may take, seconds; -1: as long as it takes.
         """
-        self.request_stop(query, patience)
-        self.wait_committed(query, timeout)
-        query.stop()
-        self._query = None  # Spark holds the handler, which holds this: neither would ever be released
+        self.request_stop(patience)
+        query = self._running()
+        if query is not None:
+            self.wait_committed(query, timeout)
+            query.stop()
 
     @property
     def is_requested(self) -> bool:
         """Whether the query is to be stopped."""
         return self._requested.is_set()
 
-    def request_stop(self, query: StreamingQuery, patience: float = -1) -> None:
+    def request_stop(self, patience: float = -1) -> None:
         """Let no other batch begin, and wait for the one in work; ``patience``: seconds, -1: as long as it takes."""
-        self._query = query
-        self.is_of_active_query = self.is_of_active_query or query.isActive
+        query = self._running()
+        is_active = not self.restarted.is_set() or (query is not None and query.isActive)
+        self.is_of_active_query = self.is_of_active_query or is_active
         self._requested.set()
         if self._lock.acquire(timeout=patience):
             self._lock.release()
@@ -91,7 +124,7 @@ class Stopping:
             self._between.wait(_POLL)
 
     def _is_committed(self, query: StreamingQuery) -> bool:
-        if self.last_batch is None or self._between.is_set():
+        if self.last_batch is None or self.is_first or self._between.is_set():
             return True
         progress = query.lastProgress
         return progress is not None and int(progress["batchId"]) >= self.last_batch

@@ -90,7 +90,7 @@ def bring_to(
 
 def _plan_first(query: Query) -> None:
     """Let Spark plan the first batch, and stop it before that runs."""
-    planned, release, stopping = threading.Event(), threading.Event(), Stopping()
+    planned, release, stopping = threading.Event(), threading.Event(), Stopping(lambda: started)
 
     def hold(_frame: DataFrame, batch_id: int) -> None:
         planned.set()
@@ -104,7 +104,7 @@ def _plan_first(query: Query) -> None:
     failure = started.exception()
     if failure is not None:
         raise failure
-    stopping.request_stop(started)
+    stopping.request_stop()
     release.set()
     started.stop()
 

@@ -4,8 +4,9 @@ import json
 import time
 from collections import Counter
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock, Thread
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,9 @@ from confluent_kafka import KafkaError, KafkaException
 from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
 from floodmark.schemas.classify import Mark
-from floodmark.schemas.errors import JobFailedError, LookaheadError
+from floodmark.schemas.errors import JobFailedError, LookaheadError, RecreatedTopicError
 from floodmark.spark_jobs.batch import lookahead
+from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import Lookahead
 from floodmark.spark_jobs.batch.stopping import Stopping
@@ -49,6 +51,7 @@ class Live:
         self.feed = log.writing(kafka.config, self.given, 1)
         self.batches = []
         self.job = None
+        self.writing = Lock()
 
     def start(self, *, limit=None, seconds=60, percentile=None, **options):
         rows = frames(self.session, self.kafka.bootstrap_servers, [self.given], limit, percentile)
@@ -58,8 +61,13 @@ class Live:
 
     def write(self, entries):
         """Write so many entries, and wait until the job has seen them."""
-        written = [next(self.feed) for _ in range(entries)][-1]
+        written = self.put(entries)
         until(lambda: fails(self.job) or self.seen >= written, "all to be seen", _LIMIT)
+
+    def put(self, entries):
+        """Write so many entries; tells how many records stand in the topic."""
+        with self.writing:
+            return [next(self.feed) for _ in range(entries)][-1]
 
     def begin(self):
         """Write the first mark, and wait until a batch has read it: nothing but the end of a window decides then."""
@@ -154,18 +162,163 @@ def test_nobody_waits_for_it(live):
     assert run.results() == run.expected()
 
 
-def test_a_batch_that_reads_less_is_refused_before_it_writes_and_the_next_start_goes_on(live, monkeypatch):
-    """A burst beyond the limit of a batch: the marks that were foreseen are not in it."""
-    monkeypatch.setattr(lookahead, "most_ahead", lambda _options: 1_000)
-    run = live(WINDOWS, ENTRIES)
-    job = run.start(limit=3)
+LIMIT, WAVE = 40, 60
+BURSTS = [
+    Say("s", 100_000),
+    *ROWS[:12],
+    Say("s", 111_000),
+    *(Put("s", ("b", 120_000 + n, n), 1) for n in range(WAVE)),
+    *ROWS[12:20],
+    Say("s", 121_000),
+    *(Put("s", ("c", 130_000 + n, n), 1) for n in range(WAVE)),
+    Say("s", "end"),
+]
+"""Marks that end windows, each with a burst behind it in the other partition."""
+
+
+class Bursts:
+    """Writes a burst whenever the job has looked ahead to some watermarks, and Spark has not yet planned the batch."""
+
+    def __init__(self, run, monkeypatch):
+        self.run, self.left, look = run, [121_000, 111_000], Lookahead.look
+        self.looking = Event()
+
+        def look_before_a_burst(ahead, *arguments):
+            self.looking.set()
+            found = look(ahead, *arguments)
+            self.looking.clear()
+            if found is not None and found.watermark in self.left:
+                run.put(WAVE)
+                self.left.remove(found.watermark)
+            return found
+
+        monkeypatch.setattr(lookahead, "most_ahead", lambda _options: 20)
+        monkeypatch.setattr(Lookahead, "look", look_before_a_burst)
+
+    def start(self, **options):
+        return self.run.start(limit=LIMIT, **options)
+
+    def provoke(self, entries):
+        """Write entries whose last mark the job looks ahead to, and wait until the burst behind them is written."""
+        number = len(self.left)
+        self.run.write(1)
+        until(lambda: fails(self.run.job) or self.looking.is_set(), "a look ahead at all but one entry", _LIMIT)
+        self.run.put(entries - 1)
+        until(lambda: fails(self.run.job) or len(self.left) < number, "the burst", _LIMIT)
+
+
+@pytest.fixture
+def bursts(live, monkeypatch):
+    return Bursts(live(WINDOWS, BURSTS, partitions=2), monkeypatch)
+
+
+@pytest.mark.every_spark
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_burst_behind_a_look_ahead_restarts_the_query_and_nobody_notices(bursts, delivery):
+    """Two of them: each cuts the next batch before the marks that its watermark rests on."""
+    run, queries, seen, done = bursts.run, [], set(), Event()
+    job = bursts.start(delivery=delivery)
+    before, consumers = job.metrics().before, set()
+
+    def watch():
+        while not done.wait(0.001):
+            seen.add((job.isActive, job.exception()))
+
+    watching = Thread(target=watch, daemon=True)
+    watching.start()
+    run.put(1)
+    until(lambda: fails(job) or run.read == 2, "the first mark to be read", _LIMIT)
+    for entries, records in ((13, 2 + 12 + 2 + WAVE), (9, 2 + 12 + 2 + WAVE + 8 + 2 + WAVE)):
+        consumers.update(map(id, job._handler.lookahead._consumers))  # noqa: SLF001  # no user's business
+        queries.append(job.query)
+        bursts.provoke(entries)
+        until(lambda records=records: fails(job) or run.read >= records, "all to be read", _LIMIT)
+        assert job.runId != queries[-1].runId, "a restart"
+        assert job.id == queries[-1].id
+    job.processAllAvailable(_LIMIT)
+    done.set()
+    watching.join(_LIMIT)
+    assert seen == {(True, None)}
     run.write_rest()
-    with pytest.raises(LookaheadError, match="nothing of it was written"):
-        job.awaitTermination(_LIMIT)
-    monkeypatch.undo()
-    run.start(limit=3).awaitTermination(_LIMIT)
+    job.awaitTermination(_LIMIT)
     assert run.results() == run.expected()
-    assert run.job.counts["late"] == 0
+    assert [batch.batch_id for batch in run.batches] == list(range(len(run.batches)))
+    cut = [
+        (batch.batch_watermark, last.watermark) for last, batch in pairwise(run.batches) if batch.records > LIMIT // 2
+    ]
+    assert len(cut) >= 2
+    assert all(ran == known for ran, known in cut)
+    assert (job.counts["late"], job.metrics().before) == (0, before)
+    assert [query.exception() for query in queries] == [None, None]
+    assert len(consumers) == 1, "one client looks ahead, over all restarts"
+    assert job._handler.lookahead._consumers == []  # noqa: SLF001  # no user's business
+
+
+@pytest.mark.parametrize("method", ["restart", "_start_again"])
+def test_a_stop_during_the_restart_stops_the_job(session, bursts, monkeypatch, method):
+    """Before the query is stopped for the restart, and before it is started again."""
+    run, begun, go_on = bursts.run, Event(), Event()
+    owner = Stopping if method == "restart" else BatchHandler
+    original = getattr(owner, method)
+
+    def wait(*arguments):
+        begun.set()
+        assert go_on.wait(_LIMIT)
+        original(*arguments)
+
+    monkeypatch.setattr(owner, method, wait)
+    job = bursts.start()
+    run.put(1)
+    until(lambda: fails(job) or run.read == 2, "the first mark to be read", _LIMIT)
+    waiting = Thread(target=job.awaitTermination, args=(_LIMIT,), daemon=True)
+    waiting.start()
+    bursts.provoke(13)
+    until(begun.is_set, "the restart", _LIMIT)
+    assert (job.isActive, job._handler.is_running) == (True, True)  # noqa: SLF001  # what the end of a program asks
+    stopping = Thread(target=job.stop, daemon=True)
+    stopping.start()
+    until(lambda: job._handler.stopping.is_requested, "the stop")  # noqa: SLF001  # no user's business
+    go_on.set()
+    for thread in (stopping, waiting):
+        thread.join(_LIMIT)
+        assert not thread.is_alive()
+    assert (job.isActive, job.exception(), run.read) == (False, None, 2)
+    assert job.id not in {query.id for query in session.streams.active}
+    bursts.left.clear()
+    job = bursts.start()
+    run.write_rest()
+    job.awaitTermination(_LIMIT)
+    assert run.results() == run.expected()
+    assert job.counts["late"] == 0
+
+
+def test_a_restart_that_fails_fails_the_job(bursts, monkeypatch):
+    def fail(_handler):
+        raise ValueError("no session")
+
+    monkeypatch.setattr(BatchHandler, "_start_again", fail)
+    run = bursts.run
+    job = bursts.start()
+    run.put(1)
+    until(lambda: fails(job) or run.read == 2, "the first mark to be read", _LIMIT)
+    bursts.provoke(13)
+    with pytest.raises(JobFailedError, match="ValueError: no session"):
+        job.awaitTermination(_LIMIT)
+    assert not job.isActive
+    monkeypatch.undo()
+    run.write_rest()
+    run.start(limit=LIMIT).awaitTermination(_LIMIT)
+    assert run.results() == run.expected()
+
+
+def test_a_burst_into_a_topic_that_was_created_again_fails_the_job(bursts, monkeypatch):
+    job = bursts.start()
+    bursts.run.put(1)
+    until(lambda: fails(job) or bursts.run.read == 2, "the first mark to be read", _LIMIT)
+    monkeypatch.setattr("floodmark.producers.clients.topic_watch.topic_ids", lambda *_: {bursts.run.given: "another"})
+    bursts.provoke(13)
+    with pytest.raises(RecreatedTopicError):
+        job.awaitTermination(_LIMIT)
 
 
 def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypatch):
@@ -182,7 +335,7 @@ def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypa
     monkeypatch.setattr(Preview, "ahead", too_much)
     for _ in range(13):
         next(run.feed)
-    with pytest.raises(LookaheadError, match="its marks give"):
+    with pytest.raises(LookaheadError, match="the batch itself read give"):
         job.awaitTermination(_LIMIT)
     monkeypatch.undo()
     run.write_rest()
@@ -216,7 +369,8 @@ def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(
     run.write(12)
     next(run.feed)
     until(lambda: fails(job) or foreseen.is_set(), "something foreseen", _LIMIT)
-    until(lambda: not job.isActive, "the plan of the next batch, which does not begin")
+    waits = job._handler.stopping._between.is_set  # noqa: SLF001  # no user's business
+    until(lambda: fails(job) or waits(), "the plan of the next batch, which does not begin")
     job.stop()
     monkeypatch.undo()
     place = Path(checkpoint)
@@ -272,7 +426,7 @@ def test_what_may_not_look_opens_no_client(settings, limit, monkeypatch):
     monkeypatch.setattr(lookahead, "Consumer", None)
     connection = Connection(("t",), "nowhere:1", options={"maxOffsetsPerTrigger": limit})
     spec = SourceSpec("read", connection, event_time=None, decode=None)
-    ahead = Lookahead("job", [spec], settings, Stopping())
+    ahead = Lookahead("job", [spec], settings, Stopping(lambda: None))
     assert ahead.look(Progress(Tracker({"t"})), {"t": {"0": 0}}, 0) is None
 
 
@@ -288,7 +442,7 @@ def test_it_rests_on_no_mark_in_front_of_a_burst(monkeypatch, unread, looks):
     connection = Connection(("t",), "nowhere:1", options={"maxOffsetsPerTrigger": "1000000"})
     spec = SourceSpec("read", connection, event_time=None, decode=None)
     settings = Settings(lookahead=timedelta(seconds=9), outlook=Outlook(possible=True))
-    ahead = Lookahead("job", [spec], settings, Stopping())
+    ahead = Lookahead("job", [spec], settings, Stopping(lambda: None))
     seen = Mark("t", 0, offset=101, log_time=0, record=mark("a", 90))
     monkeypatch.setattr(Lookahead, "_read", lambda self, *_: self._preview.add(seen))
     found = ahead.look(Progress(Tracker({"t"})), {"t": {"0": 100}}, 0)

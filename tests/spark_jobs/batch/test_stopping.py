@@ -37,9 +37,10 @@ def in_thread(function, *arguments):
 
 
 def test_a_stop_waits_for_the_batch_in_work_and_its_commit():
-    query, stopping = Query(), Stopping()
+    query = Query()
+    stopping = Stopping(lambda: query)
     with stopping.batch(3):
-        stop = in_thread(stopping.stop, query, _LIMIT)
+        stop = in_thread(stopping.stop, _LIMIT)
         query.happened.append("batch 3 is done")
     query.commit(3)
     stop.join(_LIMIT)
@@ -47,7 +48,8 @@ def test_a_stop_waits_for_the_batch_in_work_and_its_commit():
 
 
 def test_no_batch_begins_behind_the_request_and_asking_for_one_shows_that_the_last_is_committed():
-    query, stopping, errors = Query(), Stopping(), []
+    query, errors = Query(), []
+    stopping = Stopping(lambda: query)
 
     def next_batch():
         try:
@@ -58,7 +60,7 @@ def test_no_batch_begins_behind_the_request_and_asking_for_one_shows_that_the_la
 
     with stopping.batch(3):
         pass
-    stopping.request_stop(query)
+    stopping.request_stop()
     waiting = in_thread(next_batch)
     stopping.wait_committed(query, _LIMIT)
     assert waiting.is_alive()
@@ -69,17 +71,19 @@ def test_no_batch_begins_behind_the_request_and_asking_for_one_shows_that_the_la
 
 
 def test_a_batch_that_failed_is_not_waited_for():
-    query, stopping = Query(), Stopping()
+    query = Query()
+    stopping = Stopping(lambda: query)
     with pytest.raises(ValueError, match="failed"), stopping.batch(0):
         raise ValueError("it failed")
-    stopping.stop(query, _LIMIT)
+    stopping.stop(_LIMIT)
     assert stopping.last_batch is None
     assert not query.isActive
 
 
 def test_a_commit_that_takes_too_long_does_not_keep_a_query_running():
-    query, stopping = Query(), Stopping()
+    query = Query()
+    stopping = Stopping(lambda: query)
     with stopping.batch(0):
         pass
-    stopping.stop(query, timeout=0)
+    stopping.stop(timeout=0)
     assert not query.isActive

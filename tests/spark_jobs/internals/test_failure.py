@@ -39,7 +39,8 @@ class Ended:
 
 def job_of(query, failure=None):
     identity = SimpleNamespace(job="j")
-    return Job(query, SimpleNamespace(failure=failure, identity=identity, progress=None, stopping=Stopping()))
+    stopping = Stopping(lambda: query)
+    return Job(query, SimpleNamespace(failure=failure, identity=identity, progress=None, stopping=stopping))
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def failures(java):
 def test_an_interrupt_by_a_stop_is_no_failure_however_it_is_wrapped(java):
     for thrown in interrupts(java):
         job = job_of(Query(thrown, active=True))
-        job._handler.stopping.request_stop(job.query)  # noqa: SLF001
+        job._handler.stopping.request_stop()  # noqa: SLF001
         assert job.exception() is None, thrown.toString()
         assert isinstance(job_of(Query(thrown)).exception(), JobFailedError), "without a stop it is one"
 
@@ -83,7 +84,7 @@ def test_an_interrupt_of_a_batch_by_a_stop_is_no_failure(java):
         for found in (failure, wrapped.value):
             job = job_of(Query(None, active=True), found)
             assert job.exception() is not None
-            job._handler.stopping.request_stop(job.query)  # noqa: SLF001
+            job._handler.stopping.request_stop()  # noqa: SLF001
             assert job.exception() is None
             assert job_of(Query(None), found).exception() is None, "Spark took it for a stop, so another has stopped it"
 
@@ -91,7 +92,7 @@ def test_an_interrupt_of_a_batch_by_a_stop_is_no_failure(java):
 def test_an_error_stays_a_failure_behind_a_stop_and_its_reason_is_said(java):
     for thrown, reason in failures(java):
         job = job_of(Query(thrown, active=True))
-        job._handler.stopping.request_stop(job.query)  # noqa: SLF001
+        job._handler.stopping.request_stop()  # noqa: SLF001
         found = str(job.exception())
         assert found.endswith(reason), found
         assert "null" not in found.replace("NullPointer", "")
@@ -100,7 +101,7 @@ def test_an_error_stays_a_failure_behind_a_stop_and_its_reason_is_said(java):
 
 def test_a_failure_before_the_stop_stays_one(java):
     job = job_of(Query(java.lang.InterruptedException()))
-    job._handler.stopping.request_stop(job.query)  # noqa: SLF001
+    job._handler.stopping.request_stop()  # noqa: SLF001
     assert isinstance(job.exception(), JobFailedError)
 
 
