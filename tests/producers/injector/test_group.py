@@ -71,7 +71,7 @@ def passed_on(kafka, topics):
     """Tell whether all that is in the input has been passed on."""
     states = states_of(kafka.config, topics[1], f"inject-{topics[0]}", range(PARTITIONS))
     ends = end_offsets(kafka.config, topics[0])
-    return all(number in states and states[number].next >= end for number, end in ends.items())
+    return all(number in states and states[number].next_offset >= end for number, end in ends.items())
 
 
 def assert_exact(kafka, topics, written):
