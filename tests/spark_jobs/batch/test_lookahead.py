@@ -315,7 +315,8 @@ def test_a_burst_into_a_topic_that_was_created_again_fails_the_job(bursts, monke
     job = bursts.start()
     bursts.run.put(1)
     until(lambda: fails(job) or bursts.run.read == 2, "the first mark to be read", _LIMIT)
-    monkeypatch.setattr("floodmark.producers.clients.topic_watch.topic_ids", lambda *_: {bursts.run.given: "another"})
+    new = {bursts.run.given: ("another", 2)}
+    monkeypatch.setattr("floodmark.producers.clients.topic_watch.described", lambda *_: new)
     bursts.provoke(13)
     with pytest.raises(RecreatedTopicError):
         job.awaitTermination(_LIMIT)
