@@ -43,20 +43,20 @@ class _Starts:
     _number: int = 0
 
     def start(self, kind: str, checkpoint: Path) -> None:
-        """Start a job, wait for its first batch of new rows, and kill it."""
+        """Start a job, whose checkpoint and topic have one name; wait for its first batch of new rows, and kill it."""
         first = self._number * 60_000
         self._number += 1
         times = list(range(first, first + 20_000))
         Stream.produce_step(self.source, times)
         self.source.advance(times[-1])
         self.source.flush()
-        options = {"source": "in", "topic": "windows", "checkpoint": checkpoint, "stage": "first", "lookahead": "yes"}
+        options = {"source": "in", "topic": checkpoint.name, "checkpoint": checkpoint}
         os.environ["FLOODMARK_CACHE"] = str(self.plain_cache if kind == "plain" else self.full_cache)
         began = time.monotonic()
         job = Child(
             f"{kind}-{self._number}",
             "nemesis_job",
-            {"bootstrap-servers": self.kafka.bootstrap_servers, **options},
+            {"bootstrap-servers": self.kafka.bootstrap_servers, **options, "stage": "first", "lookahead": "yes"},
             self.directory,
         )
         until(lambda: any("started" in line for line in job.lines()), "the query", 180)
@@ -87,7 +87,8 @@ def main(
         Console(stderr=True).status("starting jobs"),
     ):
         directory = Path(place)
-        create_topics(kafka.config, {"in": 3, "windows": 2})
+        states = ["state-warm", *(f"state-{kind}{number}" for number in range(rounds) for kind in ("plain-", ""))]
+        create_topics(kafka.config, {"in": 3, **dict.fromkeys(states, 2)})
         with WatermarkedProducer(kafka.config, topic="in", source="a", strategy=explicit()) as source:
             starts = _Starts(kafka, directory, source, cache(), _without_archive(directory / "cache"))
             starts.start("new", directory / "state-warm")
