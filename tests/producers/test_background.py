@@ -28,7 +28,7 @@ from floodmark.schemas.errors import DeliveryError, EndedError, UsageError
 from support.harness import drain, until
 from support.promises import faults, record, until_promised
 
-PAGE = Path(__file__).parents[2] / "producers" / "README.md"
+PAGE = Path(__file__).parents[2] / "producers" / "SERVICES.md"
 SOON = timedelta(milliseconds=1)
 DAY = timedelta(days=1)
 

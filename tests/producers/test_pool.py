@@ -39,7 +39,7 @@ from support.harness import drain, grow, until
 from support.promises import faults, record, until_promised
 
 pytestmark = pytest.mark.kafka
-PAGE = Path(__file__).parents[2] / "producers" / "README.md"
+PAGE = Path(__file__).parents[2] / "producers" / "SERVICES.md"
 SOON = timedelta(milliseconds=1)
 DAY = timedelta(days=1)
 

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import create_topics
 
-PAGE = Path(__file__).parents[3] / "producers" / "README.md"
+PAGE = Path(__file__).parents[3] / "producers" / "INJECTOR.md"
 
 
 @pytest.mark.kafka
