@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/*.md"))]
 PUBLIC = {name: getattr(package, name) for package in (schemas, producers, spark_jobs) for name in package.__all__}
-JOBS = (ROOT / "spark_jobs" / "README.md").read_text(encoding="utf-8")
+JOBS = "\n## \n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "spark_jobs").glob("*.md")))
 
 
 def blocks(language):

@@ -19,7 +19,7 @@ class Batch:
     ``watermark`` is the input watermark after it, ``output`` the one handed on, ``batch_watermark`` the one that it ran
     with: that of the batch before, or more where the job has looked ahead.
     ``promised`` what all events together allow: less, where a percentile drives the job.  ``late``: rows
-    behind their watermark, see ``README.md`` beside this module.  ``unreadable``: values that could not be decoded;
+    behind their watermark, see ``spark_jobs/LATE.md``.  ``unreadable``: values that could not be decoded;
     ``missing_event_time``: rows without event time; ``out_of_range``: rows whose event time Spark's watermark cannot
     judge; all were skipped.  ``unreadable_marks``: mark keys without a readable watermark record.
     ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;

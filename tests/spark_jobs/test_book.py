@@ -17,7 +17,7 @@ from support.trial import quick
 
 pytestmark = pytest.mark.spark
 
-_PAGE = Path(__file__).parents[2] / "spark_jobs" / "README.md"
+_PAGE = Path(__file__).parents[2] / "spark_jobs" / "OPERATORS.md"
 _LIMIT = 240
 _SCORE = "platform STRING, user STRING, at TIMESTAMP"
 _SESSION = "platform STRING, user STRING, ended TIMESTAMP, length LONG"
