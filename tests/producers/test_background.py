@@ -312,7 +312,7 @@ def test_a_block_that_fails_promises_nothing_more(kafka, topic):
 @pytest.mark.kafka
 def test_the_asyncio_example_of_the_page_runs(kafka, topic):
     target = topic(1)
-    section = PAGE.read_text(encoding="utf-8").split("\n## Marks without being polled")[1]
+    section = PAGE.read_text(encoding="utf-8").split("\n## Asyncio")[1]
     names = {"config": kafka.config, "topic": target}
     exec(re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1), names)  # noqa: S102  # our own page
     assert len(set(names["offsets"])) == 3
