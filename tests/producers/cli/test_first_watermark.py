@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[3] / "producers" / "INJECTOR.md"
 @pytest.mark.kafka
 def test_the_commands_of_the_page_show_a_watermark(kafka):
     """All but the first, which installs: the package of the tests is that."""
-    section = PAGE.read_text(encoding="utf-8").split("\n## Topics that have no watermarks")[1].split("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split("\n## A first injection")[1].split("\n## ")[0]
     install, *commands = re.search(r"```sh\n(.*?)```", section, re.DOTALL).group(1).splitlines()
     assert "pip install" in install
     assert "FLOODMARK_BOOTSTRAP_SERVERS=" in install
