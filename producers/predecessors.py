@@ -6,7 +6,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 from floodmark.producers.clients.admin import Config, first_since, offset_bounds, shared
-from floodmark.producers.readers.until_end import last_matching, read_until_end
+from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Mark
 from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import Membership, Status, WatermarkRecord

@@ -18,7 +18,7 @@ from floodmark.producers.readers.alignment import Alignment
 from floodmark.producers.sender import Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.generator import Strategy, strategy_of
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     EndedError,

@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, shared
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import FloodmarkError
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import Classified, Headers, classify, mark_record
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 from floodmark.schemas.timestamps import duration_of, event_time_of

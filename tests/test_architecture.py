@@ -191,7 +191,7 @@ def test_the_product_builds_a_mark_in_one_place():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "WatermarkRecord"
     ]
-    assert sorted(found) == ["producers/strategies/mark_writer.py", "schemas/codec.py"]
+    assert sorted(found) == ["producers/strategies/numbering.py", "schemas/codec.py"]
 
 
 def test_texts_of_spark_are_read_in_one_room():

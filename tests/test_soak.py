@@ -17,7 +17,7 @@ from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.input_partition import ByPolicy
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.growing_logs import GrowingLogs
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
 from floodmark.schemas.checker import Checker

@@ -36,7 +36,7 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     SIGTERM ends it.
     """
     from floodmark.producers.cli import looking
-    from floodmark.producers.cli.kafka_settings import kafka_settings
+    from floodmark.producers.cli.settings import kafka_settings
     from floodmark.schemas.errors import UsageError
 
     if serve and (once or json):
@@ -69,7 +69,7 @@ def why(
     Exit status: 0 nothing is stuck, 1 something is, 2 cannot tell.
     """
     from floodmark.producers.cli import looking
-    from floodmark.producers.cli.kafka_settings import kafka_settings
+    from floodmark.producers.cli.settings import kafka_settings
 
     settings = kafka_settings(bootstrap_servers, config)
     with looking.reading(settings, [topic], since=True) as reader:

@@ -43,7 +43,7 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 it catches up, 1 it never does, 2 the pace is not known, or the topics cannot be asked.
     """
-    from floodmark.producers.cli.kafka_settings import kafka_settings
+    from floodmark.producers.cli.settings import kafka_settings
     from floodmark.schemas.errors import UsageError
 
     if sum(option is not None for option in (output, since, group)) > 1:

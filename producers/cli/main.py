@@ -79,7 +79,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 nothing is wrong, 1 something is, 2 could not check.
     """
-    from floodmark.producers.cli.kafka_settings import kafka_settings
+    from floodmark.producers.cli.settings import kafka_settings
     from floodmark.producers.cli.shown_values import judged_values, registry_of
     from floodmark.producers.readers.check import checker_of, findings
     from floodmark.schemas.errors.base import printable
@@ -170,7 +170,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 done or interrupted, 2 could not go on.
     """
     from floodmark.producers.cli.inject import inject_alone, inject_with_others, show_preview
-    from floodmark.producers.cli.kafka_settings import kafka_settings, seconds
+    from floodmark.producers.cli.settings import kafka_settings, seconds
     from floodmark.producers.cli.shown_values import input_format, registry_of, substreams
     from floodmark.producers.clients.admin import create_topics, require_topics
     from floodmark.producers.event_times.injection import Injection
@@ -239,7 +239,7 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 could not read.
     """
-    from floodmark.producers.cli.kafka_settings import kafka_settings
+    from floodmark.producers.cli.settings import kafka_settings
     from floodmark.producers.cli.shown_values import decoder_of, registry_of
     from floodmark.producers.readers.tail import tail_lines
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from floodmark.producers.cli.kafka_settings import REGISTRY, settings_file, text_file
+from floodmark.producers.cli.settings import REGISTRY, settings_file, text_file
 from floodmark.producers.clients.framed import FramedValues
 from floodmark.producers.clients.registry import Registry
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen

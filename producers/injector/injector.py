@@ -33,7 +33,7 @@ from floodmark.producers.injector.input_topic import InputTopic, sizes_of
 from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
 from floodmark.producers.injector.target_topic import take_back
 from floodmark.producers.injector.tracks import Track, Tracks
-from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
+from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Status

@@ -1,6 +1,6 @@
 """What an injector has left in its output topic: its state, its decisions, and a way to take all of it back.
 
-A thin shell around `until_end` and confluent-kafka's AdminClient.
+A thin shell around `replay` and confluent-kafka's AdminClient.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, begin_offsets
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
-from floodmark.producers.readers.until_end import last_matching, read_until_end
+from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError
 

@@ -19,7 +19,7 @@ from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
-from floodmark.producers.readers.until_end import REACHES, Backwards
+from floodmark.producers.readers.replay import REACHES, Backwards
 from floodmark.schemas.classify import Classified, Data, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
 

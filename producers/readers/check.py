@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.clients.admin import Config, begin_offsets, compacted_topics, require_topics
 from floodmark.producers.event_times.formats import InputFormat, Resolved
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.checker import Checker, Finding
 from floodmark.schemas.classify import Classified, Data
 from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError

@@ -8,7 +8,7 @@ from confluent_kafka import TopicPartition
 from floodmark.producers.board.estimate import JobMark, TopicGap
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, first_since, offset_bounds
 from floodmark.producers.clients.consumers import reading_consumer
-from floodmark.producers.readers.until_end import REACHES, Backwards
+from floodmark.producers.readers.replay import REACHES, Backwards
 from floodmark.schemas.classify import Mark, Partition
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import processing_time_of

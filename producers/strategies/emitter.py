@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight, InFlights
-from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
+from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import EndedError, IdleError
 from floodmark.schemas.records import Membership, Round, Status
 from floodmark.schemas.timestamps import EARLIEST, is_late, promisable

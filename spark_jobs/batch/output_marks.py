@@ -3,7 +3,7 @@
 import time
 
 from floodmark.producers.strategies.basic import Explicit
-from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
+from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.records import Membership, Status
 from floodmark.schemas.timestamps import promisable
 from floodmark.spark_jobs.batch.sinks import Marks, Sink

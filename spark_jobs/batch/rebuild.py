@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.clients.admin import Config
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data, Unreadable
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.tracker import Tracker

@@ -16,7 +16,7 @@ from floodmark.producers.clients.admin import Config, answering, client_log, par
 from floodmark.producers.clients.delivery import send
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction
-from floodmark.producers.readers.until_end import last_matching
+from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Headers, mark_header, mark_record
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, ReplacedCheckpointError
 from floodmark.schemas.records import WatermarkRecord

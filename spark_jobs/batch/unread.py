@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final
 
 from floodmark.producers.clients.admin import Config, offset_bounds
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data
 from floodmark.schemas.errors import UnreadInputError
 from floodmark.spark_jobs.progress.reconcile import Offsets

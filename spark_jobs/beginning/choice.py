@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from floodmark.producers.clients.admin import Config, Kept, answering, kept_since
 from floodmark.producers.clients.topic_watch import TopicWatch
-from floodmark.producers.readers.until_end import last_matching
+from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, Partition, mark_header
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
 from floodmark.schemas.records import Status

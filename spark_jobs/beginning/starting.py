@@ -17,7 +17,7 @@ from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.beginning.beginning import Beginning, stored
 from floodmark.spark_jobs.beginning.choice import LastMark, Needs, at_time, behind, last_mark
-from floodmark.spark_jobs.beginning.replay import Query, bring_to
+from floodmark.spark_jobs.beginning.rerun import Query, bring_to
 from floodmark.spark_jobs.beginning.start import Start
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
 from floodmark.spark_jobs.queries.outlook import widths

@@ -23,7 +23,7 @@ import typer
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.producers.cli.command_line import run_command
 from floodmark.producers.clients.admin import begin_offsets
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.classify import Data
 from floodmark.schemas.codec import without_logical_types

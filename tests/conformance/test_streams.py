@@ -9,7 +9,7 @@ import pytest
 from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, bounded_out_of_orderness, with_idleness
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status, Tracker
 from floodmark.schemas.completeness.buffer import Buffer

@@ -9,7 +9,7 @@ from floodmark.producers import EmbeddedKafka
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import checker_of, findings
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import mark
 from floodmark.schemas import Holder, encode_watermark, mark_key
 from floodmark.schemas.classify import mark_record

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.embedded.jars import java
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from support.harness import until
 from support.processes import end_process
 from support.two_sources import LAST, write

@@ -11,7 +11,7 @@ from floodmark.producers import TimePolicy, WatermarkedProducer, explicit
 from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker, Verdict, encode_watermark, mark_key
 from floodmark.schemas.classify import Data, Mark

@@ -27,7 +27,7 @@ from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.outbox import Outbox, Record
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status, decode_watermark
 from floodmark.schemas.errors import DeliveryError, EndedError, FencedError, LateRecordError, UsageError

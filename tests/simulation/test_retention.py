@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.strategies.pool_membership import PoolMembership
 from floodmark.producers.testing import InMemoryLog
 from floodmark.schemas import Tracker, is_late

@@ -17,7 +17,7 @@ from floodmark.producers import SourcePool, WatermarkedProducer, bounded_out_of_
 from floodmark.producers.clients.admin import begin_offsets
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import findings
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.checker import Checker, Finding
 from floodmark.schemas.classify import Data
 from floodmark.schemas.records import Membership

@@ -15,7 +15,7 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from floodmark.producers import EmbeddedKafka, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
+from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.codec import without_logical_types

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from confluent_kafka import Producer
 from floodmark.producers import Observer, WatermarkedProducer, explicit
-from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
+from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Membership
 

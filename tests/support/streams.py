@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from floodmark.producers import Data, Mark, Observer
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, encode_watermark, mark_key
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.codec import without_logical_types

@@ -16,7 +16,7 @@ from random import Random
 
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.mark_writer import Identity, MarkWriter
+from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.producers.testing import InMemoryLog, LogRecord, ManualClock
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, decode_watermark, is_late, mark_key
 from floodmark.schemas.classify import Data, classify

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.board.source_history import Health
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.readers import until_end
+from floodmark.producers.readers import replay
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas.classify import mark_record
@@ -77,8 +77,8 @@ def test_a_large_topic_is_not_read_from_its_beginning(kafka, topic, monkeypatch)
             read.append(record.offset)
             yield record
 
-    real = until_end.read_until_end
-    monkeypatch.setattr(until_end, "read_until_end", counted)
+    real = replay.read_until_end
+    monkeypatch.setattr(replay, "read_until_end", counted)
     twelve_marks(kafka, target)
     with ChainReader(kafka.config, [target]) as reader:
         found = reader.board().topic(target)

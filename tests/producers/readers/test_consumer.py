@@ -17,7 +17,7 @@ from floodmark.producers import (
     explicit,
 )
 from floodmark.producers.clients.admin import offset_bounds
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.classify import mark_record

@@ -14,7 +14,7 @@ from floodmark.producers import (
 )
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts

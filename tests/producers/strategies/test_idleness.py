@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from floodmark.producers import ascending, explicit, with_idleness
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Status
 from floodmark.schemas.errors import UsageError
 from support.strategies import MS, one_of_each

@@ -14,7 +14,7 @@ from floodmark.producers import (
     with_idleness,
 )
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 from support.strategies import MS, one_of_each
 

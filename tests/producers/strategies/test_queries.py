@@ -6,7 +6,7 @@ import random
 import pytest
 from floodmark.producers import adaptive, percentile, with_idleness
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.mark_writer import Identity
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Status
 from hypothesis import given, settings
 from hypothesis import strategies as st

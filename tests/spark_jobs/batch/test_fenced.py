@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from floodmark.producers.readers.until_end import read_until_end
+from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data
 from floodmark.schemas.errors import FencedError, ReplacedCheckpointError
 from floodmark.schemas.records import WatermarkRecord

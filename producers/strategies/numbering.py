@@ -1,4 +1,4 @@
-"""What writes the marks of one source: who it is, how many partitions it marks, and the numbers in each.  Pure.
+"""The numbers of the marks of one source: who writes them, into how many partitions, and the counts in each.  Pure.
 
 A producer, the injector and a Spark job all write marks, and all write them here, so that the rules of the sequence and
 of the counts are the same for every writer.  What a mark promises is decided by its caller.
