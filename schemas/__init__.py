@@ -5,6 +5,7 @@ data, `tracker` combines marks, `counts` and `checker` hold them against the log
 ``SPEC.md`` in this folder says the same without a programming language, ``vectors.json`` as bytes.
 """
 
+from floodmark.schemas import errors
 from floodmark.schemas.codec import AvroCodec, decode_watermark, encode_watermark, watermark_schema
 from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import (
@@ -38,6 +39,7 @@ __all__ = [
     "WatermarkRecord",
     "decode_watermark",
     "encode_watermark",
+    "errors",
     "event_time_of",
     "from_datetime",
     "is_late",

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SHIPPED = ("LICENSE", "README.md", "pyproject.toml", "producers", "schemas", "spark_jobs")
+SHIPPED = ("LICENSE", "README.md", "pyproject.toml", "package", "producers", "schemas", "spark_jobs")
 FOLDERS = ("producers", "schemas", "spark_jobs")
+ROOT_FILES = {"__init__.py", "__init__.pyi", "py.typed"}
 SUFFIXES = {".avsc", ".css", ".html", ".js", ".json", ".md", ".py", ".pyi", ".typed"}
 WIRE_FORMAT = """
 import json
@@ -26,6 +27,31 @@ for vector in json.loads(place.joinpath("vectors.json").read_text())["accepted"]
     value = bytes.fromhex(vector["value"])
     assert encode_watermark(decode_watermark(bytes.fromhex(vector["key"]), value)) == value
 print(place)
+"""
+ONE_ROOT = """
+import sys
+
+import floodmark
+
+assert not any(name.startswith("floodmark.") for name in sys.modules), "they are imported when they are asked for"
+sys.modules["pyspark"] = None  # as where Spark is not installed
+
+from floodmark import FloodmarkError, WatermarkedProducer, errors
+from floodmark import producers, schemas, spark_jobs
+
+try:
+    floodmark.read
+except ImportError as error:
+    assert "pip install 'floodmark[spark]'" in str(error)
+else:
+    raise AssertionError("read needs Spark")
+del sys.modules["pyspark"]
+for package in (producers, schemas, spark_jobs):
+    for name in package.__all__:
+        assert getattr(floodmark, name) is getattr(package, name), "no name hides one of another package"
+        assert name in dir(floodmark)
+assert not hasattr(floodmark, "no_such_name")
+print(floodmark.__version__)
 """
 EVERY_MODULE = """
 import importlib, pkgutil
@@ -82,14 +108,15 @@ def test_wheel_and_sdist_hold_every_file_of_the_library(built):
     in_wheel = {name.removeprefix("floodmark/") for name in zipfile.ZipFile(wheel).namelist()}
     with tarfile.open(sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
-    assert here - in_wheel == set()
-    assert here - in_sdist == set()
+    assert (here | ROOT_FILES) - in_wheel == set()
+    assert (here | {f"package/{name}" for name in ROOT_FILES}) - in_sdist == set()
 
 
 def test_the_wheel_holds_nothing_else(built):
     (wheel,) = built.glob("*.whl")
-    rooms = {"/".join(Path(name).parts[:2]) for name in zipfile.ZipFile(wheel).namelist()}
-    assert {room for room in rooms if ".dist-info" not in room} == {f"floodmark/{folder}" for folder in FOLDERS}
+    found = {"/".join(Path(name).parts[:2]) for name in zipfile.ZipFile(wheel).namelist()}
+    expected = {f"floodmark/{name}" for name in (*FOLDERS, *ROOT_FILES)}
+    assert {name for name in found if ".dist-info" not in name} == expected
 
 
 def test_it_reads_and_writes_the_wire_format(installed, tmp_path):
@@ -99,6 +126,12 @@ def test_it_reads_and_writes_the_wire_format(installed, tmp_path):
 
 def test_each_of_its_modules_can_be_imported(installed, tmp_path):
     run(str(installed), "-W", "error", "-c", EVERY_MODULE, cwd=tmp_path)
+
+
+def test_its_root_shows_the_names_of_all_packages_when_they_are_asked_for(installed, tmp_path):
+    shown = run(str(installed), "-W", "error", "-c", ONE_ROOT, cwd=tmp_path)
+    (wheel,) = installed.parent.parent.glob("lib/python*/site-packages/floodmark-*.dist-info")
+    assert wheel.name == f"floodmark-{shown.strip()}.dist-info"
 
 
 def test_zipped_with_its_folders_it_is_what_spark_ships(installed, tmp_path):

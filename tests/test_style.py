@@ -11,6 +11,19 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+USER = """
+import floodmark
+from floodmark import WatermarkedProducer, errors, read
+
+version: str = floodmark.__version__
+error: type[errors.FencedError] = floodmark.schemas.errors.FencedError
+read()  # type: ignore[call-arg]
+WatermarkedProducer()  # type: ignore[call-arg]
+floodmark.nothing  # type: ignore[attr-defined]
+"""
+"""What users write against the one import root: each ignored line must be an error."""
+
+
 def run(tmp_path, *command):
     environment = {**os.environ, "RUFF_CACHE_DIR": str(tmp_path), "MYPY_CACHE_DIR": str(tmp_path)}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -26,12 +39,11 @@ def test_mypy_strict(tmp_path):
     """Checked as users see it: a package ``floodmark`` laid out from the folders."""
     package = tmp_path / "src" / "floodmark"
     package.mkdir(parents=True)
-    names = []
-    for folder in ("schemas", "producers", "spark_jobs"):
-        (package / folder).symlink_to(ROOT / folder)
-        names += ["-p", f"floodmark.{folder}"]
+    for name in ("package/__init__.py", "package/__init__.pyi", "schemas", "producers", "spark_jobs"):
+        (package / Path(name).name).symlink_to(ROOT / name)
+    (tmp_path / "user.py").write_text(USER, encoding="utf-8")
     options = ["--config-file", str(ROOT / "pyproject.toml"), "--namespace-packages", "--explicit-package-bases"]
     environment = {**os.environ, "MYPYPATH": str(tmp_path / "src"), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "mypy", *options, *names]
+    command = [sys.executable, "-m", "mypy", *options, "-p", "floodmark", "-m", "user"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import floodmark
 import pyspark
 from floodmark import producers, schemas, spark_jobs
 from floodmark.producers.clients.closing import Closing
@@ -30,6 +31,8 @@ def package_zip(folder: Path) -> Path:
     target = folder / "floodmark.zip"
     with zipfile.ZipFile(target, "w") as archive:
         archive.mkdir("floodmark")
+        for path in Path(floodmark.__path__[0]).glob("*.py"):
+            archive.write(path, Path("floodmark", path.name))
         for package in (schemas, producers, spark_jobs):
             root = Path(package.__path__[0]).resolve()
             for path in (root, *sorted(root.rglob("*"))):

@@ -1,0 +1,24 @@
+"""In-band watermarks for Kafka and Spark: the public names of all packages, imported when they are first used.
+
+with floodmark.WatermarkedProducer(config, topic="clicks", source="web", strategy=floodmark.ascending()) as web:
+    ...
+events = floodmark.read(spark, topics="clicks", value=floodmark.json("at TIMESTAMP"), event_time="at", ...)
+
+The names that need Spark raise `ImportError` without it.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+_PACKAGES = ("floodmark.producers", "floodmark.spark_jobs", "floodmark.schemas")
+
+
+def __getattr__(name: str) -> object:
+    for package in map(import_module, _PACKAGES):
+        if name in package.__all__:
+            return globals().setdefault(name, getattr(package, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(name for package in _PACKAGES for name in import_module(package).__all__)})

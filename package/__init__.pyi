@@ -1,0 +1,5 @@
+from floodmark.producers import *
+from floodmark.schemas import *
+from floodmark.spark_jobs import *
+
+__version__: str
