@@ -151,7 +151,7 @@ class Checker:
             self._record_counts.on_rows("", partition, 1)
         state.last_offset = offset
         if not readable:
-            message = "the value does not decode to one with an event time" + (reason and f": {reason}")
+            message = "the value has no readable event time" + (reason and f": {reason}")
             self._untimed += 1
             self._first_untimed = self._first_untimed or (partition, offset, message)
             found.append((Fault.UNREADABLE_ROW, message))

@@ -1,4 +1,4 @@
-"""Why a source is not well, in words, and what to do about it.  Pure."""
+"""Why a source holds its topic back, in words, and what to do about it.  Pure."""
 
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from floodmark.producers.board.source_history import Health, History
 
 
 class Cause(StrEnum):
-    """What stands behind a state or a verdict."""
+    """The reason of a state or a verdict."""
 
     SILENT = "silent"
     NO_EVENTS = "no events"
@@ -37,84 +37,82 @@ class _Words(NamedTuple):
 
 _WORDS: Final = {
     Cause.SILENT: _Words(
-        "no mark comes from it any more",
-        "if {0} runs: create it with background=True, or call poll() at least every interval; if not, "
-        "start it again; with lease= readers stop waiting for a dead source",
-        "see whether job {0} runs, and what its log says; start it again on its checkpoint",
+        "it no longer sends marks",
+        "if {0} runs, create it with background=True, or call poll() at least once per interval. If it does not run, "
+        "restart it. With lease=, readers stop waiting for a dead source",
+        "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
     Cause.NO_EVENTS: _Words(
-        "its marks come, without records, and its watermark stands",
-        "see why {0} has no events; if none are due: mark_idle(), or with_idleness(...) as its strategy",
-        "job {0} has input that it does not hand on: see its log, and how long its windows are",
+        "it sends marks but no records, and its watermark does not advance",
+        "check why {0} has no events. If none are expected, call mark_idle(), or use with_idleness() as its strategy",
+        "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(
-        "its marks and its records come, its watermark stands",
-        "{0} sends events and promises no more: with explicit(), call advance(); else see which event times it sends",
-        "job {0} writes results and hands no watermark on: see its log, and how long its windows are",
+        "it sends marks and records, but its watermark does not advance",
+        "with explicit(), {0} has to call advance(). With another strategy, check the event times that {0} sends",
+        "job {0} writes results, but its watermark does not advance: read its log, and check how long its windows are",
     ),
     Cause.NOT_ACKNOWLEDGED: _Words(
-        "its marks come, its watermark stands: Kafka has yet to acknowledge a record of it",
-        "see whether Kafka accepts what {0} writes; what it refused stands in producer.failed: resend()",
+        "it sends marks, but its watermark does not advance: Kafka has not acknowledged one of its records",
+        "check whether Kafka accepts the records of {0}. producer.failed holds rejected records: call resend()",
     ),
     Cause.BUFFERED: _Words(
-        "it works off what comes and holds it, its watermark stands: the data is late, nothing is stuck",
-        "{0} waits for event times: see how long its windows and its hold are",
-        "job {0} keeps up and holds what it has read for its event time: see how long its windows and its hold are",
+        "it reads its input and buffers it, and its watermark does not advance: the data is late, nothing is stuck",
+        "{0} waits for later event times: check how long its windows and its watermark_hold are",
+        "job {0} keeps up and waits for later event times: check how long its windows and its watermark_hold are",
     ),
     Cause.REWOUND: _Words(
-        "it promises less than it did before",
-        "{0} began anew with a lower watermark: what it sends below the old one is late until it has caught up",
+        "its watermark is lower than before",
+        "{0} restarted with a lower watermark. Its records below the old watermark are late until it has caught up",
     ),
     Cause.SLOW: _Words(
         "its watermark rises more slowly than the clock",
-        "{0} does not keep up: see what it waits for, or share its work among more sources",
-        "job {0} does not keep up: more partitions, more cores, or larger batches",
+        "{0} does not keep up: check what it waits for, or divide its work among more sources",
+        "job {0} does not keep up: add partitions or cores, or allow larger batches",
     ),
     Cause.NOTHING_PROMISED: _Words(
-        "it has promised nothing yet",
-        "{0} promises with its first event, or by advance()",
-        "job {0} promises once its inputs do, and its first batches are through",
+        "it has no watermark yet",
+        "{0} has a watermark after its first event, or after advance()",
+        "job {0} has a watermark when its inputs have one and its first batches are done",
     ),
-    Cause.TOO_FEW_MARKS: _Words("too few marks to tell", "wait for ten marks of {0}"),
+    Cause.TOO_FEW_MARKS: _Words("it has sent too few marks to judge", "wait for ten marks of {0}"),
     Cause.UNREADABLE: _Words(
         "its last mark cannot be read",
-        "readers wait for the next readable mark of {0}: see which program, and which version of it, wrote this one",
+        "readers wait for the next readable mark of {0}. Find the program, and its version, that wrote this one",
     ),
     Cause.MISSING: _Words(
-        "the membership counts on it, and it has not reported",
-        "start {0}; if it is not to come, let the others speak under a higher membership version without it",
+        "the membership includes it, but it has not reported",
+        "start {0}. If it no longer exists, give the other sources a membership with a higher version without it",
     ),
     Cause.TWINS: _Words(
-        "two processes write under this name: readers ignore the marks of epoch {older}, for epoch {newer} is higher",
-        "stop one of the two processes, or give each its own source name and count both in the membership; the rows of "
-        "the older process are read, and no watermark waits for them",
-        "job {0} runs twice: stop one of the two, or give it another name and output topic",
+        "two processes use this source name: readers ignore the marks of epoch {older}, since epoch {newer} is higher",
+        "stop one of the two processes, or give each its own source name and count both in the membership. Readers "
+        "read the rows of the older process, but no watermark waits for them",
+        "job {0} runs twice: stop one of the two, or give one another name and output topic",
     ),
     Cause.ZOMBIE: _Words(
-        "a process with epoch {older} still writes, but readers ignore its marks: the process with epoch {newer} came "
+        "a process with epoch {older} still writes, but readers ignore its marks: a process with epoch {newer} started "
         "later, and has stopped",
-        "stop the process of {0} that still writes, then start one new process; without epoch= it takes a higher epoch",
+        "stop the process of {0} that still writes, then start one new process. Without epoch= it takes a higher epoch",
     ),
     Cause.RETIRED: _Words(
-        "it still writes, under membership {older} alone, and the topic is at membership {newer}: no watermark covers "
-        "its rows",
+        "it still writes with membership {older}, but the topic has membership {newer}: no watermark covers its rows",
         "give {0} the membership that the other sources have: change_membership(), or membership= at its next start",
     ),
     Cause.SECONDS: _Words(
         "its watermark is in 1970, as if its event times were seconds and not milliseconds",
-        "let {0} pass milliseconds (event_time=time * 1000, or an aware datetime) and restart it; where its times are "
-        'read from values, name their unit: json(..., unit="s"), floodmark inject --unit s',
+        "pass milliseconds in {0} (event_time=time * 1000, or an aware datetime) and restart it. If times come from "
+        'values, set their unit: json(..., unit="s"), floodmark inject --unit s',
     ),
     Cause.FUTURE: _Words(
-        "an event made its watermark jump ahead of the clock, and its next events are late",
-        "find the event of {0} that is ahead of the clock; refuse such events with early= (floodmark inject: --early), "
-        "and restart it",
+        "an event moved its watermark ahead of the clock, so its next events are late",
+        "find the event of {0} that is ahead of the clock. Reject such events with early= (floodmark inject: --early), "
+        "and restart {0}",
     ),
     Cause.AHEAD: _Words(
-        "its records come, and its watermark stands ahead of the clock; the mark with which it got there is too far "
-        "back to be read",
-        "if the events of {0} are not bookings or forecasts, one of them came from the future: refuse such events with "
-        "early= (floodmark inject: --early), and restart it",
+        "it sends records, and its watermark is ahead of the clock; the mark that moved it there is too old to be read",
+        "if the events of {0} are not bookings or forecasts, one of them had a time in the future. Reject such events "
+        "with early= (floodmark inject: --early), and restart {0}",
     ),
     Cause.WAITS: _Words("it waits for its input", ""),
 }
@@ -122,13 +120,7 @@ _OF_A_VERDICT: Final = {Health.STOP: Cause.SILENT, Health.REWIND: Cause.REWOUND,
 
 
 def cause_of(history: History, verdict: Health | None, now: int) -> Cause | None:
-    """Return why a source is not well, by its own marks; ``None``: it is.
-
-    Args:
-        history: its marks.
-        verdict: on them.
-        now: the reader's clock, epoch milliseconds.
-    """
+    """Return why a source is not well, by its marks; ``None`` if it is well (``now``: epoch milliseconds)."""
     if verdict is None and history.may_have_jumped(now):
         return Cause.AHEAD
     if verdict is None:
@@ -154,16 +146,16 @@ def _of_a_stall(history: History) -> Cause:
 
 
 def reason_of(cause: Cause | None, older: object = None, newer: object = None) -> str:
-    """Say in a few words what a source's marks show; empty where it is well.
+    """Return in a few words what a source's marks show; empty if it is well.
 
     >>> reason_of(Cause.SILENT)
-    'no mark comes from it any more'
+    'it no longer sends marks'
     """
     return "" if cause is None else _WORDS[cause].reason.format(older=older, newer=newer)
 
 
 def advice_on(cause: Cause | None, source: str | None, *, is_job: bool = False) -> str:
-    """Say what to do; empty where there is nothing to do.
+    """Return what to do; empty if there is nothing to do.
 
     >>> advice_on(Cause.TOO_FEW_MARKS, "web")
     'wait for ten marks of web'

@@ -10,24 +10,24 @@ from floodmark.producers.board.view import FORMAT, STATUSES, UNNAMED, Board, Sou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One topic on the way back, and what holds it."""
+    """One topic on the path back, and the source that holds it."""
 
     topic: str
     held_by: SourceView | None
-    """``None``: nothing does, or the topic could not be read."""
+    """``None``: no source holds it, or the topic could not be read."""
     partitions: int = 0
-    """In how many partitions it does."""
+    """The number of partitions in which it does."""
     others: tuple[str, ...] = ()
-    """The other sources that hold the topic just as well, or fail."""
+    """The other sources that hold the topic at the same watermark, or fail."""
     unread: str = ""
     """Why the topic could not be read."""
     unmarked: bool = False
-    """Whether no watermark record of it was seen."""
+    """Whether it has no watermark record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """The way from a topic to what holds it."""
+    """The path from a topic to the source that holds it back."""
 
     topic: str
     watermark: int | None
@@ -35,10 +35,10 @@ class Why:
     steps: tuple[Step, ...]
     """From the topic back."""
     cause: SourceView | None
-    """What is to be seen to; ``None``: nothing, or it cannot be told."""
+    """The source to look at; ``None``: no source, or it is unknown."""
     advice: str
     exit_status: int
-    """0 nothing is stuck, 1 something is, 2 cannot tell."""
+    """0 nothing is stuck, 1 something is stuck, 2 unknown."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a value that JSON can carry; times are epoch milliseconds."""
@@ -73,11 +73,9 @@ def trace(board: Board, topic: str) -> Why:
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
     advice = "" if cause is None else advice_on(cause.cause, cause.source, is_job=bool(cause.inputs))
     if unread and not advice:
-        advice = "ask for the right to read that topic, or look at it from where it can be read"
+        advice = "get the right to read that topic, or run the command as a user who has it"
     elif cause is None and steps[-1].unmarked:
-        advice = (
-            "see whether its writers run; write it with WatermarkedProducer or a job, or bring it in: floodmark inject"
-        )
+        advice = "check whether its writers run. Write it with WatermarkedProducer or a job, or use floodmark inject"
     return Why(
         topic=topic,
         watermark=None if view is None else view.watermark,

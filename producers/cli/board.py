@@ -7,40 +7,43 @@ from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, e
 
 
 def board(  # noqa: PLR0913  # each is an option of the command line
-    topics: Annotated[list[str], typer.Argument(help="Topics; those that lead to them are found by their marks.")],
+    topics: Annotated[list[str], typer.Argument(help="Topics to show; marks name the topics before them.")],
     *,
     bootstrap_servers: BootstrapServers = None,
-    once: Annotated[bool, typer.Option(help="Show it once; the exit status says how things are.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 1,
-    every: Annotated[bool, typer.Option("--all", help="Show every source, not only those that are not well.")] = False,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve it as a page on the loopback address.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Of the page; 0: a free one.")] = 8417,
+    once: Annotated[bool, typer.Option(help="Print the board once; the exit status says whether all is well.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between updates.")] = 1,
+    every: Annotated[bool, typer.Option("--all", help="Show all sources, not only those with a problem.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the board as a web page on the loopback address.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the web page; 0: any free port.")] = 8417,
     config: ConfigFile = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each look.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each update.")] = False,
 ) -> None:
-    """Show how far a chain of topics is, stage by stage, who holds it, and since when.
+    """Show the watermarks of a chain of topics, which source holds each topic back, and since when.
 
-    The watermark of each topic, and how far it is behind: the clock (wall lag), the inputs of its stage (local) and the
-    topics where the chain begins (global).  It is the lag of the slowest source: never an average, which would hide it.
+    Shows the watermark of each topic and its lag behind the clock (wall), behind the inputs of its stage (local) and
+    behind the first topics of the chain (global).  The lag of a topic is the lag of its slowest source, not an average.
 
-    Every source is judged by its last ten marks: OK; WARN, it falls further behind at each; STALL, its marks come and
-    its watermark stands; STOP, no marks come; REWIND, it promises less than before; TIME, its watermark is in 1970 or
-    jumped ahead of the clock; FENCED, readers ignore the marks of a process of it; ?, its marks do not tell.
+    The last ten marks of a source give its verdict.  OK: no problem.  WARN: its lag grows with each mark.  STALL: it
+    sends marks, but its watermark does not advance.  STOP: it sends no marks.  REWIND: its watermark went back.  TIME:
+    its watermark is in 1970 or jumped ahead of the clock.  FENCED: readers ignore the marks of one of its processes.
+    ?: unknown.
 
-    --serve shows it in a browser on this machine: the watermarks of the last minutes as lines, and who holds whom.
+    --serve shows the board in a browser on this machine, with the watermarks of the last minutes as lines.
 
-    The topics are read from near their ends, without a consumer group: the right to read them is enough.  Without a
-    terminal, each look is a line for each topic.
+    The board reads the last records of the topics, without a consumer group: the right to read the topics is enough.
+    Without a terminal, it prints one line per topic and update.
 
-    Exit status of --once: 0 all is well, 1 something is stuck or fails, 2 cannot tell.  Without it: 0, when Ctrl-C or
-    SIGTERM ends it.
+    Exit status with --once: 0 all is well, 1 a source is stuck or fails, 2 unknown or error.  Without --once: 0 after
+    Ctrl-C or SIGTERM.
     """
     from floodmark.producers.cli import looking
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.schemas.errors import UsageError
 
     if serve and (once or json):
-        raise UsageError(reason="--serve shows the board in a browser; --once and --json print it: choose one")
+        raise UsageError(reason="--serve shows the board in a browser, --once and --json print it: use one of them")
     settings = kafka_settings(bootstrap_servers, config)
     with looking.reading(settings, topics) as reader:
         if once:
@@ -54,19 +57,19 @@ def board(  # noqa: PLR0913  # each is an option of the command line
 
 
 def why(
-    topic: Annotated[str, typer.Argument(help="The topic that does not move.")],
+    topic: Annotated[str, typer.Argument(help="Topic whose watermark does not advance.")],
     *,
     bootstrap_servers: BootstrapServers = None,
     config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say why nothing comes out of a topic: walk back from it to the source that holds it, and say what to do.
+    """Explain why the watermark of a topic does not advance, and what to do.
 
-    From job to job, by the watermarks of what each reads, to the source and the partition where the way ends, and since
-    when it has stood.  It reads the topics near their ends, and needs the right to read them; where one cannot be read,
-    it says what the marks behind it tell.
+    Follows the slowest input from job to job, back to the source and partition that hold the watermark back, and says
+    since when.  It reads the last records of the topics, and needs the right to read them.  If it cannot read a topic,
+    it reports what the marks downstream show.
 
-    Exit status: 0 nothing is stuck, 1 something is, 2 cannot tell.
+    Exit status: 0 nothing is stuck, 1 a source is stuck or fails, 2 unknown or error.
     """
     from floodmark.producers.cli import looking
     from floodmark.producers.cli.settings import kafka_settings

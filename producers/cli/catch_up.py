@@ -1,4 +1,4 @@
-"""The command ``catch-up``: where a job stands in its topics, and how long it takes to catch up."""
+"""The command ``catch-up``: how far a job has read its topics, and how long it takes to catch up."""
 
 import logging
 import math
@@ -14,40 +14,44 @@ if TYPE_CHECKING:
 
 _MINUTE: Final = 60_000
 _SKEWED: Final = 2.0
-"""A partition with so many times its share is worth a word."""
+"""Warn of a partition with this many times its share."""
 
 
 def catch_up(  # noqa: PLR0913  # each is an option of the command line
-    topics: Annotated[list[str], typer.Argument(help="The topics that the job reads.")],
+    topics: Annotated[list[str], typer.Argument(help="Input topics of the job.")],
     *,
     bootstrap_servers: BootstrapServers = None,
-    output: Annotated[str | None, typer.Option(help="It stands where the last marks in its output topic say.")] = None,
-    since: Annotated[str | None, typer.Option(help="It has read what came before: 2026-01-31T08:00:00Z.")] = None,
-    group: Annotated[str | None, typer.Option(help="It stands where this consumer group has committed.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Records that it reads a second; --output: as it lately did.")] = (
-        None
-    ),
-    over: Annotated[float, typer.Option(min=1, help="Minutes over which it is seen how quickly topics grow.")] = 10,
+    output: Annotated[
+        str | None, typer.Option(help="Output topic of the job: its last marks say how far the job has read.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Time up to which the job has read: 2026-01-31T08:00:00Z.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Consumer group whose committed offsets say how far the job has read.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Records per second that the job reads; with --output, default: as lately.")
+    ] = (None),
+    over: Annotated[float, typer.Option(min=1, help="Minutes over which to measure how fast the topics grow.")] = 10,
     config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Estimate how long a job will take to catch up with its topics, before it is started.
+    """Estimate how long a job takes to catch up with its input topics.
 
-    What stands unread, counted from where the job stands: --output (a job of Floodmark), --since, --group, or else the
-    beginning of the topics.  Divided by what it gains on them: --rate less what comes.  How quickly a topic grows is
-    seen from Kafka's timestamps; of the last minutes (--over) and the last minute, the higher one counts.
+    The estimate divides the number of unread records by the rate of the job (--rate) minus the growth of the topics.
+    Unread records are counted from --output (a Floodmark job), --since or --group; default: from the beginning.
+    Kafka's timestamps say how fast a topic grows: the higher rate of the last minute and the last --over minutes.
 
-    The pace is best measured: start the job, and print(job.backlog()) shows it after a few batches.  Without one, the
-    pace that it takes is shown for some times.  With --output it is the one of its last batches, if it was behind then:
-    a job that keeps up is no quicker than its input.
+    To measure the rate of a job, start it: print(job.backlog()) shows it after a few batches.  Without a rate, the
+    command shows which rates would be enough.  With --output, the default is the rate of the last batches, if the job
+    was behind then: a job that keeps up reads only as fast as its input grows.
 
-    Exit status: 0 it catches up, 1 it never does, 2 the pace is not known, or the topics cannot be asked.
+    Exit status: 0 the job catches up, 1 it never does, 2 unknown rate or error.
     """
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.schemas.errors import UsageError
 
     if sum(option is not None for option in (output, since, group)) > 1:
-        raise UsageError(reason="--output, --since and --group each say where the job stands: choose one")
+        raise UsageError(reason="--output, --since and --group each say how far the job has read: use one of them")
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise UsageError(reason=f"--rate is {rate:g}, expected records a second, above 0")
     if not math.isfinite(over):
@@ -106,7 +110,7 @@ def _time(text: str, now: int) -> int:
         raise UsageError(reason=f"--since is {text!r}, expected a time with its zone: 2026-01-31T08:00:00Z")
     time = event_time_of(at.astimezone(UTC))
     if time > now:
-        raise UsageError(reason=f"--since is {text}, which is not over yet")
+        raise UsageError(reason=f"--since is {text}, which is in the future")
     return time
 
 
@@ -127,7 +131,7 @@ def _lines(estimate: "Estimate", time: int | None) -> list[str]:
         lines.append(f"{gap.topic}: {gap.total:,} unread in {parts}; {gap.arrival_rate:,.0f} come a second")
     partitions = sum(len(gap.unread) for gap in estimate.gaps)
     if estimate.largest_share * partitions >= _SKEWED:
-        lines.append(f"one partition holds {estimate.largest_share:.0%} of it, and is read by one core at a time")
+        lines.append(f"one partition holds {estimate.largest_share:.0%} of the unread records, and one core reads it")
     seconds, records, pace = estimate.seconds, estimate.records, estimate.read_rate or 0.0
     if seconds is not None and records is not None:
         at = moment(estimate.now + round(seconds * 1_000), estimate.now)

@@ -1,7 +1,7 @@
-"""What the commands share: options, signals, times as people read them, errors in one line with exit status 2.
+"""What the commands share: options, signals, readable times, and errors as one line with exit status 2.
 
-This module and those with the commands are imported before it is known what is asked for: they import what a command
-works with when it runs, so that its help, the version and the shell's completion are there at once.
+Each start imports this module and the modules of all commands.  They import the rest of Floodmark only when a command
+runs, so that help, version and shell completion are fast.
 """
 
 import logging
@@ -18,7 +18,7 @@ from floodmark.producers.event_times import choices
 from typing_extensions import override
 
 COULD_NOT: Final = 2
-"""The exit status of a command that could not do what it was asked."""
+"""The exit status of a command that fails."""
 
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
@@ -32,6 +32,12 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
     else:
         app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
         app.command()(main)
+    for command in (app.registered_callback, *app.registered_commands):
+        if command is not None and command.callback is not None:
+            paragraphs = (command.callback.__doc__ or "").split("\n\n")
+            command.help = "\n\n".join(
+                " ".join(paragraph.split()) for paragraph in paragraphs
+            )  # wrapped once, when shown
     try:
         app()
     except Exception as error:
@@ -74,46 +80,51 @@ class _Lines(logging.Formatter):
 
 BootstrapServers = Annotated[
     str | None,
-    typer.Option(envvar="FLOODMARK_BOOTSTRAP_SERVERS", help="Kafka's address; it overrules the one in --config."),
+    typer.Option(envvar="FLOODMARK_BOOTSTRAP_SERVERS", help="Kafka's address; overrides the one in --config."),
 ]
-"""The option that all commands share."""
+"""The option with Kafka's address."""
 
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
         envvar="FLOODMARK_CONFIG",
-        help="File of librdkafka's settings, name=value a line, with ${env:NAME}.",
+        help="File with librdkafka settings: one name=value per line; ${env:NAME} reads a variable.",
     ),
 ]
 """The same."""
 
 
-def one_of(names: Iterable[str], text: str) -> Any:  # noqa: ANN401  # as typer declares its options
-    """Return an option that takes one of some names: its help shows them, and the shell completes them.
+def one_of(names: Iterable[str], text: str, panel: str | None = None) -> Any:  # noqa: ANN401  # as typer declares them
+    """Return an option that takes one of these names: its help shows them, and the shell completes them.
 
-    What is given is checked where it is used, whose error says what to write.
+    The code that uses the value checks it.
     """
     known = list(names)
-    return typer.Option(help=text, metavar=f"[{'|'.join(known)}]", autocompletion=lambda: known)
+    return typer.Option(help=text, metavar=f"[{'|'.join(known)}]", autocompletion=lambda: known, rich_help_panel=panel)
 
 
-Changefeed = Annotated[str | None, one_of(get_args(choices.Changefeed), "The format brings promises of its own.")]
-"""What kind of changefeed a topic holds."""
+Changefeed = Annotated[
+    str | None, one_of(get_args(choices.Changefeed), "Format of a changefeed; it has its own watermarks.", "Event time")
+]
+"""The option with the format of a changefeed."""
 
 TimeUnit = Annotated[
-    str | None, one_of(get_args(choices.Unit), "Of the field since 1970; default: ms, or as Avro says.")
+    str | None,
+    one_of(
+        get_args(choices.Unit), "Unit of the time field, since 1970; default: ms, or Avro's logical type.", "Event time"
+    ),
 ]
-"""The unit of a time in a field."""
+"""The option with the unit of a time field."""
 
 RegistryUrl = Annotated[
     str | None,
     typer.Option(
         "--registry",
         envvar="FLOODMARK_REGISTRY",
-        help="Address of a schema registry, for Confluent-framed values; it overrules schema.registry.url in --config.",
+        help="URL of the schema registry of the values; overrides schema.registry.url in --config.",
     ),
 ]
-"""The option that says who knows the schemas of values."""
+"""The option with the schema registry."""
 
 
 @contextmanager

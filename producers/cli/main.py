@@ -22,7 +22,12 @@ from floodmark.producers.cli.command_line import (
 )
 from floodmark.producers.event_times.choices import Action, Unit
 
-_TOLD: Final = 10_000  # records between two words of progress
+_PROGRESS: Final = 10_000  # records between two reports of progress
+
+_EVENT_TIME: Final = "Event time"
+_LATE: Final = "Late and early events"
+_OUTPUT: Final = "Output"
+_RUN: Final = "Running"
 
 app = typer.Typer(
     name="floodmark",
@@ -49,35 +54,37 @@ def _main(
 ) -> None:
     """In-band watermarks for Kafka and Spark: topics that know how complete they are.
 
-    The Kafka of a command is that of --bootstrap-servers, or else of FLOODMARK_BOOTSTRAP_SERVERS, or else of the file
-    --config, or else of FLOODMARK_CONFIG; its other settings come from the file.
+    Commands take Kafka's address from --bootstrap-servers, FLOODMARK_BOOTSTRAP_SERVERS, --config or FLOODMARK_CONFIG,
+    in this order, and other settings from the config file.
 
-    Exit status: 0 done, 1 something is wrong with the data, 2 could not; each command says what it means by that.
+    Exit status: 0 success, 1 problems found in the data, 2 error.  The help of a command has the details.
     """
 
 
 @app.command()
 def check(  # noqa: PLR0913  # each is an option of the command line
-    topic: Annotated[str, typer.Argument(help="The topic to check.")],
+    topic: Annotated[str, typer.Argument(help="Topic to check.")],
     *,
     bootstrap_servers: BootstrapServers = None,
-    schema: Annotated[Path | None, typer.Option(help="Judge lateness: in Avro of this schema ...")] = None,
-    event_time: Annotated[str | None, typer.Option(help="... or of --registry, this field is the time.")] = None,
-    json_field: Annotated[str | None, typer.Option(help="Judge lateness: by this field of JSON objects.")] = None,
-    unit: Annotated[str, one_of(get_args(Unit), "Unit of the JSON field since 1970.")] = "ms",
+    schema: Annotated[
+        Path | None, typer.Option(help="File with the Avro schema of the values; finds late rows.")
+    ] = None,
+    event_time: Annotated[str | None, typer.Option(help="Avro field with the event time.")] = None,
+    json_field: Annotated[str | None, typer.Option(help="JSON field with the event time; finds late rows.")] = None,
+    unit: Annotated[str, one_of(get_args(Unit), "Unit of the JSON field, since 1970.")] = "ms",
     registry: RegistryUrl = None,
     config: ConfigFile = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per finding, and one with the counts.")
+        bool, typer.Option("--json", help="Print one JSON object per fault, and a last one with the counts.")
     ] = False,
 ) -> None:
-    """Check that a topic keeps its promises: every record of it, from the beginning.
+    """Read a whole topic and check it against its watermarks.
 
-    Finds late rows, regressing marks, missing and surplus members, gaps in sequences, lost and surplus rows,
-    unreadable marks and rows, topics without one readable row, conflicting replays, zombies, membership conflicts, what
-    comes after the end, unmarked partitions and missing headers.
+    Finds late rows, decreasing watermarks, missing and surplus members, gaps in sequences, lost and surplus rows,
+    unreadable marks and rows, topics without a readable row, conflicting replays, zombies, membership conflicts,
+    records after the end, partitions without marks and missing headers.
 
-    Exit status: 0 nothing is wrong, 1 something is, 2 could not check.
+    Exit status: 0 no faults, 1 faults found, 2 error.
     """
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.producers.cli.shown_values import judged_values, registry_of
@@ -92,7 +99,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     with ended_by_signals(COULD_NOT), console.status("reading") as status:
 
         def progress(count: int) -> None:
-            if count % _TOLD == 0:
+            if count % _PROGRESS == 0:
                 status.update(f"{count:,} records read")
 
         checker = checker_of(settings, topic)
@@ -111,63 +118,131 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 @app.command()
 def inject(  # noqa: PLR0913  # each is an option of the command line
     *,
-    source_topic: Annotated[str, typer.Option("--from", help="The topic without watermarks.")],
-    target_topic: Annotated[str, typer.Option("--to", help="The topic that gets them; at least as many partitions.")],
+    source_topic: Annotated[str, typer.Option("--from", help="Input topic, without watermarks.")],
+    target_topic: Annotated[str, typer.Option("--to", help="Output topic; needs at least as many partitions.")],
     bootstrap_servers: BootstrapServers = None,
-    json_field: Annotated[str | None, typer.Option(help="Event time: this JSON field; a dot leads within.")] = None,
+    json_field: Annotated[
+        str | None,
+        typer.Option(help="JSON field with the event time; a dot separates nested names.", rich_help_panel=_EVENT_TIME),
+    ] = None,
     unit: TimeUnit = None,
-    schema: Annotated[Path | None, typer.Option(help="Event time: in Avro of this schema ...")] = None,
-    event_time: Annotated[str | None, typer.Option(help="... or of --registry: this field.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="File with the Avro schema of the values.", rich_help_panel=_EVENT_TIME)
+    ] = None,
+    event_time: Annotated[
+        str | None, typer.Option(help="Avro field with the event time.", rich_help_panel=_EVENT_TIME)
+    ] = None,
     registry: RegistryUrl = None,
-    log_time: Annotated[bool, typer.Option(help="Event time: Kafka's own timestamp.")] = False,
+    log_time: Annotated[
+        bool, typer.Option(help="Use Kafka's timestamp as the event time.", rich_help_panel=_EVENT_TIME)
+    ] = False,
     changefeed: Changefeed = None,
     early: Annotated[
-        float | None, typer.Option(help="Drop events this much ahead of arrival, seconds; -1: none.")
+        float | None,
+        typer.Option(
+            help="Drop events that are more than this many seconds ahead of their arrival; -1: never.",
+            rich_help_panel=_LATE,
+        ),
     ] = 300,
-    late: Annotated[float, typer.Option(help="Events more seconds behind their arrival are late.")] = 5,
+    late: Annotated[
+        float,
+        typer.Option(help="Maximum delay of an event in seconds; later events are late.", rich_help_panel=_LATE),
+    ] = 5,
     out_of_order: Annotated[
         float | None,
-        typer.Option(help="Seconds that events may be out of order; default: as --late, by substreams 0."),
+        typer.Option(
+            help="Maximum out-of-orderness in seconds; default: as --late, or 0 with --substream-by.",
+            rich_help_panel=_LATE,
+        ),
     ] = None,
-    on_late: Annotated[str, one_of(get_args(Action), "What becomes of late events.")] = "adjust",
-    on_out_of_order: Annotated[str, one_of(get_args(Action), "What becomes of those out of order.")] = "adjust",
+    on_late: Annotated[str, one_of(get_args(Action), "Action for late events.", _LATE)] = "adjust",
+    on_out_of_order: Annotated[str, one_of(get_args(Action), "Action for out-of-order events.", _LATE)] = "adjust",
     substream_by: Annotated[
-        str | None, typer.Option(help="A watermark for every 'key', or every value of a JSON field.")
+        str | None,
+        typer.Option(help="One watermark per 'key', or per value of this JSON field.", rich_help_panel=_LATE),
     ] = None,
-    drop_late: Annotated[bool, typer.Option(help="Leave out what a changefeed repeats behind its promises.")] = False,
-    dropped_to: Annotated[str | None, typer.Option(help="A topic for what is dropped; default: it is counted.")] = None,
-    source: Annotated[str, typer.Option(help="Source id in the target topic; default: inject-<from>.")] = "",
-    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between transactions and marks.")] = 1,
-    align: Annotated[float | None, typer.Option(help="Hold partitions more seconds ahead of the slowest.")] = None,
-    decisions_from: Annotated[
-        str | None, typer.Option(help="Decide as the run that wrote this topic did, not by the clock.")
-    ] = None,
-    until_end: Annotated[bool, typer.Option(help="Stop when all that is there has been passed on.")] = False,
-    end: Annotated[bool, typer.Option(help="With --until-end: say that nothing more will come.")] = False,
-    allow_unreadable: Annotated[
-        bool, typer.Option(help="Start although no record tells a readable time, or all times look like seconds.")
+    drop_late: Annotated[
+        bool,
+        typer.Option(help="Drop rows that a changefeed repeats behind its watermark.", rich_help_panel=_LATE),
     ] = False,
-    dry_run: Annotated[bool, typer.Option(help="Show what would become of 1,000 records; write nothing.")] = False,
+    dropped_to: Annotated[
+        str | None, typer.Option(help="Topic for dropped events; default: only count them.", rich_help_panel=_LATE)
+    ] = None,
+    source: Annotated[
+        str, typer.Option(help="Source id in the output topic; default: inject-<from>.", rich_help_panel=_OUTPUT)
+    ] = "",
+    interval: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between transactions, and between marks.", rich_help_panel=_OUTPUT)
+    ] = 1,
     create: Annotated[
-        bool, typer.Option(help="Create the target where it is not there, with as many partitions as the input.")
+        bool,
+        typer.Option(
+            help="Create the output topic if it does not exist, with the partitions of the input.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    reset: Annotated[
+        bool,
+        typer.Option(
+            help="Start over: delete all records of the output topic. Refused if others have written to it.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    end: Annotated[
+        bool,
+        typer.Option(help="With --until-end: emit the end of the source. This is final.", rich_help_panel=_OUTPUT),
+    ] = False,
+    until_end: Annotated[
+        bool, typer.Option(help="Stop at the current end of the input.", rich_help_panel=_RUN)
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="Show the decisions on 1,000 records; write nothing.", rich_help_panel=_RUN)
     ] = False,
     group: Annotated[
-        str | None, typer.Option(help="Share the input with the other members of this consumer group; any may die.")
+        str | None,
+        typer.Option(
+            help="Share the partitions with other processes of this consumer group.",
+            rich_help_panel=_RUN,
+        ),
     ] = None,
-    reset: Annotated[bool, typer.Option(help="Begin anew: delete the target's records, all its own.")] = False,
+    align: Annotated[
+        float | None,
+        typer.Option(
+            help="Pause a partition that is more than this many seconds ahead of the slowest one.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    decisions_from: Annotated[
+        str | None,
+        typer.Option(
+            help="Repeat the decisions of an earlier run, from its output topic; ignore the clock.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    allow_unreadable: Annotated[
+        bool,
+        typer.Option(
+            help="Start even if no record has a readable time, or all times look like seconds.", rich_help_panel=_RUN
+        ),
+    ] = False,
     config: ConfigFile = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this loopback port.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON after each transaction.")] = False,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve Prometheus metrics on this loopback port.", rich_help_panel=_RUN)
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON line after each transaction.", rich_help_panel=_RUN)
+    ] = False,
 ) -> None:
-    """Bring a topic without watermarks into the system, exactly once.
+    """Copy a topic without watermarks to a new topic with watermarks, exactly once.
 
-    Passes every record on to the same partition, byte for byte, and puts marks between them: by a time policy (how
-    late, early and out of order events may be), or by the promises of a CockroachDB or TiCDC changefeed.  An event
-    whose time was adjusted carries the time that counts in the header floodmark-time.  Start it again after a crash:
-    it goes on where its last transaction ended.  What cannot be read is passed on and counted; where no record at all
-    tells a time, it does not begin.  Ctrl-C and SIGTERM commit what was read, and end it.
+    Each record goes to the same partition, byte for byte, with marks in between.  The watermarks come from a time
+    policy (how late, early and out of order events may be) or from a CockroachDB or TiCDC changefeed.  If the policy
+    adjusts the time of an event, the header floodmark-time has the adjusted time.
 
-    Exit status: 0 done or interrupted, 2 could not go on.
+    After a crash, start the command again: it resumes after its last transaction.  It copies and counts records that it
+    cannot read.  It does not start if no record has a readable time.  Ctrl-C and SIGTERM commit and stop.
+
+    Exit status: 0 done or interrupted, 2 error.
     """
     from floodmark.producers.cli.inject import inject_alone, inject_with_others, show_preview
     from floodmark.producers.cli.settings import kafka_settings, seconds
@@ -207,7 +282,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         alone = {"--until-end": until_end, "--end": end, "--reset": reset, "--decisions-from": decisions_from}
         given = [name for name, value in alone.items() if value]
         if given:
-            raise typer.BadParameter(f"a member of a group has some partitions alone: leave {given[0]} out")
+            raise typer.BadParameter(
+                f"{given[0]} cannot be used with --group: a member reads only some of the partitions"
+            )
         inject_with_others(injection, settings, group, metrics_port=metrics_port, as_json=json)
         return
     inject_alone(
@@ -224,20 +301,22 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
 
 @app.command()
 def tail(  # noqa: PLR0913  # each is an option of the command line
-    topic: Annotated[str, typer.Argument(help="The topic to follow.")],
+    topic: Annotated[str, typer.Argument(help="Topic to read.")],
     *,
     bootstrap_servers: BootstrapServers = None,
-    from_beginning: Annotated[bool, typer.Option(help="Begin with the first record, not with the next.")] = False,
-    until_end: Annotated[bool, typer.Option(help="Stop at what is now the end.")] = False,
+    from_beginning: Annotated[
+        bool, typer.Option(help="Start at the first record of the topic; default: new records.")
+    ] = False,
+    until_end: Annotated[bool, typer.Option(help="Stop at the current end of the topic.")] = False,
     marks: Annotated[bool, typer.Option(help="Show marks only.")] = False,
-    schema: Annotated[Path | None, typer.Option(help="Avro schema, to show values by.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="File with the Avro schema of the values.")] = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
 ) -> None:
-    """Show a topic's records and marks as people read them, with the watermark they add up to.
+    """Print the records and marks of a topic, and its watermark.
 
-    Exit status: 0 done or interrupted, 2 could not read.
+    Exit status: 0 done or interrupted, 2 error.
     """
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.producers.cli.shown_values import decoder_of, registry_of
@@ -260,8 +339,8 @@ app.command()(why)
 def main() -> None:
     """Run the command.
 
-    Installed packages add commands by the entry-point group ``floodmark.commands``: ``demo``, which imports Spark where
-    that is installed.  They are loaded unless the first argument shows that none of them is asked for.
+    Installed packages add commands by the entry-point group ``floodmark.commands``, such as ``demo``.  ``main`` loads
+    them only if the first argument is no command of this module, because ``demo`` imports Spark.
     """
     if not {"board", "catch-up", "check", "inject", "tail", "why", "--version"} & set(sys.argv[1:2]):
         from importlib.metadata import entry_points

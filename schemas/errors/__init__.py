@@ -1,14 +1,14 @@
-"""Every error Floodmark raises: a class with typed fields; its message says who, what was expected, what to do.
+"""Every error Floodmark raises: a class with typed fields, whose message says what happened, why, and what to do.
 
-The blame is in the type.  These families are caught, never raised themselves (but `UsageError`):
+The type says what has to change.  Catch these families; Floodmark raises their kinds (and `UsageError` itself):
 
-- `UsageError`: the caller asked for what cannot be right; change the call.
-- `CorruptRecordError`: a topic holds what cannot be read; look at the place it names.
-- `SnapshotError`: stored progress does not fit; restore it, rebuild it, or begin with a new place.
-- `InfrastructureError`: the machine, the network or the cluster; mend it and start again.
-- `ResultError`: the query gives rows that contradict what the job has said of them; change the query.
+- `UsageError`: the call is wrong; change the call.
+- `CorruptRecordError`: a record of a topic cannot be read; look at the partition and offset that the error names.
+- `SnapshotError`: stored progress does not fit; restore it, rebuild it, or use a new location.
+- `InfrastructureError`: the machine, the network or the cluster failed; repair it and restart.
+- `ResultError`: the query returns rows that contradict the job's watermark; change the query.
 
-`JobFailedError` and `DeadlineError` blame nobody: their reason says what was seen.
+`JobFailedError` and `DeadlineError` belong to no family: their reason says what was seen.
 """
 
 from floodmark.schemas.errors.base import *

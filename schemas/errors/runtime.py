@@ -11,8 +11,8 @@ class EventTimeShiftError(ResultError):
     """A derived event time further before that of the input than ``event_time(shift=)`` allows."""
 
     template = (
-        "job {job!r}: a derived event time {event_time!t} is behind the watermark {watermark!t}, though event_time() "
-        "allows for {shift}: operators would drop the row; give a larger shift= and a new checkpoint_location"
+        "job {job!r}: a derived event time {event_time!t} is behind the watermark {watermark!t}. event_time() allows "
+        "for a shift of {shift}, so operators would drop the row. Use a larger shift= and a new checkpoint_location."
     )
     job: str
     event_time: int
@@ -21,12 +21,12 @@ class EventTimeShiftError(ResultError):
 
 
 class SubstreamError(ResultError):
-    """A row of a key behind the window that `windows_per_key` completed by the watermark of the key."""
+    """A row whose window `windows_per_key` has already returned, by the watermark of the row's key."""
 
     template = (
-        "a row of key {key!r} at {event_time!t} came after {watermark!t}, up to which its records had said they are "
-        "complete: its window is out already; all records of a key must be in one partition of the input and of the "
-        "injected topic: choose the partition by this key"
+        "a row of key {key!r} at {event_time!t} is behind the watermark {watermark!t} of its key, and its window is "
+        "already complete. All records of a key must be in one partition of the input topic and of the injected topic: "
+        "partition both topics by this key."
     )
     key: str
     event_time: int
@@ -34,7 +34,7 @@ class SubstreamError(ResultError):
 
 
 class InfrastructureError(FloodmarkError):
-    """Something on the machine or the network is not as it must be."""
+    """The machine, the network or the cluster failed."""
 
 
 class BrokerUnavailableError(InfrastructureError):
@@ -47,31 +47,34 @@ class BrokerUnavailableError(InfrastructureError):
 
 
 class UnknownTopicError(InfrastructureError):
-    """A topic that is not there."""
+    """A topic that does not exist."""
 
     template = (
-        "topic {topic!r} does not exist on {bootstrap_servers}; check the name, or create it with create_topics()"
+        "topic {topic!r} does not exist on {bootstrap_servers}. Check the name, or create the topic with "
+        "create_topics()."
     )
     topic: str
     bootstrap_servers: object
 
 
 class RegistryError(InfrastructureError):
-    """A schema registry that did not answer, or answered with something else than what it was asked for."""
+    """A schema registry that did not answer, or whose answer cannot be used."""
 
-    template = "schema registry {url} could not {action}: {reason}; nothing is skipped: start again once it answers"
+    template = (
+        "schema registry {url} could not {action}: {reason}. No record was skipped. Restart when the registry answers."
+    )
     url: str
     action: str
     reason: str
 
 
 class DeliveryError(InfrastructureError):
-    """Records that Kafka did not take."""
+    """Records that Kafka did not accept."""
 
     template = (
-        "source {source!r}: {failed} record(s) for topic {topic!r} were not delivered, the first because of: {reason}; "
-        "the watermark is held at {held_at!t} below them; send them again (WatermarkedProducer.resend) or start a new "
-        "epoch"
+        "source {source!r}: {failed} record(s) for topic {topic!r} were not delivered. The first error: {reason}. The "
+        "watermark stays at {held_at!t}, below these records. Send them again with WatermarkedProducer.resend(), or "
+        "start a new epoch."
     )
     source: str
     failed: int
@@ -91,7 +94,7 @@ class FencedError(InfrastructureError):
 
 
 class InjectorError(InfrastructureError):
-    """An injection that cannot go on."""
+    """An injector that cannot continue."""
 
     template = "injector {source!r}: {reason}; {advice}"
     source: str
@@ -102,14 +105,14 @@ class InjectorError(InfrastructureError):
 class JavaError(InfrastructureError):
     """No usable Java."""
 
-    template = "Java {expected} is needed, found {found}: {advice}"
+    template = "Java {expected} is required, but this machine has {found}: {advice}"
     expected: str
     found: str
     advice: str
 
 
 class EmbeddedKafkaError(InfrastructureError):
-    """The embedded Kafka did not come up, or its jars could not be fetched."""
+    """The embedded Kafka did not start, or its jars could not be downloaded."""
 
     template = "embedded Kafka: {reason}; see {log}"
     reason: str
@@ -117,11 +120,11 @@ class EmbeddedKafkaError(InfrastructureError):
 
 
 class UnsupportedSparkError(InfrastructureError):
-    """A Spark whose engine lacks what jobs need."""
+    """A Spark version whose engine lacks a part that jobs need."""
 
     template = (
-        "Spark {version} cannot be driven: {missing} is not reachable ({reason}); supported are classic sessions "
-        "(not Connect) of pyspark>=4.0,<5"
+        "Spark {version} is not supported: {missing} is not reachable ({reason}). Use a classic session (not Spark "
+        "Connect) of pyspark>=4.0,<5."
     )
     version: str
     missing: str
@@ -133,10 +136,9 @@ class CheckpointFilesError(InfrastructureError):
 
     template = (
         "Spark cannot replace files in {checkpoint_location}: its {file_manager} renames a new file, and {file_system} "
-        "keeps the existing one without an error. A batch that runs again would keep the state of its first run. "
-        "On a local disk, set spark.hadoop.fs.file.impl=org.apache.hadoop.fs.LocalFileSystem before this process "
-        "starts its first session. Or use Spark's default: "
-        "spark.conf.unset('spark.sql.streaming.checkpointFileManagerClass')"
+        "keeps the existing one without an error. A batch that runs again would keep the state of its first run. On a "
+        "local disk, set spark.hadoop.fs.file.impl=org.apache.hadoop.fs.LocalFileSystem before this process starts its "
+        "first session. Or use Spark's default: spark.conf.unset('spark.sql.streaming.checkpointFileManagerClass')"
     )
     checkpoint_location: str
     file_manager: str
@@ -144,7 +146,7 @@ class CheckpointFilesError(InfrastructureError):
 
 
 class LookaheadError(InfrastructureError):
-    """A batch read other marks than those that its watermark rests on, so nothing of the batch was written."""
+    """A batch read other marks than those from which its watermark was computed, so it wrote nothing."""
 
     template = (
         "job {job!r}: a batch ran with the watermark {watermark!t}, which the look ahead had read, but the marks that "
@@ -166,7 +168,7 @@ class JobFailedError(FloodmarkError):
 
 
 class DeadlineError(FloodmarkError):
-    """Something awaited did not happen in time."""
+    """A wait that reached its timeout."""
 
     template = "{what} did not happen within {seconds} s; last seen: {last_seen}"
     what: str
@@ -175,12 +177,13 @@ class DeadlineError(FloodmarkError):
 
 
 class PromiseBrokenError(ResultError):
-    """A job's output row lies behind the watermark that the job has already handed on."""
+    """An output row behind the watermark that the job has already emitted."""
 
     template = (
-        "job {job!r}: output row with event time {event_time!t} is behind the output watermark {watermark!t}, already "
-        "written to {topic!r}; stamp results with the end of their window, or set "
-        "WriteOptions(watermark_hold=), the longest time by which a result is stamped before its window closes"
+        "job {job!r}: an output row has event time {event_time!t}, but the job has already written the watermark "
+        "{watermark!t} to topic {topic!r}. Use the end of the window as event_time, or set "
+        "WriteOptions(watermark_hold=) to the longest time between the event time of a result and the end of its "
+        "window."
     )
     job: str
     event_time: int
@@ -189,7 +192,7 @@ class PromiseBrokenError(ResultError):
 
 
 class InvalidOutputError(ResultError):
-    """A job's output row that cannot be written."""
+    """An output row that cannot be written."""
 
     template = "job {job!r}: {count} output row(s) of batch {batch_id} have {reason}; {advice}"
     job: str

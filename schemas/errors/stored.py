@@ -4,7 +4,7 @@ from floodmark.schemas.errors.base import FloodmarkError
 
 
 class CorruptRecordError(FloodmarkError):
-    """A record in a topic that cannot be read.  Shells count it and go on; the watermark does not move."""
+    """A record that cannot be read.  Readers count it and continue; the watermark does not advance."""
 
 
 class UnreadableMarkError(CorruptRecordError):
@@ -18,19 +18,19 @@ class UnreadableMarkError(CorruptRecordError):
 class UnreadableValueError(CorruptRecordError):
     """A data record whose value does not fit the expected schema."""
 
-    template = "value of {size} bytes does not read as {schema}: {reason}"
+    template = "a value of {size} bytes cannot be read as {schema}: {reason}"
     size: int
     schema: str
     reason: str
 
 
 class UnreadableTopicError(CorruptRecordError):
-    """An input has ended, and not one record of a topic had an event time: it was read with the wrong reader."""
+    """An input that has ended without one readable event time: its format or its time field is wrong."""
 
     template = (
-        "topic {topic!r}: none of its {count} data record(s) has a readable event time, so no result can come of it; "
-        "expected is what event_time reads, the first is in partition {partition} at offset {offset}: {cause}; "
-        "check the format of the values, the name of the field and its unit"
+        "topic {topic!r}: none of its {count} data record(s) has a readable event time, so the job has no result. The "
+        "first one is in partition {partition} at offset {offset}: {cause}. Check the format of the values, the name "
+        "of the time field and its unit."
     )
     topic: str
     count: int
@@ -40,11 +40,11 @@ class UnreadableTopicError(CorruptRecordError):
 
 
 class SnapshotError(FloodmarkError):
-    """Progress stored earlier that cannot be used."""
+    """Stored progress that cannot be used."""
 
 
 class CorruptSnapshotError(SnapshotError):
-    """A snapshot that is there but cannot be read."""
+    """A snapshot that exists but cannot be read."""
 
     template = "snapshot {where} cannot be read: {reason}; {advice}"
     where: str
@@ -53,7 +53,7 @@ class CorruptSnapshotError(SnapshotError):
 
 
 class MissingSnapshotError(SnapshotError):
-    """Spark's checkpoint says a batch is done, but Floodmark's snapshot of it is not there."""
+    """Spark has committed a batch, but Floodmark's snapshot of this batch does not exist."""
 
     template = "batch {batch_id} is committed in {checkpoint_location}, but its snapshot is missing; {advice}"
     batch_id: int
@@ -65,8 +65,8 @@ class ForeignCheckpointError(SnapshotError):
     """A checkpoint location that belongs to another job."""
 
     template = (
-        "checkpoint location {checkpoint_location} belongs to {found}, not to {expected}; "
-        "give each job a checkpoint_location of its own"
+        "checkpoint location {checkpoint_location} belongs to {found}, not to {expected}. Use a separate "
+        "checkpoint_location for each job."
     )
     checkpoint_location: str
     found: str
@@ -74,11 +74,11 @@ class ForeignCheckpointError(SnapshotError):
 
 
 class ChangedQueryError(SnapshotError):
-    """A checkpoint whose state another version of the query has left."""
+    """A checkpoint with the state of another query."""
 
     template = (
-        "job {job!r}: the state in {checkpoint_location} is that of another query; it had {stored!r}, now it is "
-        "{found!r}; {advice}; or, where both mean the same, start once with --conf {setting}=true"
+        "job {job!r}: the state in {checkpoint_location} belongs to another query. It had {stored!r}, and now it has "
+        "{found!r}. {advice}. If both mean the same, start once with --conf {setting}=true."
     )
     job: str
     checkpoint_location: str
@@ -89,11 +89,12 @@ class ChangedQueryError(SnapshotError):
 
 
 class UnreadInputError(SnapshotError):
-    """A job that has ended, and records that came after the end."""
+    """A job that has ended, and whose input has new records after the end."""
 
     template = (
-        "job {job!r} has ended, and handed the end on; since then {records} record(s) came that it will not read: "
-        "{places}; use a new checkpoint_location and a new output topic to read the topics from their beginning"
+        "job {job!r} has ended, and its output says so. Since then its input received {records} record(s) that the job "
+        "will not read: {places}. To read the topics from the beginning, use a new checkpoint_location and a new "
+        "output topic."
     )
     job: str
     records: str
@@ -101,7 +102,7 @@ class UnreadInputError(SnapshotError):
 
 
 class PublishedError(SnapshotError):
-    """A new checkpoint of a job whose results are in its output topic already: they would be there twice."""
+    """A new checkpoint of a job whose results are already in its output topic: the job would write them twice."""
 
     template = (
         "job {job!r} has written results to topic {topic!r}, {extent}. {checkpoint_location} is new, so the job would "
@@ -116,12 +117,12 @@ class PublishedError(SnapshotError):
 
 
 class ReplacedCheckpointError(SnapshotError):
-    """An old checkpoint of a job that has published from a newer one since: its results would be there twice."""
+    """An old checkpoint of a job that has since written from a newer one: the job would write results twice."""
 
     template = (
-        "job {job!r} has published to topic {topic!r} from another checkpoint_location since batch {batch_id} of this "
-        "one, which would write those results again; start it with the newer checkpoint_location, or take a new "
-        "checkpoint_location and a new output topic"
+        "job {job!r} has written to topic {topic!r} from another checkpoint_location since batch {batch_id} of this "
+        "one, and would write those results again. Start it with the newer checkpoint_location, or use a new "
+        "checkpoint_location and a new output topic."
     )
     job: str
     topic: str
@@ -129,9 +130,9 @@ class ReplacedCheckpointError(SnapshotError):
 
 
 class ContinueError(SnapshotError):
-    """A job that cannot go on behind what its output topic has from it."""
+    """A job that cannot continue after its existing results."""
 
-    template = "job {job!r} cannot go on behind its results in topic {topic!r}: {reason}; take a new output topic"
+    template = "job {job!r} cannot continue after its results in topic {topic!r}: {reason}. Use a new output topic."
     job: str
     topic: str
     reason: str
@@ -141,9 +142,9 @@ class DeletedRecordsError(SnapshotError):
     """Records that Kafka deleted before they were read."""
 
     template = (
-        "partition {partition} of topic {topic!r}: Kafka has deleted records before they were read; the next offset is "
-        "{position}, and the partition has the offsets from {earliest} to {end}; keep the topic longer (retention.ms), "
-        "and start again without a stored position"
+        "partition {partition} of topic {topic!r}: Kafka deleted records before they were read. The next offset to "
+        "read is {position}, and the partition has the offsets from {earliest} to {end}. Increase retention.ms of the "
+        "topic, and start without a stored position."
     )
     topic: str
     partition: int
@@ -153,12 +154,12 @@ class DeletedRecordsError(SnapshotError):
 
 
 class RecreatedTopicError(SnapshotError):
-    """A topic that was deleted and created again while it was read, or since it was read last."""
+    """A topic that was deleted and created again while it was read, or since the last read."""
 
     template = (
-        "topic {topic!r} was deleted and created again: {reader} has read the topic with id {known}, now its id is "
-        "{found}; the stored offsets mean nothing in the new topic: start without them (a consumer without a "
-        "position, a job with a new checkpoint_location and output topic, an injector with a new target topic)"
+        "topic {topic!r} was deleted and created again: {reader} has read the topic with id {known}, and now its id is "
+        "{found}. The stored offsets do not apply to the new topic. Start a consumer without a position, a job with a "
+        "new checkpoint_location and output topic, an injector with a new target topic."
     )
     reader: str
     topic: str
@@ -167,11 +168,11 @@ class RecreatedTopicError(SnapshotError):
 
 
 class RetentionError(SnapshotError):
-    """Records that a start needs, and that Kafka has deleted."""
+    """Records that a job needs at its start, and that Kafka has deleted."""
 
     template = (
-        "job {job!r} needs the records of {place} {since}, and Kafka has deleted some: it has those from offset "
-        "{first} on, so the first results would lack rows; {advice}"
+        "job {job!r} needs the records of {place} {since}, but Kafka has deleted some of them: the first offset is "
+        "{first}. The first results would lack rows; {advice}"
     )
     job: str
     place: str

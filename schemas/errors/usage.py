@@ -1,10 +1,10 @@
-"""Errors of the caller: something was asked for that cannot be right; change the call.  Pure."""
+"""Errors of the caller: the call is wrong and has to change.  Pure."""
 
 from floodmark.schemas.errors.base import FloodmarkError
 
 
 class UsageError(FloodmarkError):
-    """The caller asked for something that cannot be right."""
+    """A call with arguments that cannot be right, or at the wrong time."""
 
     template = "{reason}"
 
@@ -14,7 +14,7 @@ class UsageError(FloodmarkError):
 
 
 class InvalidEventTimeError(UsageError):
-    """An event time that is no time."""
+    """An event time that is not a time."""
 
     template = "event time {value!r} cannot be used: {reason}"
     value: object
@@ -22,7 +22,7 @@ class InvalidEventTimeError(UsageError):
 
 
 class InvalidRecordError(UsageError):
-    """A watermark record that contradicts itself; it cannot be built."""
+    """A watermark record with fields that contradict each other."""
 
     template = "watermark record of source {source!r}: {field} is {value!r}, expected {expected}"
     source: str
@@ -35,17 +35,19 @@ class ReservedKeyError(UsageError):
     """A data record whose key begins with the prefix of watermark records."""
 
     template = (
-        "data key {key!r} begins with the reserved prefix {prefix!r}: readers would take it for a watermark record; "
-        "choose another key"
+        "data key {key!r} begins with the reserved prefix {prefix!r}, so readers would take the record for a watermark "
+        "record. Choose another key."
     )
     key: bytes | None
     prefix: bytes
 
 
 class WatermarkRegressionError(UsageError):
-    """A source took back a promise."""
+    """A watermark lower than one that the source has already emitted."""
 
-    template = "source {source!r}: watermark went back from {last!t} to {received!t}; a promise cannot be taken back"
+    template = (
+        "source {source!r}: the watermark went back from {last!t} to {received!t}. A watermark must never decrease."
+    )
     source: str
     last: int | None
     received: int | None
@@ -55,9 +57,8 @@ class LateRecordError(UsageError):
     """A source sent a record behind its own watermark, with ``on_late="raise"``."""
 
     template = (
-        "source {source!r}: record with event time {event_time!t} is behind the source's own watermark "
-        "{watermark!t}; "
-        "use a strategy with more room for out-of-order records, or on_late='send'"
+        "source {source!r}: a record with event time {event_time!t} is behind the source's own watermark "
+        "{watermark!t}. Use a strategy that allows more out-of-orderness, or on_late='send'."
     )
     source: str
     event_time: int
@@ -65,26 +66,26 @@ class LateRecordError(UsageError):
 
 
 class EndedError(UsageError):
-    """A source was used after it had ended."""
+    """A call to a source that has ended."""
 
-    template = "source {source!r} has ended: it cannot {action}; start a new epoch to write again"
+    template = "source {source!r} has ended and cannot {action}. Start a new epoch to write again."
     source: str
     action: str
 
 
 class IdleError(UsageError):
-    """A record of a source that readers take for idle, without the marks that say it is back."""
+    """A record of an idle source before the marks that say it is active again."""
 
-    template = "source {source!r} is idle: mark_active() and the marks that say so come before its next record"
+    template = "source {source!r} is idle. Call mark_active(), and send its marks before the next record."
     source: str
 
 
 class ForkedError(UsageError):
-    """A source or a pool used in a process forked from its own, where its Kafka client does not run."""
+    """A source or pool used in a forked process, where its Kafka client does not run."""
 
     template = (
-        "{owner} belongs to process {parent}; in process {child}, forked from it, it has no Kafka client and must not "
-        "speak for the same source: make a new one there, with a source id of its own"
+        "{owner} belongs to process {parent}. Process {child} was forked from it and has no Kafka client. Create a new "
+        "one in the forked process, with another source id."
     )
     owner: str
     parent: int
@@ -92,18 +93,18 @@ class ForkedError(UsageError):
 
 
 class UnsupportedPartitionerError(UsageError):
-    """A partitioner whose choice cannot be foretold, which the record counts need."""
+    """A partitioner whose choice Floodmark cannot compute; the record counts need it."""
 
     template = (
-        "partitioner {partitioner!r} is not supported without an explicit partition; expected one of {supported}, "
-        "or pass partition= with each record"
+        "partitioner {partitioner!r} is not supported without an explicit partition. Use one of {supported}, or pass "
+        "partition= with each record."
     )
     partitioner: object
     supported: str
 
 
 class UnsupportedQueryError(UsageError):
-    """A query that no watermark can drive to right results."""
+    """A query for which no watermark gives correct results."""
 
     template = "{operator} is not supported: {reason}; {advice}"
     operator: str
@@ -112,19 +113,19 @@ class UnsupportedQueryError(UsageError):
 
 
 class PlainQueryError(UsageError):
-    """A DataFrame of ``read`` started with Spark's own ``writeStream``, where no watermark would ever move it."""
+    """A DataFrame of ``read`` started with ``writeStream``, where its watermark never advances."""
 
     template = (
-        "a query over floodmark's read() of {topics} was started with writeStream, not with write(): its watermark "
-        "would never move and its windows never close; give the DataFrame to floodmark.spark_jobs.write()"
+        "a query over floodmark's read() of {topics} was started with writeStream, not with write(). Its watermark "
+        "would never advance and its windows never close. Pass the DataFrame to floodmark.spark_jobs.write()."
     )
     topics: str
 
 
 class InvalidValueError(UsageError):
-    """A value that cannot be written, because it does not fit the schema."""
+    """A value that does not fit the schema by which it is written."""
 
-    template = "value {value} does not fit the Avro schema {schema}: {reason}; give every field a value of its type"
+    template = "value {value} does not fit the Avro schema {schema}: {reason}. Give each field a value of its type."
     value: object
     schema: str
     reason: str
@@ -139,7 +140,7 @@ class SchemaError(UsageError):
 
 
 class UnregisteredSchemaError(UsageError):
-    """A schema to write by, which the registry does not have, and which is not to be registered."""
+    """A schema that the registry does not have and that Floodmark may not register."""
 
     template = "schema registry {url}, subject {subject!r}: {reason}"
     url: str
@@ -148,8 +149,8 @@ class UnregisteredSchemaError(UsageError):
 
 
 class IncompatibleSchemaError(UsageError):
-    """A schema that does not go together with another one: of a subject, or of the records to read."""
+    """A schema that is not compatible with another one: of the subject, or of the records to read."""
 
-    template = "schema of {schema} is not compatible: {reason}; change it, and start again: nothing is skipped"
+    template = "schema of {schema} is not compatible: {reason}. Change the schema and restart; no record was skipped."
     schema: str
     reason: str

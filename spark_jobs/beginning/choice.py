@@ -155,13 +155,13 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
             reason = f"it had read {place[0]}/{place[1]} up to offset {end}, which ends at {found.end} now"
             raise ContinueError(job=needs.job, topic=topic, reason=reason)
         if end < found.first:
-            raise needs.deleted(place, f"from offset {end} on", found, "take a new output topic")
+            raise needs.deleted(place, f"from offset {end} on", found, "use a new output topic")
         if not needs.stateful:
             begins[place] = end
         elif ran is None and found.first > 0:
-            raise needs.deleted(place, "from the first one on", found, "take a new output topic")
+            raise needs.deleted(place, "from the first one on", found, "use a new output topic")
         elif not found.reaches_back:
-            raise needs.deleted(place, _since(since), found, "take a new output topic")
+            raise needs.deleted(place, _since(since), found, "use a new output topic")
         else:
             begins[place] = min(found.since, end)
     return Beginning(

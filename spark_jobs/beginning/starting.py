@@ -120,9 +120,9 @@ class Starting:
         windows_close: WindowsClose,
     ) -> PublishedError:
         """Return the error for results that would be written again; it advises what would not be refused."""
-        advice = "write them again with Start(published='repeat'), or take a new output topic"
+        advice = "write them again with Start(published='repeat'), or use a new output topic"
         if last.ended:
-            advice = "take a new output topic"
+            advice = "use a new output topic"
         elif self._can_continue(plan, judged, windows_close):
             advice = f"Continue behind them with WriteOptions(start=Start(published='continue')), {advice}"
         return PublishedError(
@@ -135,8 +135,8 @@ class Starting:
         )
 
     def advice(self, plan: Operator, judged: Iterable[tuple[str, Sequence[str]]], windows_close: WindowsClose) -> str:
-        """Return what the user can do where the state in the checkpoint is of no use; no start refuses that."""
-        new = "use a new checkpoint_location"
+        """Return what the user can do if the state in the checkpoint cannot be used; no start refuses this advice."""
+        new = "Use a new checkpoint_location"
         if self._topic is not None:
             self._last = last_mark(self._config, self._topic, self._job)
         if self._last is None:

@@ -10,18 +10,18 @@ from floodmark.producers.cli.command_line import COULD_NOT, ended_by_signals
 
 def demo(  # noqa: PLR0913  # each is an option of the command line
     *,
-    days: Annotated[int, typer.Option(min=1, max=365, help="How many days of 2013 to stream.")] = 365,
-    gap: Annotated[float, typer.Option(min=1, help="The longest pause within a wave, minutes.")] = 60,
-    seconds: Annotated[float | None, typer.Option(help="How long the sources take for all days.")] = None,
-    crash: Annotated[
-        bool, typer.Option(help="Kill each Spark job (SIGKILL) in the middle and start it again.")
-    ] = False,
+    days: Annotated[int, typer.Option(min=1, max=365, help="Number of days of 2013 to stream.")] = 365,
+    gap: Annotated[float, typer.Option(min=1, help="Longest pause within a wave, in minutes.")] = 60,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds in which the sources write all days; default: 12 to 45, by --days.")
+    ] = None,
+    crash: Annotated[bool, typer.Option(help="Kill each Spark job (SIGKILL) once and restart it.")] = False,
     bootstrap_servers: Annotated[
         str | None, typer.Option(help="Use this Kafka instead of starting the embedded one.")
     ] = None,
-    directory: Annotated[Path, typer.Option(help="Where results, logs and data go.")] = Path("floodmark-demo"),
+    directory: Annotated[Path, typer.Option(help="Directory for results, logs and data.")] = Path("floodmark-demo"),
     keep: Annotated[bool, typer.Option(help="Keep Kafka's data and the checkpoints.")] = False,
-    timeout: Annotated[float, typer.Option(help="Give up after so many seconds.")] = 900,
+    timeout: Annotated[float, typer.Option(help="Timeout in seconds.")] = 900,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
 ) -> None:
     """Stream a year of real flights through Kafka and two Spark jobs, and check the results.
@@ -31,7 +31,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     job 2 counts them per day.  The results must equal a batch computation of the same data row by row.  Then plain
     withWatermark with guessed delays runs on the same topic, for comparison.
 
-    Exit status: 0 equal, 1 not equal, 2 could not run.
+    Exit status: 0 equal, 1 not equal, 2 error.
     """
     try:
         from floodmark.spark_jobs.demo import run, show  # noqa: PLC0415  # needs the extra

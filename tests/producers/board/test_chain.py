@@ -67,7 +67,7 @@ def test_the_root_cause_is_named_over_all_stages():
 def test_a_job_that_hands_nothing_on_is_the_cause_itself():
     why = Chain().source("a").job("counts", "a", "b", stands=10).why("b")
     assert (why.cause.source, why.cause.verdict) == ("counts", Health.STALL)
-    assert "job counts has input that it does not hand on" in why.advice
+    assert "job counts reads input and writes nothing" in why.advice
 
 
 def test_a_job_that_buffers_is_told_from_one_that_is_stuck():

@@ -89,7 +89,7 @@ def test_the_demo_takes_no_address_from_the_environment():
 def test_the_help_names_the_environment_the_file_and_the_exit_status(command):
     text = shown(command)
     assert all(name in text for name in ("FLOODMARK_BOOTSTRAP_SERVERS", "FLOODMARK_CONFIG", "Exit status: 0"))
-    assert "or else of FLOODMARK_BOOTSTRAP_SERVERS, or else of the file --config" in shown()
+    assert "--bootstrap-servers, FLOODMARK_BOOTSTRAP_SERVERS, --config or FLOODMARK_CONFIG, in this order" in shown()
 
 
 def test_the_help_shows_what_an_option_takes():

@@ -46,7 +46,7 @@ def test_missing_and_old_java_are_named(tmp_path, monkeypatch):
     old.parent.mkdir()
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     old.chmod(0o755)
-    with pytest.raises(JavaError, match=r"17 or newer is needed, found openjdk version .11\.0\.2"):
+    with pytest.raises(JavaError, match=r"17 or newer is required, but this machine has openjdk version .11\.0\.2"):
         java()
 
 

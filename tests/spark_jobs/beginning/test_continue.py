@@ -266,7 +266,7 @@ def refused_advice(kind, start):
 def test_another_query_is_told_the_ways_that_are_then_open(kafka, source, checkpoint, published, topic):
     _, _, given, out = published
     query = edited(source, given)
-    assert "use a new checkpoint_location, with WriteOptions(start=Start(published='continue')) or" in refused_advice(
+    assert "Use a new checkpoint_location, with WriteOptions(start=Start(published='continue')) or" in refused_advice(
         ChangedQueryError, lambda: counted(query, out, checkpoint)
     )
     counted(query, out, f"{checkpoint}-behind", start=AGAIN).stop()
@@ -275,7 +275,7 @@ def test_another_query_is_told_the_ways_that_are_then_open(kafka, source, checkp
 
     def assert_continues_not(frame, place):
         advice = refused_advice(ChangedQueryError, lambda: counted(frame, out, checkpoint))
-        assert "; use a new checkpoint_location and a new output topic; or" in advice
+        assert ". Use a new checkpoint_location and a new output topic. If both" in advice
         assert "continue" not in advice
         counted(frame, topic(1), place).stop()
 
