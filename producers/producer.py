@@ -176,7 +176,7 @@ class WatermarkedProducer:
         """Whether it sends no records any more."""
         return self._emitter.ended
 
-    def advance(self, watermark: int | datetime) -> None:
+    def advance(self, watermark: float | datetime) -> None:
         """Promise that no later record of this source has an event time below ``watermark`` (strategy `explicit`).
 
         Raises:
@@ -190,7 +190,7 @@ class WatermarkedProducer:
         self,
         value: bytes | None,
         *,
-        event_time: int | datetime | None = None,
+        event_time: float | datetime | None = None,
         key: bytes | str | None = None,
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
@@ -201,9 +201,9 @@ class WatermarkedProducer:
 
         Args:
             value: as it is to stand in Kafka; not touched.
-            event_time: epoch milliseconds or an aware datetime (NumPy's integers and pandas' ``Timestamp`` are taken,
-                too): the time that watermarks are about.  A first one that looks like seconds is warned of.  None with
-                the strategy `ingress`, whose time is written as Kafka's timestamp.
+            event_time: the time that watermarks are about: epoch milliseconds (``time.time() * 1000`` is rounded down)
+                or an aware datetime, also of NumPy and pandas.  If the first one looks like seconds, a warning says so.
+                ``None`` with the strategy `ingress`, whose time becomes Kafka's timestamp.
             key: as it is to stand in Kafka; decides the partition.
             partition: overrules the key; -1 is none, as in confluent-kafka.
             on_delivery: called with an error or ``None``, and the message, once it was delivered or has failed; inside
@@ -248,7 +248,7 @@ class WatermarkedProducer:
             channel.client.poll(0)
             self._sender.serve(now)
 
-    def _time_of(self, event_time: int | datetime | None) -> int:
+    def _time_of(self, event_time: float | datetime | None) -> int:
         if self._stamps:
             raise UsageError(reason=f"{self!r}: the strategy is ingress(), so a record has no event time of its own")
         time = self._checked_time(event_time)

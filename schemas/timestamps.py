@@ -4,6 +4,7 @@ Inside, a time is an ``int``: milliseconds since 1970-01-01T00:00:00Z.  At the e
 """
 
 from datetime import UTC, datetime, timedelta
+from math import floor
 from numbers import Integral
 from typing import Final
 
@@ -18,6 +19,8 @@ END_OF_TIME: Final = 253_402_300_799_999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_FROM: Final = 1_000_000_000
 _SECONDS_AHEAD: Final = 10 * 365 * 86_400
+_NO_SECONDS: Final = 100_000_000_000
+"""From here on a number is milliseconds: March 1973; as seconds it would be the year 5138."""
 
 
 def is_late(event_time: int, watermark: int | None) -> bool:
@@ -61,22 +64,27 @@ def to_datetime(time: int) -> datetime:
 
 
 def event_time_of(value: object) -> int:
-    """Accept an event time as users have it (whole milliseconds or an aware datetime) or say why not.
+    """Return an event time in epoch milliseconds.
 
-    Integers and datetimes of other libraries are taken, too: NumPy's integers, pandas' ``Timestamp``.
+    Args:
+        value: epoch milliseconds as an ``int``, an aware ``datetime``, or the like of NumPy and pandas.  A ``float``,
+            such as ``time.time() * 1000``, is rounded down; below 100,000,000,000 it is refused, because it is more
+            likely seconds.
 
     Raises:
-        InvalidEventTimeError: for anything that is no time, or is outside the years 1 to 9999.
+        InvalidEventTimeError: for any other value, and for a time outside the years 1 to 9999.
 
-    >>> event_time_of(12)
-    12
+    >>> event_time_of(12), event_time_of(1_763_938_400_123.4567)
+    (12, 1763938400123)
     """
     if isinstance(value, datetime):
         if value != value:  # noqa: PLR0124  # pandas' NaT, which is no time, is equal to nothing
-            raise InvalidEventTimeError(value=value, reason="it stands for a missing time; leave such a record out")
+            raise InvalidEventTimeError(value=value, reason="it is a missing time; leave such a record out")
         return from_datetime(value)
+    if isinstance(value, float) and _NO_SECONDS <= value <= END_OF_TIME + 1:
+        value = floor(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
-        reason = "expected epoch milliseconds (int), as int(time.time() * 1000), or an aware datetime"
+        reason = "expected epoch milliseconds, such as time.time() * 1000, or an aware datetime"
         raise InvalidEventTimeError(value=value, reason=reason)
     value = int(value)
     if not EARLIEST <= value <= END_OF_TIME:

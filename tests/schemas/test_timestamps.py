@@ -46,11 +46,20 @@ def test_nanoseconds_are_rounded_down():
     assert event_time_of(pd.Timestamp("1969-12-31T23:59:59.999999999Z")) == -1
 
 
+@given(st.integers(100_000_000_000, END_OF_TIME - 1), st.floats(0, 0.999))
+def test_a_float_of_milliseconds_is_rounded_down(time, part):
+    assert time <= event_time_of(time + part) <= time + 1
+    assert event_time_of(np.float64(time)) == event_time_of(float(time)) == time
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (1.7e9, r"int\(time\.time\(\) \* 1000\)"),
-        (np.float64(1.7e12), "expected epoch milliseconds"),
+        (1.7e9, r"such as time\.time\(\) \* 1000"),
+        (np.float64(1.7e9), "expected epoch milliseconds"),
+        (float("nan"), "expected epoch milliseconds"),
+        (float("inf"), "expected epoch milliseconds"),
+        (1e18, "expected epoch milliseconds"),
         (np.bool_(True), "expected epoch milliseconds"),  # noqa: FBT003  # numpy's own
         (True, "expected epoch milliseconds"),
         ("2026-01-01", "expected epoch milliseconds"),
