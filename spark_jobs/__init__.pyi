@@ -14,6 +14,7 @@ from floodmark.spark_jobs.reading.event_time import drop_duplicates_within as dr
 from floodmark.spark_jobs.reading.event_time import event_time as event_time
 from floodmark.spark_jobs.reading.rows import kafka_timestamp as kafka_timestamp
 from floodmark.spark_jobs.reading.source_spec import route as route
+from floodmark.spark_jobs.result_preview import preview as preview
 from floodmark.spark_jobs.session import local_session as local_session
 from floodmark.spark_jobs.session import packages as packages
 from floodmark.spark_jobs.substreams import windows_per_key as windows_per_key

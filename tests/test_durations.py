@@ -33,6 +33,7 @@ from floodmark.spark_jobs import (
     drop_duplicates_within,
     event_time,
     json,
+    preview,
     read,
     windows_per_key,
 )
@@ -80,6 +81,7 @@ SLIPS = {
         None, topics="t", value=json("at TIMESTAMP"), event_time="at", bootstrap_servers="127.0.0.1:1", shift=60
     ),
     ("event_time", "shift"): lambda: event_time(None, "at", shift=60),
+    ("preview", "wait"): lambda: preview(None, wait=30),
     ("drop_duplicates_within", "within"): lambda: drop_duplicates_within(None, ["user"], 60),
     ("windows_per_key", "width"): lambda: windows_per_key(
         None, key="user", event_time="at", substream="behind", width=60, aggregate=dict, schema="n INT"

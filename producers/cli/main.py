@@ -307,6 +307,10 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     from_beginning: Annotated[
         bool, typer.Option(help="Start at the first record of the topic; default: new records.")
     ] = False,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", "-o", help="Start at this offset of each partition; -10: 10 offsets before its end."),
+    ] = None,
     until_end: Annotated[bool, typer.Option(help="Stop at the current end of the topic.")] = False,
     marks: Annotated[bool, typer.Option(help="Show marks only.")] = False,
     schema: Annotated[Path | None, typer.Option(help="File with the Avro schema of the values.")] = None,
@@ -322,11 +326,19 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     from floodmark.producers.cli.shown_values import decoder_of, registry_of
     from floodmark.producers.readers.tail import tail_lines
 
+    if from_beginning and offset is not None:
+        raise typer.BadParameter("--from-beginning and --offset both say where to start: use one of them")
     settings = kafka_settings(bootstrap_servers, config)
     decode = decoder_of(schema, registry_of(registry, config))
     with ended_by_signals(0):
         for shown in tail_lines(
-            settings, topic, decode, from_beginning=from_beginning, until_end=until_end, marks_only=marks, as_json=json
+            settings,
+            topic,
+            decode,
+            offset=0 if from_beginning else offset,
+            until_end=until_end,
+            marks_only=marks,
+            as_json=json,
         ):
             typer.echo(shown)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END
-from floodmark.producers.clients.admin import Config, end_offsets
+from floodmark.producers.clients.admin import Config, offset_bounds
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Mark, Unreadable
 from floodmark.schemas.errors import UnreadableValueError
@@ -28,18 +28,18 @@ def tail_lines(  # options of a command
     topic: str,
     decode: Decode | None = None,
     *,
-    from_beginning: bool = False,
+    offset: int | None = None,
     until_end: bool = False,
     marks_only: bool = False,
     as_json: bool = False,
 ) -> Iterator[str]:
-    """Yield a line per record.
+    """Yield a line per record, from ``offset`` of each partition (negative: from its end; ``None``: new records).
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
     """
-    ends = end_offsets(config, topic)
-    starts = {} if from_beginning else {(topic, number): OFFSET_END for number in ends}
+    bounds = offset_bounds(config, topic)
+    starts = {} if offset == 0 else {place: _start(offset, *at) for place, at in bounds.items()}
     with Observer(config, [topic], offsets=starts) as observer:
         tracker = observer.trackers[topic]
         while True:
@@ -47,8 +47,14 @@ def tail_lines(  # options of a command
                 moved = tracker.advance() if isinstance(record, Mark) else None
                 if not (marks_only and isinstance(record, Data)):
                     yield _json(record, decode, moved) if as_json else _line(record, decode, moved)
-            if until_end and all(observer.ends.get((topic, number), -1) >= end for number, end in ends.items()):
+            if until_end and all(observer.ends.get(place, -1) >= end for place, (_, end) in bounds.items()):
                 return
+
+
+def _start(offset: int | None, begin: int, end: int) -> int:
+    if offset is None:
+        return OFFSET_END
+    return min(max(begin, offset if offset >= 0 else end + offset), end)
 
 
 def _verdict(mark: Mark) -> str | None:

@@ -40,11 +40,27 @@ def test_it_stops_at_the_end_also_behind_a_transaction_and_in_empty_partitions(k
         writer.produce(target, value=b"%d" % number, partition=number % 2)
     writer.commit_transaction(30)
     until_readable(kafka, target)
-    lines = [
-        json.loads(line) for line in tail_lines(kafka.config, target, from_beginning=True, until_end=True, as_json=True)
-    ]
+    lines = [json.loads(line) for line in tail_lines(kafka.config, target, offset=0, until_end=True, as_json=True)]
     assert sorted(line["value"] for line in lines) == ["0", "1", "2"]
     assert list(tail_lines(kafka.config, target, until_end=True)) == []
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("offset", "shown"),
+    [(0, "01234 ab"), (3, "34 "), (-2, "34 ab"), (-99, "01234 ab"), (99, " ")],
+)
+def test_it_starts_where_it_is_told(kafka, topic, offset, shown):
+    target = topic(3)
+    writer = Producer(kafka.config)
+    for partition, values in enumerate(["01234", "ab"]):
+        for value in values:
+            writer.produce(target, value=value, partition=partition)
+    writer.flush(30)
+    until_readable(kafka, target)
+    lines = [json.loads(line) for line in tail_lines(kafka.config, target, offset=offset, until_end=True, as_json=True)]
+    found = ["".join(line["value"] for line in lines if line["partition"] == number) for number in range(3)]
+    assert found == [*shown.split(" "), ""]
 
 
 @pytest.mark.kafka
@@ -53,7 +69,7 @@ def test_it_follows_a_topic_that_grows(kafka, topic):
     target = topic(1)
     with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:
         ours.produce(b"old", event_time=1)
-    lines = tail_lines(kafka.config, target, from_beginning=True, as_json=True)
+    lines = tail_lines(kafka.config, target, offset=0, as_json=True)
     found = lambda: json.loads(next(lines)).get("value")  # noqa: E731
     while found() != "old":
         pass

@@ -1,0 +1,76 @@
+"""A look at the results of a query: complete rows, the watermark and its holder; nothing is written."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from tempfile import gettempdir
+
+import pytest
+from floodmark.producers.clients.admin import end_offsets
+from floodmark.schemas.errors import JobFailedError, UsageError
+from floodmark.spark_jobs import preview
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.counting import WIDTH, read_events, windowed
+from support.harness import Stream
+
+pytestmark = pytest.mark.spark
+
+_WAIT = timedelta(seconds=120)
+
+
+@pytest.fixture
+def result(spark, kafka):
+    """Count the windows of a topic."""
+    return lambda topic, **options: windowed(read_events(spark, kafka.bootstrap_servers, topic, **options))
+
+
+def table(text):
+    """Return the rows of a table that Spark has printed, and the line behind it."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    return lines[1:], text.splitlines()[-1]
+
+
+def test_all_windows_of_an_input_that_has_ended(kafka, topic, result, capsys):
+    given = topic(2)
+    stream = Stream.seeded(21)
+    stream.produce(kafka.config, given)
+    before = set(Path(gettempdir()).glob("floodmark-preview-*"))
+    preview(result(given), wait=_WAIT, rows=10_000)
+    rows, last = table(capsys.readouterr().out)
+    assert sum(int(count) for _, _, count in rows) == stream.size
+    assert len(rows) == len(stream.windows(WIDTH))
+    assert last == f"{len(rows)} row(s), watermark end of time"
+    assert set(Path(gettempdir()).glob("floodmark-preview-*")) == before
+
+
+def test_it_stops_when_it_has_enough_rows(kafka, topic, result, capsys):
+    given = topic(1)
+    Stream.seeded(22).produce(kafka.config, given, end=False)
+    end = end_offsets(kafka.config, [given])
+    preview(result(given), wait=_WAIT, rows=3)
+    rows, last = table(capsys.readouterr().out)
+    assert len(rows) == 3
+    assert re.fullmatch(r"3 row\(s\), watermark \S+", last)
+    assert end_offsets(kafka.config, [given]) == end
+
+
+def test_without_a_complete_row_it_names_who_holds_the_watermark(kafka, topic, result, capsys):
+    given = topic(1)
+    Stream.seeded(23, sources=1).produce(kafka.config, given, end=False)
+    wide = result(given).groupBy(F.window("ended", "3650 days")).count()
+    preview(wide, wait=timedelta(seconds=8))
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert re.fullmatch(rf"0 row\(s\), watermark \S+; {given}/0/\S+.*\n", out)
+
+
+def test_an_error_of_the_query_is_raised(kafka, topic, result):
+    given = topic(1)
+    Stream.seeded(24).produce(kafka.config, given)
+    with pytest.raises(JobFailedError, match="preview"):
+        preview(result(given).select(F.expr("raise_error('broken')").alias("fault")), wait=_WAIT)
+
+
+def test_a_number_of_rows_below_one_is_refused(topic, result):
+    with pytest.raises(UsageError, match="rows is 0"):
+        preview(result(topic(1)), rows=0)
