@@ -10,7 +10,9 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     topics: Annotated[list[str], typer.Argument(help="Topics to show; marks name the topics before them.")],
     *,
     bootstrap_servers: BootstrapServers = None,
-    once: Annotated[bool, typer.Option(help="Print the board once; the exit status says whether all is well.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the board once; the exit status says whether all is well.")
+    ] = False,
     interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between updates.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show all sources, not only those with a problem.")] = False,
     serve: Annotated[

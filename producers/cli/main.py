@@ -134,7 +134,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = None,
     registry: RegistryUrl = None,
     log_time: Annotated[
-        bool, typer.Option(help="Use Kafka's timestamp as the event time.", rich_help_panel=_EVENT_TIME)
+        bool, typer.Option("--log-time", help="Use Kafka's timestamp as the event time.", rich_help_panel=_EVENT_TIME)
     ] = False,
     changefeed: Changefeed = None,
     early: Annotated[
@@ -163,7 +163,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = None,
     drop_late: Annotated[
         bool,
-        typer.Option(help="Drop rows that a changefeed repeats behind its watermark.", rich_help_panel=_LATE),
+        typer.Option(
+            "--drop-late", help="Drop rows that a changefeed repeats behind its watermark.", rich_help_panel=_LATE
+        ),
     ] = False,
     dropped_to: Annotated[
         str | None, typer.Option(help="Topic for dropped events; default: only count them.", rich_help_panel=_LATE)
@@ -177,6 +179,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     create: Annotated[
         bool,
         typer.Option(
+            "--create",
             help="Create the output topic if it does not exist, with the partitions of the input.",
             rich_help_panel=_OUTPUT,
         ),
@@ -184,19 +187,23 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     reset: Annotated[
         bool,
         typer.Option(
+            "--reset",
             help="Start over: delete all records of the output topic. Refused if others have written to it.",
             rich_help_panel=_OUTPUT,
         ),
     ] = False,
     end: Annotated[
         bool,
-        typer.Option(help="With --until-end: emit the end of the source. This is final.", rich_help_panel=_OUTPUT),
+        typer.Option(
+            "--end", help="With --until-end: emit the end of the source. This is final.", rich_help_panel=_OUTPUT
+        ),
     ] = False,
     until_end: Annotated[
-        bool, typer.Option(help="Stop at the current end of the input.", rich_help_panel=_RUN)
+        bool, typer.Option("--until-end", help="Stop at the current end of the input.", rich_help_panel=_RUN)
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option(help="Show the decisions on 1,000 records; write nothing.", rich_help_panel=_RUN)
+        bool,
+        typer.Option("--dry-run", help="Show the decisions on 1,000 records; write nothing.", rich_help_panel=_RUN),
     ] = False,
     group: Annotated[
         str | None,
@@ -222,7 +229,9 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     allow_unreadable: Annotated[
         bool,
         typer.Option(
-            help="Start even if no record has a readable time, or all times look like seconds.", rich_help_panel=_RUN
+            "--allow-unreadable",
+            help="Start even if no record has a readable time, or all times look like seconds.",
+            rich_help_panel=_RUN,
         ),
     ] = False,
     config: ConfigFile = None,
@@ -305,14 +314,14 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     *,
     bootstrap_servers: BootstrapServers = None,
     from_beginning: Annotated[
-        bool, typer.Option(help="Start at the first record of the topic; default: new records.")
+        bool, typer.Option("--from-beginning", help="Start at the first record of the topic; default: new records.")
     ] = False,
     offset: Annotated[
         int | None,
         typer.Option("--offset", "-o", help="Start at this offset of each partition; -10: 10 offsets before its end."),
     ] = None,
-    until_end: Annotated[bool, typer.Option(help="Stop at the current end of the topic.")] = False,
-    marks: Annotated[bool, typer.Option(help="Show marks only.")] = False,
+    until_end: Annotated[bool, typer.Option("--until-end", help="Stop at the current end of the topic.")] = False,
+    marks: Annotated[bool, typer.Option("--marks", help="Show marks only.")] = False,
     schema: Annotated[Path | None, typer.Option(help="File with the Avro schema of the values.")] = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,

@@ -15,12 +15,12 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     seconds: Annotated[
         float | None, typer.Option(help="Seconds in which the sources write all days; default: 12 to 45, by --days.")
     ] = None,
-    crash: Annotated[bool, typer.Option(help="Kill each Spark job (SIGKILL) once and restart it.")] = False,
+    crash: Annotated[bool, typer.Option("--crash", help="Kill each Spark job (SIGKILL) once and restart it.")] = False,
     bootstrap_servers: Annotated[
         str | None, typer.Option(help="Use this Kafka instead of starting the embedded one.")
     ] = None,
     directory: Annotated[Path, typer.Option(help="Directory for results, logs and data.")] = Path("floodmark-demo"),
-    keep: Annotated[bool, typer.Option(help="Keep Kafka's data and the checkpoints.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep Kafka's data and the checkpoints.")] = False,
     timeout: Annotated[float, typer.Option(help="Timeout in seconds.")] = 900,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
 ) -> None:
