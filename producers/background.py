@@ -65,6 +65,6 @@ class Background:
     def _at_exit(self) -> None:
         try:
             if not self._finish(_EXIT_TIMEOUT):
-                _log.error("%s: the process ends, and Kafka has not acknowledged all", self._owner)
+                _log.error("%s: the process ends, but Kafka has not acknowledged all records", self._owner)
         except Exception:  # noqa: BLE001  # nobody is left to catch it
-            _log.exception("%s: the process ends, and an error has come up before", self._owner)
+            _log.exception("%s: the process ends after an error", self._owner)

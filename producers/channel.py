@@ -175,7 +175,7 @@ class Channel:
         try:
             self.ask_partitions()
         except (FloodmarkError, KafkaException) as error:
-            _log.info("the partitions of topic %r are not known to have grown: %s", self._topic, error)
+            _log.info("cannot check whether topic %r has more partitions: %s", self._topic, error)
 
     def predecessors(self, source: str, wall: int) -> Predecessors:
         """Return what the topic says of the sources before a new one.

@@ -92,7 +92,7 @@ class Fold:
             now: the reader's clock, epoch milliseconds; where a log time is ahead of it, that counts for silence.
             answered: whether Kafka answers; else what was read last is all that is known.
         """
-        said = [] if answered else ["no Kafka broker answers: what is shown is the last that was read"]
+        said = [] if answered else ["no Kafka broker answers; the board shows the last records that it has read"]
         if self._newest is not None and _AHEAD < self._newest[0] - now < END_OF_TIME:
             seconds = (self._newest[0] - now) / 1000
             said.append(f"clocks disagree: the log time of {self._newest[1]} is {seconds:,.0f} s ahead of this machine")

@@ -128,7 +128,7 @@ def _lines(estimate: "Estimate", time: int | None) -> list[str]:
     for gap in estimate.gaps:
         most = f", the largest {max(gap.unread):,}" if len(gap.unread) > 1 else ""
         parts = f"{len(gap.unread)} partition{'s' * (len(gap.unread) > 1)}{most}"
-        lines.append(f"{gap.topic}: {gap.total:,} unread in {parts}; {gap.arrival_rate:,.0f} come a second")
+        lines.append(f"{gap.topic}: {gap.total:,} unread in {parts}; grows by {gap.arrival_rate:,.0f} a second")
     partitions = sum(len(gap.unread) for gap in estimate.gaps)
     if estimate.largest_share * partitions >= _SKEWED:
         lines.append(f"one partition holds {estimate.largest_share:.0%} of the unread records, and one core reads it")
@@ -138,8 +138,8 @@ def _lines(estimate: "Estimate", time: int | None) -> list[str]:
         reads = f"{records:,} records at {pace:,.0f} a second" if estimate.unread else "nothing is unread"
         return [*lines, f"caught up in {span(round(seconds * 1_000))}, at {at}: {reads}"]
     if estimate.read_rate is not None:
-        return [*lines, f"never: {pace:,.0f} a second are read, and {estimate.arrival_rate:,.0f} come"]
-    lines.append("how long it takes is not known without its pace (--rate); it takes")
+        return [*lines, f"never: it reads {pace:,.0f} a second, and the topics grow by {estimate.arrival_rate:,.0f}"]
+    lines.append("unknown time: pass the rate of the job (--rate); it takes")
     return [
         *lines,
         *(f"  {span(at * 1_000):>6} at {estimate.rate_for(at):,.0f} a second" for at in (60, 600, 3_600)),

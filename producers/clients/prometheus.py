@@ -48,8 +48,8 @@ METRICS: Final = (
     _counter("records", "Records read or written.", "records"),
     _counter(
         "late_events",
-        "Events too late: for a source behind its own promise, for a job behind its watermark, for an injector behind "
-        "their arrival by more than the late tolerance.",
+        "Late events: of a source, behind its own watermark; of a job, behind its input watermark; of an injector, "
+        "over its late tolerance.",
         "late_events",
     ),
     _counter(
@@ -73,7 +73,7 @@ METRICS: Final = (
         },
         label="reason",
     ),
-    _counter("lost_rows", "Rows that marks have counted and that are not there.", "lost"),
+    _counter("lost_rows", "Rows that marks have counted but readers did not find.", "lost"),
     _counter("surplus_rows", "Rows that no mark has counted.", "surplus"),
     _counter("fenced_marks", "Marks of older epochs or memberships: zombies.", "fenced"),
     _gauge(
@@ -82,16 +82,16 @@ METRICS: Final = (
     _gauge("watermark_timestamp_seconds", "The watermark, Unix time; absent: unknown.", "watermark", 1e-3),
     _gauge(
         "processing_time_delay_seconds",
-        "Age of the oldest work that may not be done, over all stages up to here, at the last report; 0: none.",
+        "Age of the oldest work that may be unfinished, over all stages up to this one, at the last report; 0: none.",
         "processing_time_delay_seconds",
     ),
 )
 """Those with values of `Metrics`."""
 
-STATE: Final = Exported("floodmark_state", "gauge", "1 for the state that it is in, 0 for the others.", {}, "state")
+STATE: Final = Exported("floodmark_state", "gauge", "1 for the current state, 0 for the others.", {}, "state")
 UPDATED: Final = Exported("floodmark_updated_timestamp_seconds", "gauge", "When it last reported, Unix time.", {})
 HOLDERS: Final = Exported(
-    "floodmark_holders", "gauge", "How many places hold its watermark; absent: it was not asked.", {}
+    "floodmark_holders", "gauge", "Number of sources and partitions that hold the watermark; absent: unknown.", {}
 )
 HOLDER_LABELS: Final = ("input_topic", "partition", "source", "state")
 HELD: Final = Exported(

@@ -56,7 +56,7 @@ class TopicWatch:
         try:
             found = described(self._client, self._topics, self._servers, _PATIENCE)
         except (BrokerUnavailableError, TimeoutError) as error:
-            _log.info("%s does not know whether its topics are the same: %s", self._reader, error)
+            _log.info("%s cannot check whether its topics were created again: %s", self._reader, error)
         except UnknownTopicError:
             if self._missed:
                 raise

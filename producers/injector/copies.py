@@ -75,7 +75,9 @@ class Copies:
         log_time = record.timestamp()[1]
         self._counts["timestamps_replaced"] += 1
         target = self._injection.target_topic
-        why = f"{target!r} takes no timestamp {log_time} (record.timestamp.*.max.ms); it gets the present one"
+        why = (
+            f"{target!r} rejects the timestamp {log_time} (record.timestamp.*.max.ms); the record gets the current time"
+        )
         self.name(record, why)
         readable = isinstance(self._injection.fmt, LogTime) and EARLIEST <= log_time <= END_OF_TIME
         if readable and TIME_HEADER not in dict(headers):

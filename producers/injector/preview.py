@@ -83,7 +83,9 @@ class Preview:
             return
         first = self.examples.get("unreadable") or next(iter(self.examples.values()))
         about, topic = self.injection.fmt.about, self.injection.source_topic
-        reason = f"none of the first {self.records:,} record(s) of {topic!r} tells a time, read as {about}; {first}"
+        reason = (
+            f"none of the first {self.records:,} record(s) of {topic!r} has a readable time, read as {about}; {first}"
+        )
         advice = (
             "nothing was written; correct the field, unit, schema or format (--dry-run shows what would happen), "
             "or pass --allow-unreadable"

@@ -87,5 +87,5 @@ def take_back(config: Config, injection: Injection) -> int:
 
 
 def _refusal(injection: Injection, reason: str) -> InjectorError:
-    advice = "only a target with nothing else in it can begin anew; inject into a new topic"
+    advice = "--reset needs an output topic without other records; use a new topic"
     return InjectorError(source=injection.source, reason=reason, advice=advice)

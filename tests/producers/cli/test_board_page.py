@@ -112,7 +112,7 @@ def test_it_is_either_printed_or_served():
     line = [*COMMAND, "board", "x", "--serve", "--once", "--bootstrap-servers", "127.0.0.1:1"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "choose one" in done.stderr
+    assert "use one of them" in done.stderr
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic, mo
     assert json.loads(estimate(kafka, given_, "--since", since, "--rate", "100", "--json")[1])["unread"] == 1_200
     status, shown, _ = estimate(kafka, given_, "--since", since, "--rate", "10")
     assert status == 1
-    assert "never: 10 a second are read, and 20 come" in shown
+    assert "never: it reads 10 a second, and the topics grow by 20" in shown
     assert "one partition holds 100% of it" in shown
 
     consumer = Consumer({**kafka.config, "group.id": given_})
@@ -119,8 +119,8 @@ _FIELDS = ("source", "epoch", "sequence", "watermark", "partitions", "emitted_at
         (["--rate", "nan"], "expected records a second"),
         (["--since", "yesterday"], "expected a time with its zone"),
         (["--since", "2026-01-31T08:00:00"], "expected a time with its zone"),
-        (["--since", "2999-01-31T08:00:00Z"], "which is not over yet"),
-        (["--since", "2026-01-31T08:00:00Z", "--group", "g"], "choose one"),
+        (["--since", "2999-01-31T08:00:00Z"], "which is in the future"),
+        (["--since", "2026-01-31T08:00:00Z", "--group", "g"], "use one of them"),
         (["--group", "nobody-of-these"], "has committed nothing"),
         (["--output", "THE TOPIC"], "no mark near the end"),
         (["no-such-topic"], "no-such-topic"),
