@@ -61,6 +61,23 @@ SMALL = {
     "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",
     "spark_jobs/reading/read_calls.py": "the calls of `read` by name: the one global of its room",
 }
+# Classes with over 18 methods or 10 attributes, and why each is one.
+LARGE = {
+    "BatchHandler": "the steps of a batch: it hands each its collaborators",
+    "Channel": "all that the sources of one client share",
+    "Emitter": "the state of one source, from its first mark to its end",
+    "History": "the last marks of one source, and what each says of its health",
+    "Injector": "the loop of reading, deciding and committing: it hands each its collaborators",
+    "InjectorGroup": "the same for partitions that come and go",
+    "Job": "the methods of Spark's StreamingQuery, most of one line",
+    "Observer": "counts and positions of topics, which its users read",
+    "Progress": "the state of a job, which a snapshot stores as one",
+    "Reader": "the state of a consumer, which a position stores as one",
+    "SourcePool": "the calls of its users, most of one line",
+    "Starting": "the choices of one start, made before anything is written",
+    "TopicState": "the rules of the specification for one topic",
+    "WatermarkedProducer": "the calls of its users, as of confluent-kafka's Producer",
+}
 TOP_LEVEL = {
     "LICENSE",
     "README.md",
@@ -236,6 +253,29 @@ def code_lines(path):
     }
     lines = enumerate(text.splitlines(), 1)
     return sum(1 for number, line in lines if line.strip(" #") and number not in documented and line.strip()[0] != "#")
+
+
+def size(node):
+    """Count the methods of a class, and the attributes that its methods set."""
+    methods = sum(isinstance(one, ast.FunctionDef) for one in node.body)
+    kept = {
+        one.attr
+        for one in ast.walk(node)
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"
+    }
+    return methods, len(kept)
+
+
+def test_a_class_with_over_18_methods_or_10_attributes_has_a_reason():
+    """A larger class does more than one thing: it should have collaborators."""
+    large = {
+        node.name
+        for package in PACKAGES
+        for path in sources(package)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and (size(node)[0] > 18 or size(node)[1] > 10)
+    }
+    assert large == LARGE.keys()
 
 
 def test_a_file_under_40_lines_of_code_has_a_reason():
