@@ -51,7 +51,7 @@ class Job:
 
     @property
     def query(self) -> StreamingQuery:
-        """Spark's own query; another one after a burst, see "One batch a window" in the README of `spark_jobs`."""
+        """Spark's own query; a new one after a burst, see "One batch a window" in ``TUNING.md``."""
         self._handler.stopping.restarted.wait(_RESTART)
         return self._query
 

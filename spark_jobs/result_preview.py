@@ -34,7 +34,7 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     if rows < 1:
         raise UsageError(reason=f"rows is {rows}, expected 1 or more")
     spark = result.sparkSession
-    if not spark.sparkContext.master.startswith("local"):
+    if not str(spark.sparkContext.master).startswith("local"):
         reason = "preview() needs a session with a local master, because its checkpoint is on this machine; use write()"
         raise UsageError(reason=reason)
     found: list[Row] = []

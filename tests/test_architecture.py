@@ -59,6 +59,7 @@ SMALL = {
     "spark_jobs/progress/published.py": "a header of output marks, apart from the progress that it repeats",
     "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",
     "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",
+    "spark_jobs/result_preview.py": "one call of the public API, which no other part needs",
     "spark_jobs/reading/read_calls.py": "the calls of `read` by name: the one global of its room",
 }
 # Classes with over 18 methods or 10 attributes, and why each is one.

@@ -124,7 +124,7 @@ class UnsupportedSparkError(InfrastructureError):
 
     template = (
         "Spark {version} is not supported: {missing} is not reachable ({reason}). Use a classic session (not Spark "
-        "Connect) of pyspark>=4.0,<5."
+        "Connect) of pyspark>=4.0,<4.3."
     )
     version: str
     missing: str

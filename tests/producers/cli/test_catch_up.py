@@ -92,7 +92,7 @@ def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic, mo
     status, shown, _ = estimate(kafka, given_, "--since", since, "--rate", "10")
     assert status == 1
     assert "never: it reads 10 a second, and the topics grow by 20" in shown
-    assert "one partition holds 100% of it" in shown
+    assert "one partition holds 100% of the unread records" in shown
 
     consumer = Consumer({**kafka.config, "group.id": given_})
     consumer.commit(offsets=[TopicPartition(given_, 0, 1_000), TopicPartition(given_, 1, 300)], asynchronous=False)
