@@ -15,7 +15,7 @@ from floodmark.producers.clients.clock import Clock
 from floodmark.producers.predecessors import Predecessors, last_marks
 from floodmark.producers.successors import Successors
 from floodmark.schemas.errors import FloodmarkError, ForkedError, UsageError
-from floodmark.schemas.records import WatermarkRecord, check_membership
+from floodmark.schemas.records import Membership, WatermarkRecord, membership_of
 
 _client_log = client_log(__name__)
 _log = logging.getLogger(__name__)
@@ -210,8 +210,8 @@ def _refuse_all() -> None:
 os.register_at_fork(after_in_child=_refuse_all)
 
 
-def check_settings(config: Config, source: object, membership: object, on_late: object) -> None:
-    """Refuse settings that cannot be right, before anything is connected.
+def check_settings(config: Config, source: object, membership: object, on_late: object) -> Membership:
+    """Refuse settings that cannot be right, before anything is connected; return the membership.
 
     Raises:
         UsageError: which one, and what to write.
@@ -233,4 +233,4 @@ def check_settings(config: Config, source: object, membership: object, on_late: 
         )
     if on_late not in {"send", "raise"}:
         raise UsageError(reason=f"source {source!r}: on_late is {on_late!r}, expected 'send' or 'raise'")
-    check_membership(membership, f"source {source!r}")
+    return membership_of(membership, f"source {source!r}")

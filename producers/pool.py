@@ -36,7 +36,8 @@ class SourcePool:
     Args:
         config: confluent-kafka settings; all pass through.  Idempotence is on and must stay on.
         topic: the topic; it must exist.
-        membership: how many sources write to the topic, in this process and elsewhere; default: those of the pool.
+        membership: how many sources write to the topic, in this process and elsewhere: a number, or a `Membership`
+            once it has changed; default: those of the pool.
         interval: time between the marks of each source.
         clock: where the time comes from; tests pass a `ManualClock`.
 
@@ -50,11 +51,11 @@ class SourcePool:
         config: Config,
         *,
         topic: str,
-        membership: Membership | None = None,
+        membership: Membership | int | None = None,
         interval: timedelta = timedelta(seconds=1),
         clock: Clock = Clock(),  # noqa: B008  # frozen
     ) -> None:
-        check_settings(config, f"pool of {topic}", Membership() if membership is None else membership, "send")
+        given = check_settings(config, f"pool of {topic}", 1 if membership is None else membership, "send")
         milliseconds = duration_of(interval, f"the pool of {topic!r}: the interval of marks", 1)
         self.topic = topic
         self._config, self._clock, self._interval = config, clock, interval
@@ -68,7 +69,7 @@ class SourcePool:
         version = 0
         if membership is None:  # the clock counts where retention has deleted all marks: running readers know them
             version = max(clock.wall() // _MINUTE, last_membership_version(config, topic, channel.partitions))
-        self._membership = PoolMembership(f"the pool of {topic!r}", membership, version)
+        self._membership = PoolMembership(f"the pool of {topic!r}", None if membership is None else given, version)
         channel.owner = repr(self)
         channel.start(self._attend, self.close, milliseconds)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -23,8 +24,8 @@ class Predecessors:
     >>> mark_of_web = WatermarkRecord(source="web", epoch=7, sequence=0, watermark=5, partitions=1, emitted_at=0)
     >>> mark_of_app = WatermarkRecord(source="app", epoch=1, sequence=0, watermark=5, partitions=1, emitted_at=0)
     >>> before = Predecessors("web", {"web": mark_of_web, "app": mark_of_app})
-    >>> before.next_epoch(wall=3), before.next_epoch(wall=90), before.watermark, before.version
-    (8, 90, 5, 1)
+    >>> before.next_epoch(wall=3), before.next_epoch(wall=90), before.watermark, before.membership
+    (8, 90, 5, Membership(version=1, size=1))
     >>> before.uncounted(Membership(version=1, size=1), wall=90)
     ['app']
     """
@@ -34,8 +35,9 @@ class Predecessors:
         self._own = marks.get(source)
         self.epoch = -1 if self._own is None else self._own.epoch
         """The source's last one; -1: none is known."""
-        self.version = max((mark.membership.version for mark in marks.values()), default=0)
-        """The highest version of the membership."""
+        memberships = [mark.membership for mark in marks.values()]
+        self.membership = max(memberships, key=attrgetter("version", "size"), default=Membership(0, 0))
+        """The last one, as readers see it: the highest version, with the largest size."""
         self._others = [mark for name, mark in sorted(marks.items()) if name != source]
 
     @property

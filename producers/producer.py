@@ -29,7 +29,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.errors.base import iso
-from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, check_membership, is_mark_key
+from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, check_versioned, is_mark_key
 from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of, is_late, to_datetime
 
 _log = client_log(__name__)
@@ -56,7 +56,8 @@ class WatermarkedProducer:
         topic: the topic; it must exist.
         source: this writer's id, unique among the topic's sources.
         strategy: how the source knows its watermark, see `strategies`.
-        membership: how many sources write to the topic.  Raise the version when that changes.
+        membership: how many sources write to the topic: a number, or a `Membership` once it has changed, with a higher
+            version.  A number is version 1.
         epoch: generation of this writer, larger than that of any run before, or its calls raise `FencedError`;
             default: wall clock, milliseconds, or one more than the last epoch if the topic has records of that time or
             later (the clock was set back).
@@ -85,7 +86,7 @@ class WatermarkedProducer:
         topic: str,
         source: str,
         strategy: Strategy,
-        membership: Membership = Membership(),  # noqa: B008  # frozen
+        membership: Membership | int = 1,
         epoch: int | None = None,
         interval: timedelta = timedelta(seconds=1),
         lease: timedelta | None = None,
@@ -96,7 +97,7 @@ class WatermarkedProducer:
         clock: Clock = Clock(),  # noqa: B008  # frozen
         channel: Channel | None = None,
     ) -> None:
-        check_settings(config, source, membership, on_late)
+        membership = check_settings(config, source, membership, on_late)
         self._early = None if early is None else duration_of(early, f"source {source!r}: early")
         self._raise_late = on_late == "raise"
         self._partitioner = partitioner(str(config.get("partitioner", "consistent_random")))
@@ -136,14 +137,20 @@ class WatermarkedProducer:
         identity, membership = self._emitter.identity, self._emitter.identity.membership
         if self._generator.stamps and before.watermark is not None:
             self._generator.on_tick(self._clock.steady(), before.watermark)  # stamps do not go back, as epochs do not
-        if before.version > membership.version:
+        last = before.membership
+        if last.version > membership.version:
             _log.warning(
                 "%r: the topic has marks of membership version %d, so readers ignore the marks of this source, whose "
-                "version is %d: give it the membership that counts all sources",
-                *(self, before.version, membership.version),
+                "version is %d: give it the membership that counts all sources, %r, or a higher version",
+                *(self, last.version, membership.version, last),
             )
-        uncounted = before.uncounted(membership, wall)
-        if uncounted:
+        elif last.version == membership.version and last.size != membership.size:
+            _log.warning(
+                "%r counts %d sources, and the topic has marks of the same membership version that count %d; readers "
+                "wait for the larger number: give all sources membership=%r",
+                *(self, membership.size, last.size, Membership(last.version + 1, membership.size)),
+            )
+        elif uncounted := before.uncounted(membership, wall):
             _log.warning(
                 "%r: the membership says that one source writes to the topic, but lately %s wrote to it; readers may "
                 "not wait for all of them: give each membership=Membership(version=%d, size=%d)",
@@ -448,8 +455,9 @@ class WatermarkedProducer:
         """
         if self._channel.leave is not None:
             raise UsageError(reason=f"{self!r} uses the membership of its pool: call the pool's change_membership()")
-        check_membership(membership, f"source {self._emitter.identity.source!r}")
         with self._channel.lock:
+            identity = self._emitter.identity
+            check_versioned(membership, identity.membership, f"source {identity.source!r}")
             self._emitter.change_membership(membership)
             self.emit()
 

@@ -70,19 +70,42 @@ class Membership:
     size: int = 1
 
 
-def check_membership(value: object, whose: str) -> None:
-    """Refuse what is no `Membership`, as the number of sources alone.
+def membership_of(value: object, whose: str) -> Membership:
+    """Return a membership; a plain number of sources is version 1.
 
     Raises:
         UsageError: what to write.
 
-    >>> check_membership(3, "source 'web'")
+    >>> membership_of(3, "source 'web'")
+    Membership(version=1, size=3)
+    >>> membership_of("3", "source 'web'")
     Traceback (most recent call last):
-    floodmark.schemas.errors.UsageError: source 'web': the membership is 3, expected Membership(version=1, size=3)
+    floodmark.schemas.errors.UsageError: source 'web': the membership is '3', expected a number of sources, \
+or Membership(version=1, size=3)
+    """
+    if isinstance(value, Membership):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return Membership(size=value)
+    expected = f"a number of sources, or {Membership(size=3)}"
+    raise UsageError(reason=f"{whose}: the membership is {value!r}, expected {expected}")
+
+
+def check_versioned(value: object, last: Membership, whose: str) -> None:
+    """Refuse a change to a plain number of sources: all sources must agree on its version.
+
+    Raises:
+        UsageError: what to write.
+
+    >>> check_versioned(4, Membership(size=3), "source 'web'")
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: source 'web': the membership changes to 4, expected a higher version, \
+as Membership(version=2, size=4)
     """
     if not isinstance(value, Membership):
-        expected = f"Membership(version=1, size={value if isinstance(value, int) else 3})"
-        raise UsageError(reason=f"{whose}: the membership is {value!r}, expected {expected}")
+        expected = Membership(last.version + 1, value if isinstance(value, int) else last.size + 1)
+        reason = f"the membership changes to {value!r}, expected a higher version, as {expected}"
+        raise UsageError(reason=f"{whose}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import Membership, check_membership
+from floodmark.schemas.records import Membership, membership_of
 from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.beginning.start import Start
@@ -94,7 +94,7 @@ class WriteOptions:
     client: Client | None = field(default=None, repr=False)  # may hold secrets, as the options
     sink_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     delivery: Delivery = "exactly-once"
-    membership: Membership = Membership()  # noqa: RUF009  # frozen
+    membership: Membership | int = 1
     watermark_hold: timedelta = timedelta(0)
     windows_close: WindowsClose = "after"
     lookahead: timedelta = timedelta(seconds=1)
@@ -105,7 +105,7 @@ class WriteOptions:
     def __post_init__(self) -> None:
         for name in ("watermark_hold", "lookahead"):
             duration_of(getattr(self, name), name)
-        check_membership(self.membership, "WriteOptions")
+        membership_of(self.membership, "WriteOptions")
         for name, allowed in (("delivery", get_args(Delivery)), ("windows_close", get_args(WindowsClose))):
             value = getattr(self, name)
             if value not in allowed:

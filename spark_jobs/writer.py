@@ -11,6 +11,7 @@ import pyspark
 from floodmark.producers.clients.admin import require_topics
 from floodmark.producers.clients.secrets import resolved
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
+from floodmark.schemas.records import membership_of
 from floodmark.spark_jobs.batch import output, running
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
@@ -124,7 +125,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         rebuild,
         options.lookahead,
         outlook,
-        options.membership,
+        membership_of(options.membership, "WriteOptions"),
         derived,
     )
     recent = int(spark.conf.get(_RECENT) or 0)

@@ -13,7 +13,7 @@ from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
-from floodmark.schemas.records import Membership, check_membership
+from floodmark.schemas.records import Membership, membership_of
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
 
@@ -39,7 +39,7 @@ class Injection:
         drop_late: with a format that brings promises: leave out what it repeats behind them.
         dropped_to: a topic for what is dropped; default: it is only counted.
         source: the id of the injector as a source of the target topic.
-        membership: how many sources write to the target topic.
+        membership: how many sources write to the target topic: a number, or a `Membership` once it has changed.
         interval: time between transactions, and so between marks.
         align: how far a partition may run ahead of the slowest; default: any distance.
         allow_unreadable: start although no record tells a readable time, or all times look like seconds.
@@ -53,7 +53,7 @@ class Injection:
     drop_late: bool = False
     dropped_to: str | None = None
     source: str = ""
-    membership: Membership = Membership()  # noqa: RUF009  # frozen
+    membership: Membership | int = 1
     interval: timedelta = timedelta(seconds=1)
     align: timedelta | None = None
     allow_unreadable: bool = False
@@ -64,7 +64,7 @@ class Injection:
         duration_of(self.interval, "injection: the interval", 1)
         if self.align is not None:
             duration_of(self.align, "injection: align")
-        check_membership(self.membership, "injection")
+        membership_of(self.membership, "injection")
         if self.substream_by is not None and self.fmt.promises:
             raise UsageError(reason="substreams need a time policy; this format brings promises of its own")
         if not self.source:

@@ -14,7 +14,6 @@ import threading
 from datetime import datetime, timedelta
 
 from floodmark.producers import WatermarkedProducer, bounded_out_of_orderness, create_topics, with_idleness
-from floodmark.schemas import Membership
 
 
 def main() -> None:
@@ -30,11 +29,10 @@ def main() -> None:
     create_topics(config, {options.topic: 2})  # where it is not there yet
     # What this source knows: an order is at most 5 s older than one before it; in silence, nobody is to wait for it.
     strategy = with_idleness(bounded_out_of_orderness(timedelta(seconds=5)), timeout=timedelta(seconds=30))
-    membership = Membership(version=1, size=options.sources)
     orders: queue.Queue[str] = queue.Queue(maxsize=10_000)  # your request handlers would fill it
     threading.Thread(target=take, args=(orders,), daemon=True).start()
     with WatermarkedProducer(
-        config, topic=options.topic, source=options.source, strategy=strategy, membership=membership
+        config, topic=options.topic, source=options.source, strategy=strategy, membership=options.sources
     ) as producer:
         while True:
             try:

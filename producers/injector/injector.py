@@ -36,7 +36,7 @@ from floodmark.producers.injector.tracks import Track, Tracks
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
-from floodmark.schemas.records import Status
+from floodmark.schemas.records import Status, membership_of
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10.0
@@ -102,7 +102,8 @@ class Injector(Closing):
         deleted = take_back(config, injection) if reset else 0
         self._tracks = Tracks(injection, given, partitions, config, partition)
         epoch = max(deleted + 1, self._tracks.epoch + 1, now())
-        self._writer = MarkWriter(Identity(injection.source, epoch, injection.membership), partitions)
+        membership = membership_of(injection.membership, "injection")
+        self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
         name = f"injector {injection.source!r}"
         self._watch = TopicWatch(self._config, [injection.source_topic], self._tracks.ids, name)
         begins = {number: track.next for number, track in self._tracks.used.items()}

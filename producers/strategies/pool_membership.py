@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import Membership, check_membership
+from floodmark.schemas.records import Membership, check_versioned
 
 
 class PoolMembership:
@@ -65,7 +65,7 @@ fewer; call change_membership() with a higher version before
         Raises:
             UsageError: where its version is not higher, it counts fewer than the pool has, or the pool counts its own.
         """
-        check_membership(membership, self._pool)
+        check_versioned(membership, self.current, self._pool)
         if self.counts:
             raise UsageError(reason=f"{self._pool} counts its sources itself; give it membership= to count them for it")
         if membership.version <= self.current.version:

@@ -26,7 +26,6 @@ from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.strategies.basic import explicit
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import from_datetime
 
 if TYPE_CHECKING:
@@ -223,7 +222,7 @@ def main(
         topic=topic,
         source=origin,
         strategy=explicit(),
-        membership=Membership(version=1, size=len(ORIGINS)),
+        membership=len(ORIGINS),
         interval=timedelta(milliseconds=200),
         on_late="raise",
     ) as producer:

@@ -306,13 +306,35 @@ def test_a_source_is_warned_of_a_membership_older_than_that_of_the_topic(kafka, 
         assert target not in caplog.text
         producer(kafka, target, membership=Membership(6, 2))
         assert "membership version 7" in caplog.text
+        assert "Membership(version=7, size=2), or a higher version" in caplog.text
+
+
+@pytest.mark.kafka
+def test_a_plain_number_of_sources_is_version_1_and_a_change_says_what_to_write(kafka, topic, caplog):
+    target = topic(1)
+    with producer(kafka, target, membership=2) as one, producer(kafka, target, source="b", membership=2) as two:
+        for source in (one, two):
+            source.produce(b"x", event_time=1)
+            source.flush()
+        assert target not in caplog.text
+        producer(kafka, target, source="c", membership=3)
+        assert "counts 3 sources, and the topic has marks of the same membership version that count 2" in caplog.text
+        assert "readers wait for the larger number: give all sources membership=Membership(version=2, size=3)" in (
+            caplog.text
+        )
+        with pytest.raises(UsageError, match=r"expected a higher version, as Membership\(version=2, size=3\)"):
+            one.change_membership(3)
+    with Observer(kafka.config, [target]) as observer:
+        found = []
+        until(lambda: found.extend(observer.poll()) or observer.trackers[target].advance() == 1, "both sources")
+    assert {one.record.membership for one in found if isinstance(one, Mark)} == {Membership(version=1, size=2)}
 
 
 @pytest.mark.parametrize(
     ("slip", "hint"),
     [
         ({"strategy": ascending}, r"ascending\(\)"),
-        ({"membership": 3}, r"Membership\(version=1, size=3\)"),
+        ({"membership": "3"}, r"Membership\(version=1, size=3\)"),
         ({"source": ""}, "source='web-1'"),
         ({"source": None}, "source='web-1'"),
         ({"interval": 1}, r"timedelta\(seconds"),

@@ -16,7 +16,11 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
         (ReadOptions, {"max_offsets_per_trigger": 0}, "max_offsets_per_trigger is 0, expected 1 or more"),
         (ReadOptions, {"max_offsets_per_trigger": "all"}, "max_offsets_per_trigger is 'all', expected 1 or more"),
         (WriteOptions, {"watermark_hold": timedelta(seconds=-1)}, "watermark_hold is .*, expected 0 or more"),
-        (WriteOptions, {"membership": 3}, r"the membership is 3, expected Membership\(version=1, size=3\)"),
+        (
+            WriteOptions,
+            {"membership": "3"},
+            r"the membership is '3', expected a number of sources, or Membership",
+        ),
         (WriteOptions, {"delivery": "at-most-once"}, "delivery is 'at-most-once', expected 'exactly-once' or"),
         (WriteOptions, {"windows_close": "before"}, "windows_close is 'before', expected 'after' or 'at'"),
     ],

@@ -6,7 +6,7 @@ from floodmark.producers.event_times.injection import Injection
 from floodmark.schemas.errors import UsageError
 
 
-@pytest.mark.parametrize("slip", [3, "3", None, (1, 3)])
+@pytest.mark.parametrize("slip", [0, True, "3", None, (1, 3)])
 def test_a_membership_that_is_none_is_refused(slip):
-    with pytest.raises(UsageError, match=r"expected Membership\(version=1, size=3\)"):
+    with pytest.raises(UsageError, match=r"expected a number of sources, or Membership\(version=1, size=3\)"):
         Injection("raw", "marked", JsonField("at"), membership=slip)
