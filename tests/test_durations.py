@@ -89,8 +89,8 @@ SLIPS = {
 }
 
 
-def durations():
-    """Find the parameters by their annotations, so that a new one cannot be forgotten."""
+def parameters():
+    """Yield the parameters of all public classes and functions, so that a new one cannot be forgotten."""
     shown = {name: getattr(module, name) for module in (producers, spark_jobs) for name in module.__all__}
     shown |= {"Injection": Injection, "TimePolicy": TimePolicy}
     shown |= {name: kind for name, kind in vars(testing).items() if getattr(kind, "__module__", "") == testing.__name__}
@@ -103,12 +103,22 @@ def durations():
             calls |= {f"{name}.{method}": call for method, call in methods if not method.startswith("_")}
         for label, call in calls.items():
             for parameter in inspect.signature(call).parameters.values():
-                if "timedelta" in str(parameter.annotation):
-                    yield label, parameter.name
+                yield label, call, parameter
+
+
+def durations():
+    return [(label, one.name) for label, _, one in parameters() if "timedelta" in str(one.annotation)]
 
 
 def test_each_duration_has_its_slip():
     assert set(durations()) == set(SLIPS)
+
+
+def test_a_number_of_seconds_is_the_timeout_of_a_call_as_in_confluent_kafka_and_spark():
+    numbers = [(label, call, one) for label, call, one in parameters() if one.annotation in {float, float | None}]
+    timeouts = {label: inspect.getdoc(call) for label, call, one in numbers if one.name == "timeout"}
+    assert {one.name for _, _, one in numbers} == {"timeout", "share", "margin", "seconds"}  # of a `Batch`
+    assert [label for label, text in timeouts.items() if "seconds" not in text] == []
 
 
 @pytest.mark.parametrize("place", SLIPS, ids=".".join)

@@ -160,8 +160,8 @@ class Injector(Closing):
         if ended and not self.injection.allow_unreadable:
             self._tracks.require_time(self.first_trouble)
 
-    def step(self, progress: Callable[["Injector"], None] | None = None, patience: float = _PATIENCE) -> None:
-        """Take in what has come, after so many seconds at most, and commit when due.
+    def step(self, progress: Callable[["Injector"], None] | None = None, timeout: float = _PATIENCE) -> None:
+        """Take in what has come, after ``timeout`` seconds at most, and commit when due.
 
         The first commit marks all partitions before any record.
         """
@@ -172,7 +172,7 @@ class Injector(Closing):
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             self._grow()
-        wait = max(0.0, min(patience, self._next_commit - time.monotonic()))
+        wait = max(0.0, min(timeout, self._next_commit - time.monotonic()))
         self._take(ahead or self._input.take(wait))
         if self.injection.align is not None:
             self._input.hold_ahead(self._tracks, self.injection.align)

@@ -85,7 +85,7 @@ class WatermarkedConsumer(Closing):
         return self._reader.arrived()
 
     def rows(self, timeout: float = 0.2) -> Handout[Row]:
-        """Poll once, and return the rows that are complete now, with their event times, in the order of these.
+        """Poll for ``timeout`` seconds, and return the rows that are complete now, in the order of their event times.
 
         Rows of one event time come in the order of topic, partition and offset.
 
@@ -98,7 +98,7 @@ class WatermarkedConsumer(Closing):
         return self._reader.rows()
 
     def windows(self, width: timedelta, timeout: float = 0.2) -> Handout[Window]:
-        """Poll once, and return the tumbling windows that are complete now and have rows, the earliest first.
+        """Poll for ``timeout`` seconds, and return the complete tumbling windows that have rows, the earliest first.
 
         Raises:
             UnreadableTopicError, UsageError: as `rows`; and where the width is not more than 0.
