@@ -26,8 +26,9 @@ class Predecessors:
     >>> before = Predecessors("web", {"web": mark_of_web, "app": mark_of_app})
     >>> before.next_epoch(wall=3), before.next_epoch(wall=90), before.watermark, before.membership
     (8, 90, 5, Membership(version=1, size=1))
-    >>> before.uncounted(Membership(version=1, size=1), wall=90)
-    ['app']
+    >>> print(before.advice(Membership(version=1, size=3), wall=90))
+    it counts 3 sources, and the topic has marks of the same membership version that count 1; readers wait for the \
+larger number: give all sources membership=Membership(version=2, size=3)
     """
 
     def __init__(self, source: str, marks: Mapping[str, WatermarkRecord], floor: int = 0) -> None:
@@ -49,9 +50,22 @@ class Predecessors:
         """Return an epoch above that of the last run: the wall clock, where it was not set back."""
         return max(wall, self._floor, self.epoch + 1)
 
-    def uncounted(self, membership: Membership, wall: int) -> list[str]:
-        """Return the other sources of the last minute, where a membership says that there are none."""
-        return [
+    def advice(self, membership: Membership, wall: int) -> str | None:
+        """Return why readers may not wait for the sources that a membership counts, and what to write; or nothing."""
+        last = self.membership
+        if last.version > membership.version:
+            return (
+                f"the topic has marks of membership version {last.version}, so readers ignore the marks of this "
+                f"source, whose version is {membership.version}: give it the membership that counts all sources, "
+                f"{last}, or a higher version"
+            )
+        if last.version == membership.version and last.size != membership.size:
+            return (
+                f"it counts {membership.size} sources, and the topic has marks of the same membership version that "
+                f"count {last.size}; readers wait for the larger number: give all sources "
+                f"membership={Membership(last.version + 1, membership.size)}"
+            )
+        uncounted = [
             mark.source
             for mark in self._others
             if membership.size == 1
@@ -59,6 +73,13 @@ class Predecessors:
             and mark.status is not Status.ENDED
             and wall - mark.emitted_at <= _RECENT
         ]
+        if uncounted:
+            return (
+                f"the membership says that one source writes to the topic, but lately "
+                f"{', '.join(map(repr, uncounted))} wrote to it; readers may not wait for all of them: "
+                f"give each membership={Membership(membership.version + 1, len(uncounted) + 1)}"
+            )
+        return None
 
 
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:

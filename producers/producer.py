@@ -134,31 +134,12 @@ class WatermarkedProducer:
 
     def _follow(self, before: Predecessors, wall: int) -> None:
         """Go on where the last run of this source ended; warn of others that no membership counts."""
-        identity, membership = self._emitter.identity, self._emitter.identity.membership
+        identity = self._emitter.identity
         if self._generator.stamps and before.watermark is not None:
             self._generator.on_tick(self._clock.steady(), before.watermark)  # stamps do not go back, as epochs do not
-        last = before.membership
-        if last.version > membership.version:
-            _log.warning(
-                "%r: the topic has marks of membership version %d, so readers ignore the marks of this source, whose "
-                "version is %d: give it the membership that counts all sources, %r, or a higher version",
-                *(self, last.version, membership.version, last),
-            )
-        elif last.version == membership.version and last.size != membership.size:
-            _log.warning(
-                "%r counts %d sources, and the topic has marks of the same membership version that count %d; readers "
-                "wait for the larger number: give all sources membership=%r",
-                *(self, membership.size, last.size, Membership(last.version + 1, membership.size)),
-            )
-        elif uncounted := before.uncounted(membership, wall):
-            _log.warning(
-                "%r: the membership says that one source writes to the topic, but lately %s wrote to it; readers may "
-                "not wait for all of them: give each membership=Membership(version=%d, size=%d)",
-                self,
-                ", ".join(map(repr, uncounted)),
-                membership.version + 1,
-                len(uncounted) + 1,
-            )
+        advice = before.advice(identity.membership, wall)
+        if advice is not None:
+            _log.warning("%r: %s", self, advice)
         if identity.epoch <= before.epoch:
             self._emitter.fenced_by = before.epoch
             _log.error("%r is fenced: the topic has marks of its epoch %d; pass a higher epoch=", self, before.epoch)
