@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic_ns
 from typing import BinaryIO, Final
 from zlib import crc32
 
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.strategies.growing_logs import GrowingLogs
 from floodmark.schemas.errors import UsageError
 
@@ -52,14 +52,21 @@ class LogFolder:
         event_time: from a line to its time, epoch milliseconds; ``None``: the line is counted and skipped.
         pattern: of the names of the files.
         quiet: a file that is read to its end and has not grown for longer than this does not hold the watermark.
-            Time counts where both the clock of the caller and a clock that is never set say that it has passed.
+            Time counts where both the clock of the caller and the steady one say that it has passed.
+        clock: of which the steady one counts.
 
     Raises:
         UsageError: where ``quiet`` is not more than 0.
     """
 
     def __init__(
-        self, folder: Path, event_time: Callable[[bytes], int | None], *, pattern: str = "*.log", quiet: timedelta
+        self,
+        folder: Path,
+        event_time: Callable[[bytes], int | None],
+        *,
+        pattern: str = "*.log",
+        quiet: timedelta,
+        clock: Clock = Clock(),  # noqa: B008  # frozen
     ) -> None:
         self.logs = GrowingLogs(quiet)
         self.skipped = 0
@@ -67,6 +74,7 @@ class LogFolder:
         self._folder = folder
         self._event_time = event_time
         self._pattern = pattern
+        self._clock = clock
         self._looked: tuple[int, int] | None = None
         """When the last look was, by both clocks, milliseconds."""
 
@@ -99,7 +107,7 @@ class LogFolder:
                 sizes[path.relative_to(self._folder).as_posix()] = path.stat().st_size
             except FileNotFoundError:
                 continue  # deleted since it was listed
-        steady = monotonic_ns() // 1_000_000
+        steady = self._clock.steady()
         wall_before, steady_before = self._looked or (now, steady)
         passed = max(0, min(now - wall_before, steady - steady_before))
         for name, count in self.logs.look(sizes, passed).items():

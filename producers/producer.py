@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 
 from floodmark.producers.channel import Channel, check_settings
 from floodmark.producers.clients.admin import Config, client_log
-from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.outbox import FailedRecord, Headers, OnDelivery, Record
@@ -36,7 +36,11 @@ _log = client_log(__name__)
 _ALIGNMENT_INTERVAL: Final = 100
 _WAIT_REPORT: Final = 60_000
 _SLICE: Final = 0.005
-"""Seconds that `WatermarkedProducer.poll` leaves to other threads between two looks at the client."""
+"""Seconds that `WatermarkedProducer.poll` leaves to other threads between two looks at the client.
+
+It does not wait in the client: with the lock, no other thread could produce; without it, a delivery report would wait
+for the lock of a thread that waits in `flush` for this report.
+"""
 
 
 class WatermarkedProducer:
@@ -373,16 +377,15 @@ class WatermarkedProducer:
         Returns:
             How many reports were served, those of marks among them.
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         while True:
             with self._channel.lock:
                 served = self._channel.client.poll(0)
                 self._serve()
                 self._sender.raise_kept()
-            left = deadline - time.monotonic()
-            if served or (timeout >= 0 and left <= 0):
+            if served or (timeout >= 0 and deadline.passed):
                 return served
-            time.sleep(_SLICE if timeout < 0 else min(_SLICE, left))  # others may produce meanwhile
+            time.sleep(_SLICE if timeout < 0 else min(_SLICE, max(0.0, deadline.left)))  # others may produce meanwhile
 
     def _attend(self) -> None:
         """Serve in the background."""

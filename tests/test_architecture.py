@@ -181,6 +181,15 @@ def test_some_libraries_are_let_into_one_room(library, rooms):
     assert found == rooms
 
 
+@pytest.mark.parametrize("package", ["schemas", "producers"])
+def test_clocks_are_read_in_one_place(package):
+    """A test moves a `Clock` by hand, and patches nothing; other modules may sleep."""
+    for path in sources(package):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if "time" in imported(path) else ():
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "time":
+                assert node.attr == "sleep" or path.name == "clock.py", f"{path} reads time.{node.attr}"
+
+
 def test_the_edge_to_the_wire_knows_no_tracker():
     """What a record is does not depend on what a reader makes of it."""
     below = {"codec", "errors", "records"}

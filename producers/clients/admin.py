@@ -25,6 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 from confluent_kafka.cimpl import NewTopic
+from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
@@ -101,13 +102,13 @@ def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
     Raises:
         BrokerUnavailableError: where Kafka does not answer, or refuses, for lack of a right, too.
     """
-    deadline = time.monotonic() + TIMEOUT
+    deadline = Deadline(TIMEOUT)
     while True:
         with answering(bootstrap_servers):
             try:
                 return ask()
             except KafkaException as error:
-                if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
+                if error.args[0].code() not in _MOVING or deadline.passed:
                     raise
         time.sleep(0.05)
 
@@ -129,7 +130,7 @@ def partition_count(
     """
     # The first answer after creation can still lack the topic's leaders, so ask until the deadline.
     timeout = TIMEOUT if timeout is None else timeout
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     while True:
         with answering(bootstrap_servers, timeout):
             found = client.list_topics(topic, timeout=timeout).topics[topic]
@@ -137,7 +138,7 @@ def partition_count(
             return len(found.partitions)
         code = None if found.error is None else found.error.code()
         retriable = code in {None, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-        if not retriable or time.monotonic() > deadline:
+        if not retriable or deadline.passed:
             raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers)
         time.sleep(0.02)
 
@@ -203,13 +204,13 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
     for future in client.create_topics(new, request_timeout=TIMEOUT).values():
         with answering(servers, but=KafkaError.TOPIC_ALREADY_EXISTS):
             future.result(timeout=TIMEOUT + 5)
-    deadline = time.monotonic() + TIMEOUT
+    deadline = Deadline(TIMEOUT)
     while True:
         with suppress(UnknownTopicError):
             for name in topics:
                 partition_count(client, name, servers)
             return
-        if time.monotonic() > deadline:
+        if deadline.passed:
             raise UnknownTopicError(topic=", ".join(topics), bootstrap_servers=servers)
 
 

@@ -1,10 +1,10 @@
 """Hand records to a client whose queue may be full."""
 
 import math
-import time
 from typing import Any, Final
 
 from confluent_kafka import Producer
+from floodmark.producers.clients.clock import Deadline
 
 _WAIT: Final = 0.05
 
@@ -16,14 +16,13 @@ def send(client: Producer, *record: Any, seconds: float = math.inf, **options: A
         BufferError: there was no room for so long; the record was not sent.
         KafkaException: the client refuses the record.
     """
-    deadline: float | None = None
+    deadline: Deadline | None = None
     while True:
         try:
             client.produce(*record, **options)
         except BufferError:
-            now = time.monotonic()
-            deadline = now + seconds if deadline is None else deadline
-            if now >= deadline:
+            deadline = Deadline(seconds) if deadline is None else deadline
+            if deadline.passed:
                 raise
             client.poll(_WAIT)
         else:

@@ -8,12 +8,12 @@ by a kind, is absent.
 
 import math
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal
 
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.metrics import STATES, Metrics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.holds import Hold
@@ -194,7 +194,7 @@ class PrometheusExporter:
             for field in metric.fields
             if (value := getattr(metrics, field)) is not None
         }
-        new = _Shown(metrics, counted, None if holders is None else tuple(holders), time.time())
+        new = _Shown(metrics, counted, None if holders is None else tuple(holders), Clock().wall() / 1_000)
         with self._lock:
             old = self._shown.get(new.labels)
             if old is not None and old.metrics.epoch == metrics.epoch:

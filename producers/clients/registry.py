@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from floodmark.producers.clients.admin import redacted
+from floodmark.producers.clients.clock import Deadline
 from floodmark.schemas.errors import IncompatibleSchemaError, RegistryError, UnregisteredSchemaError, UsageError
 from typing_extensions import override
 
@@ -92,7 +93,8 @@ class Registry:
             RegistryError: where it does not say.
         """
         known = _known(self.key, self)
-        if known.missing.get(schema_id, 0) >= time.monotonic():
+        remembered = known.missing.get(schema_id)
+        if remembered is not None and not remembered.passed:
             return None
         with known.asking:
             # Garbage may name any number of schemas: it must cost neither patience nor memory.
@@ -101,7 +103,7 @@ class Registry:
             if schema is None:
                 if len(known.missing) >= _MANY:
                     known.missing.clear()
-                known.missing[schema_id] = time.monotonic() + _REMEMBERED
+                known.missing[schema_id] = Deadline(_REMEMBERED)
             else:
                 known.missing.pop(schema_id, None)
         return schema
@@ -243,7 +245,7 @@ class _Known:
             advice = "a schema registry needs confluent-kafka's client: pip install 'floodmark[registry]'"
             raise ImportError(f"{advice} ({error})", name=error.name) from error
         self.client, self.second = SchemaRegistryClient(dict(config)), SchemaRegistryClient(dict(config))
-        self.missing: dict[int, float] = {}
+        self.missing: dict[int, Deadline] = {}
         """Until when an id is not asked for again."""
         self.asking = threading.Lock()
 

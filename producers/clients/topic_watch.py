@@ -7,6 +7,7 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, described, shared
+from floodmark.producers.clients.clock import Deadline
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 
@@ -32,12 +33,12 @@ class TopicWatch:
         self._ids = ids
         self._reader = reader
         self._missed = False
-        deadline = time.monotonic() + TIMEOUT
+        deadline = Deadline(TIMEOUT)
         while True:
             try:
                 self._compare(described(self._client, topics, self._servers))
             except UnknownTopicError:  # a broker may learn of a new topic after the others
-                if time.monotonic() > deadline:
+                if deadline.passed:
                     raise
                 time.sleep(0.05)
             else:

@@ -18,6 +18,7 @@ from typing import Final, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET
+from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.embedded.jars import fetch, java
 from floodmark.schemas.errors import EmbeddedKafkaError
 
@@ -190,8 +191,8 @@ class EmbeddedKafka:
 
     def _await_answer(self) -> None:
         admin = AdminClient({**self.config, "socket.timeout.ms": 2000}, logger=QUIET)
-        deadline = time.monotonic() + _START_TIMEOUT
-        while self.running and time.monotonic() < deadline:
+        deadline = Deadline(_START_TIMEOUT)
+        while self.running and not deadline.passed:
             try:
                 admin.list_topics(timeout=1)
             except KafkaException:

@@ -12,7 +12,6 @@ All members write as one source.  Its epoch is counted in each partition, as rea
 """
 
 import logging
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection
@@ -30,13 +30,14 @@ from floodmark.producers.injector.tracks import measured
 from floodmark.schemas.errors import FencedError, FloodmarkError, UnknownTopicError, UsageError
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.partition_state import lowest
+from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 0.1
 """Seconds that a step waits for records, over all partitions."""
 
-_TOLERATED: Final = 60.0
-"""Seconds in which the group must take a partition away that another member has."""
+_TOLERATED: Final = 60_000
+"""Milliseconds in which the group must take a partition away that another member has."""
 
 _FIXED: Final = {
     "enable.auto.commit": False,
@@ -55,6 +56,7 @@ class InjectorGroup(Closing):
         injection: what to do; the same in all members.
         config: confluent-kafka settings for both sides; all pass through.
         group: the name of the consumer group; default: that of the source.
+        clock: where the time comes from.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: where it cannot begin.
@@ -62,18 +64,25 @@ class InjectorGroup(Closing):
         UsageError: where the injection aligns its partitions, which different members have.
     """
 
-    def __init__(self, injection: Injection, config: Config, *, group: str | None = None) -> None:
-        self.injection = injection
+    def __init__(
+        self,
+        injection: Injection,
+        config: Config,
+        *,
+        group: str | None = None,
+        clock: Clock = Clock(),  # noqa: B008  # frozen
+    ) -> None:
+        self.injection, self._clock = injection, clock
         self._config = {name: value for name, value in config.items() if name not in _OF_THE_GROUP}
         self._injectors: dict[int, Injector] = {}
         self._wanted: set[int] = set()
-        self._fenced: dict[int, float] = {}
-        """When another member took a partition that the group says is ours, monotonic clock."""
+        self._fenced: dict[int, int] = {}
+        """When another member took a partition that the group says is ours, steady clock, milliseconds."""
         self._counts: Counter[str] = Counter()
         self._measured: Counter[str] = Counter({**measured(Counter()), "records": 0})
         """What was counted in partitions that it has no longer, by the names of `Metrics`."""
-        self._epoch = time.time_ns() // 1_000_000
-        self._next_word = time.monotonic()
+        self._epoch = self._clock.wall()
+        self._next_word = self._clock.steady()
         self._trouble: str | None = None
         if injection.align is not None:
             raise UsageError(reason="a group of injectors cannot align partitions that different members have")
@@ -152,7 +161,7 @@ class InjectorGroup(Closing):
             "injector",
             self.injection.source,
             **counted,
-            watermark_delay_seconds=delay(time.time_ns() // 1_000_000, watermark),
+            watermark_delay_seconds=delay(self._clock.wall(), watermark),
             processing_time_delay_seconds=max(known, default=0.0) if len(known) == len(parts) else None,
             topic=self.injection.target_topic,
             watermark=watermark,
@@ -198,14 +207,14 @@ class InjectorGroup(Closing):
                 # The group has given it to another member, and has not told us yet.
                 self._give_up(number, commit=False)
                 self._wanted.add(number)
-                self._fenced[number] = time.monotonic()
-        if any(time.monotonic() > since + _TOLERATED for since in self._fenced.values()):
+                self._fenced[number] = self._clock.steady()
+        if any(self._clock.steady() > since + _TOLERATED for since in self._fenced.values()):
             source, topic = self.injection.source, self.injection.target_topic
             reason, advice = "an injector outside the group writes to its partitions", "stop one of the two"
             raise FencedError(writer=source, topic=topic, reason=reason, advice=advice)
-        waiting = not self._injectors and time.monotonic() >= self._next_word
+        waiting = not self._injectors and self._clock.steady() >= self._next_word
         if progress is not None and (waiting or self.partitions != had):
-            self._next_word = time.monotonic() + self.injection.interval.total_seconds()
+            self._next_word = self._clock.steady() + milliseconds(self.injection.interval)
             progress(self)
 
     def _follow(self) -> None:
@@ -219,7 +228,7 @@ class InjectorGroup(Closing):
         if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
             raise KafkaException(error)  # but not for having slept too long: the next poll joins the group again
         for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):
-            self._injectors[number] = Injector(self.injection, self._config, partition=number)
+            self._injectors[number] = Injector(self.injection, self._config, partition=number, clock=self._clock)
 
     def close(self) -> None:
         """Leave the group; what is not committed is given up, and done again by another member."""

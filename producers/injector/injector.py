@@ -13,12 +13,12 @@ where nothing has been written yet, or the options have changed, and no record a
 """
 
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from floodmark.producers.clients.admin import Config, overwrites_timestamps, partition_count, timestamp_tolerances
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.consumers import BATCH, Record
 from floodmark.producers.clients.metrics import Metrics
@@ -37,9 +37,10 @@ from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Status, membership_of
+from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
-_LOOK_INTERVAL: Final = 10.0
+_LOOK_INTERVAL: Final = 10_000
 _PATIENCE: Final = 0.1
 _OUTPUT: Final = {
     "linger.ms": 20,
@@ -56,11 +57,11 @@ class Injector(Closing):
         config: confluent-kafka settings for both sides; all pass through.
         consumer_config: more of them for the reading side.
         producer_config: more of them for the writing side.
-        now: the wall clock, epoch milliseconds.
         decisions: repeat an earlier run instead of looking at the clock, see `injected.decisions_of`.
         reset: begin anew: delete all that the target holds, which must be this injector's alone.
         partition: pass on this partition of the input alone, which a member of an `InjectorGroup` has; its transactions
             are its own, so that the next member who has it shuts this one out.  Default: all.
+        clock: where the time comes from.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError, FencedError: where it cannot begin.
@@ -77,17 +78,17 @@ class Injector(Closing):
         *,
         consumer_config: Config | None = None,
         producer_config: Config | None = None,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         decisions: Mapping[int, list[tuple[int, int]]] | None = None,
         reset: bool = False,
         partition: int | None = None,
+        clock: Clock = Clock(),  # noqa: B008  # frozen
     ) -> None:
         self.injection = injection
         self.counts: Counter[str] = Counter()
         """``records`` read, ``dropped``, ``marks``, ``transactions``, and of the records that were passed on:
         ``unreadable_headers``, ``headers_removed`` (floodmark's names, which are ours), ``timestamps_replaced``."""
         self._config = dict(config)
-        self._now = now
+        self._clock = clock
         self._decisions = {number: deque(steps) for number, steps in (decisions or {}).items()}
         self._replaying = decisions is not None
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
@@ -100,17 +101,17 @@ class Injector(Closing):
             reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"
             raise InjectorError(source=injection.source, reason=reason, advice="set CreateTime there")
         deleted = take_back(config, injection) if reset else 0
-        self._tracks = Tracks(injection, given, partitions, config, partition)
-        epoch = max(deleted + 1, self._tracks.epoch + 1, now())
+        self._tracks = Tracks(injection, given, partitions, config, partition, clock)
+        epoch = max(deleted + 1, self._tracks.epoch + 1, clock.wall())
         membership = membership_of(injection.membership, "injection")
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
         name = f"injector {injection.source!r}"
         self._watch = TopicWatch(self._config, [injection.source_topic], self._tracks.ids, name)
         begins = {number: track.next for number, track in self._tracks.used.items()}
         self._input = InputTopic(injection, {**config, **(consumer_config or {})}, begins)
-        self._amid, self._taken = False, now()
-        self._next_commit = time.monotonic()
-        self._next_look = time.monotonic() + _LOOK_INTERVAL
+        self._amid, self._taken = False, clock.wall()
+        self._next_commit = clock.steady()
+        self._next_look = clock.steady() + _LOOK_INTERVAL
 
     def _refusal(self, reason: str) -> InjectorError:
         """Say what to do where the target does not take a record."""
@@ -169,14 +170,14 @@ class Injector(Closing):
         if not self.counts["transactions"]:
             ahead = self._look_ahead()
             self.commit()
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_INTERVAL
+        if self._clock.steady() >= self._next_look:
+            self._next_look = self._clock.steady() + _LOOK_INTERVAL
             self._grow()
-        wait = max(0.0, min(timeout, self._next_commit - time.monotonic()))
+        wait = max(0.0, min(timeout, (self._next_commit - self._clock.steady()) / 1_000))
         self._take(ahead or self._input.take(wait))
         if self.injection.align is not None:
             self._input.hold_ahead(self._tracks, self.injection.align)
-        if time.monotonic() >= self._next_commit:
+        if self._clock.steady() >= self._next_commit:
             self.commit()
             if progress is not None:
                 progress(self)
@@ -199,11 +200,11 @@ class Injector(Closing):
 
     def _take(self, records: list[Record]) -> None:
         self._amid = True
-        self._taken = self._now()
+        self._taken = self._clock.wall()
         if self._input.drained:
             self._tracks.drained = self._taken
         self._out.begin()
-        seen, bounds = time.monotonic(), self._copies.taken(self._taken)
+        seen, bounds = self._clock.steady(), self._copies.taken(self._taken)
         for record in records:
             error, track = record.error(), self._tracks[record.partition()]
             if error is None:
@@ -212,7 +213,7 @@ class Injector(Closing):
             elif self._input.is_at_end(error):
                 track.at_end = track.empty = True
                 if not self._replaying:
-                    track.input.open(self._now())
+                    track.input.open(self._clock.wall())
         if self._tracks.unproven:  # the first records may come long after the start
             require_plausible(self.injection, self._tracks.fit)
         self._warn_of_misfit()
@@ -259,7 +260,7 @@ class Injector(Closing):
         self._watch.check()  # so all that is committed was read from the same topic
         self._out.begin()
         if not self._replaying:
-            self._tracks.estimate(time.monotonic())
+            self._tracks.estimate(self._clock.steady())
         self._tracks.follow_slowest()
         worked_off = self._tracks.follow_time()
         for number, track in self._tracks.items():
@@ -268,14 +269,14 @@ class Injector(Closing):
         self._out.commit()
         self._tracks.worked_off = worked_off
         self.counts["transactions"] += 1
-        self._next_commit = time.monotonic() + self.injection.interval.total_seconds()
+        self._next_commit = self._clock.steady() + milliseconds(self.injection.interval)
 
     def _mark(self, number: int, track: Track, status: Status = Status.ACTIVE) -> None:
         topic_id = self._tracks.ids.get(self.injection.source_topic)
         state = track.state(self.injection, self._writer.identity.epoch, topic_id)
         watermark, worked_off = track.input.watermark, self._tracks.processing_time(track)
         mark = self._writer.mark(
-            number, self._now(), watermark=watermark, status=status, processing_time_watermark=worked_off
+            number, self._clock.wall(), watermark=watermark, status=status, processing_time_watermark=worked_off
         )
         self._out.produce_mark(number, mark, [(STATE_HEADER, state.pack(self.injection.source, number))])
         track.marked, track.dirty = track.input.watermark, False
@@ -306,7 +307,7 @@ class Injector(Closing):
 
     def metrics(self) -> Metrics:
         """Return what is measured, since the injection began."""
-        return self._tracks.metrics(self.counts["records"], self._now(), self._writer.identity.epoch)
+        return self._tracks.metrics(self.counts["records"], self._clock.wall(), self._writer.identity.epoch)
 
     def holders(self) -> list[Hold]:
         """Return which partitions of the input hold the watermark."""

@@ -5,7 +5,6 @@ that none of its records tells a readable time.
 """
 
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
+from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import Record, consume, is_end, reading_consumer
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.event_times.injection import Injection
@@ -136,8 +136,8 @@ def require_plausible(injection: Injection, fit: PolicyFit) -> None:
 
 def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]:
     """Read until a preview is proven, has seen ``limit`` records, or all records; return what was read."""
-    deadline, open_, found = time.monotonic() + _PATIENCE, set(preview.partitions), list[Record]()
-    while open_ and preview.records < limit and not preview.proven and time.monotonic() < deadline:
+    deadline, open_, found = Deadline(_PATIENCE), set(preview.partitions), list[Record]()
+    while open_ and preview.records < limit and not preview.proven and not deadline.passed:
         records = consume(consumer, 0.2, limit - preview.records)
         found += records
         for record in records:
@@ -153,8 +153,8 @@ def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]
 def _sample(consumer: Consumer, preview: Preview, limit: int) -> None:
     """Take the same number of records of each partition, ``limit`` together, or all records of one that has fewer."""
     left = dict.fromkeys(preview.partitions, ceil(limit / len(preview.partitions)))
-    deadline = time.monotonic() + _PATIENCE
-    while left and time.monotonic() < deadline:
+    deadline = Deadline(_PATIENCE)
+    while left and not deadline.passed:
         for record in consume(consumer, 0.2, sum(left.values())):
             number, error = record.partition(), record.error()
             if error is None and number in left:

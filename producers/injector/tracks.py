@@ -1,13 +1,13 @@
 """The partitions under injection: how far each is, what they promise together, and which are too far ahead."""
 
-import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from floodmark.producers.clients.admin import Config, begin_offsets
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import ByPolicy, InputPartition
@@ -31,8 +31,8 @@ class Track:
 
     input: InputPartition
     next: int
-    seen: float = field(default_factory=time.monotonic)
-    """When the last record was seen, monotonic clock."""
+    seen: int
+    """When the last record was seen, steady clock, milliseconds."""
     at_end: bool = False
     empty: bool = False
     """Whether the client has seen the end of the partition, and goes on looking."""
@@ -77,6 +77,7 @@ class Tracks(dict[int, Track]):
         partitions: how many the target has.
         config: confluent-kafka settings, to read what an instance before has left.
         partition: the only one that is passed on; ``None``: all are.
+        clock: where the time comes from.
 
     Raises:
         InjectorError: where retention has overtaken the last committed transaction.
@@ -84,7 +85,7 @@ class Tracks(dict[int, Track]):
     """
 
     def __init__(
-        self, injection: Injection, used: int, partitions: int, config: Config, partition: int | None = None
+        self, injection: Injection, used: int, partitions: int, config: Config, partition: int | None, clock: Clock
     ) -> None:
         self.epoch = 0
         """The highest epoch of the instances before."""
@@ -98,7 +99,7 @@ class Tracks(dict[int, Track]):
         """How well the policy fits what this instance has read."""
         self.ids = TopicIds()
         """The id of the input."""
-        self._injection = injection
+        self._injection, self._clock = injection, clock
         begins = begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
         self.epoch = max((state.epoch for state in states.values()), default=0)
@@ -123,7 +124,7 @@ class Tracks(dict[int, Track]):
 
     def add(self, number: int, begin: int, *, used: bool) -> Track:
         """Take in a partition, whose input begins at an offset."""
-        track = self[number] = Track(self._injection.input_partition(self.fit), begin, used=used)
+        track = self[number] = Track(self._injection.input_partition(self.fit), begin, self._clock.steady(), used=used)
         return track
 
     @property
@@ -139,11 +140,11 @@ class Tracks(dict[int, Track]):
                 if not track.used:
                     track.input.follow(slowest)
 
-    def estimate(self, seen: float) -> None:
+    def estimate(self, now: int) -> None:
         """Let the partitions that are read to their end guess what has passed since their last record."""
         for track in self.used.values():
             if track.at_end:
-                track.input.estimate(int((seen - track.seen) * 1_000))
+                track.input.estimate(now - track.seen)
 
     def follow_time(self) -> int | None:
         """Return up to when all that came to the input is taken in, epoch milliseconds; ``None``: not known."""

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.fold import Fold
 from floodmark.producers.board.view import Board
 from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
-from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import REACHES, Backwards
@@ -108,8 +108,8 @@ class ChainReader(Closing):
         """Take in what comes within so many seconds, also of topics that are named for the first time."""
         self._open()
         began, quiet = self._clock.wall(), set(self._observers)
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        deadline = Deadline(seconds)
+        while (left := deadline.left) > 0:
             if not self._observers:
                 time.sleep(left)
             for topic in sorted(self._observers):

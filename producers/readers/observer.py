@@ -4,7 +4,6 @@ A thin shell around confluent-kafka's Consumer: no group, no commits, every part
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, partition_bounds, partition_count
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.consumers import Record, classified, consume, is_end, reading_consumer
 from floodmark.producers.clients.topic_watch import TopicWatch
@@ -21,9 +21,9 @@ from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
 from floodmark.schemas.tracker import Sorter, Tracker
 
 _log = logging.getLogger(__name__)
-_REFRESH: Final = 5.0
-"""Seconds between questions for new partitions."""
-_SOON: Final = 0.5
+_REFRESH: Final = 5_000
+"""Milliseconds between questions for new partitions."""
+_SOON: Final = 500
 """The same, while a mark names more partitions than are read."""
 _PATIENCE: Final = 1.0
 """Seconds to wait for the answer; without one, the next question comes in its turn."""
@@ -40,6 +40,7 @@ class Observer(Closing):
         offsets: where to begin (topic and partition to offset); default, and for all others: the beginning.
         applied: offsets below which the trackers hold the marks already.
         ids: of the topics as they were read before, and where new ones are kept.
+        clock: says when to look for new partitions.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
@@ -55,6 +56,7 @@ class Observer(Closing):
         offsets: Mapping[Partition, int] | None = None,
         applied: Mapping[Partition, int] | None = None,
         ids: TopicIds | None = None,
+        clock: Clock = Clock(),  # noqa: B008  # frozen
     ) -> None:
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
         self.ends: dict[Partition, int] = {}
@@ -63,6 +65,7 @@ class Observer(Closing):
         self.counts = self._sorter.counts
         self._offsets = offsets or {}
         self._servers = config.get("bootstrap.servers")
+        self._clock = clock
         self._consumer = reading_consumer(config, "floodmark-observer", _log)
         self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
@@ -72,7 +75,7 @@ class Observer(Closing):
         self._watch = TopicWatch(config, topics, TopicIds() if ids is None else ids, "the consumer")
         for topic, count in sizes.items():
             self._assign(topic, count)
-        self._refreshed = time.monotonic()
+        self._refreshed = self._clock.steady()
 
     def refresh(self) -> None:
         """Take in partitions that were added since; where no broker answers, another time.
@@ -85,7 +88,7 @@ class Observer(Closing):
                 with suppress(KafkaException):  # the consumer learns of new partitions now, not minutes later
                     self._consumer.list_topics(topic, timeout=_PATIENCE)
                 self._assign(topic, count)
-        self._refreshed = time.monotonic()
+        self._refreshed = self._clock.steady()
 
     def _assign(self, topic: str, count: int) -> None:
         known = self._assigned.setdefault(topic, 0)
@@ -96,7 +99,7 @@ class Observer(Closing):
 
     def _refresh_in_time(self) -> None:
         more = any(self._sorter.named[topic] > count for topic, count in self._assigned.items())
-        if time.monotonic() - self._refreshed > (_SOON if more else _REFRESH):
+        if self._clock.steady() - self._refreshed > (_SOON if more else _REFRESH):
             self.refresh()
 
     def poll(self, timeout: float = 0.2) -> Iterator[Classified]:

@@ -2,13 +2,13 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Final, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
 from floodmark.producers.clients.admin import TIMEOUT, Config, offset_bounds
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import Record, classified, consume, is_end, reading_consumer
 from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
@@ -36,12 +36,12 @@ def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None)
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
     with closing(reading_consumer(config, "floodmark-replay", _log, reset="earliest")) as consumer:
         consumer.assign([TopicPartition(topic, part, starts[topic, part]) for topic, part in open_])
-        quiet = 0.0
+        quiet, clock = 0, Clock()
         while open_:
-            began = time.monotonic()  # the time that the caller takes for a record does not count
+            began = clock.steady()  # the time that the caller takes for a record does not count
             records = consume(consumer, 0.2)
-            quiet = 0.0 if records else quiet + time.monotonic() - began
-            if quiet > TIMEOUT:
+            quiet = 0 if records else quiet + clock.steady() - began
+            if quiet > TIMEOUT * 1_000:
                 reason = f"{sorted(open_)} gave nothing more"
                 servers = config.get("bootstrap.servers")
                 raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason)

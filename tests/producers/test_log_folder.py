@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import LogFolder, WatermarkedProducer, explicit, log_folder
+from floodmark.producers.clients.clock import Clock
 from floodmark.schemas.errors import UsageError
 from support.harness import drain
 
@@ -122,7 +123,6 @@ class World:
         self.failing, self.promised, self.made = True, 0, 0
         real = Path.open
         monkeypatch.setattr(Path, "open", lambda path, mode: real(path, mode + self.trouble(mode)))
-        monkeypatch.setattr(log_folder, "monotonic_ns", lambda: self.steady * 1_000_000)
         monkeypatch.setattr(log_folder, "_CHUNK", 64)
         self.restart({"format": 1, "watermark": None, "logs": {}})
 
@@ -134,7 +134,8 @@ class World:
         return int(line[: self.chance.choice((0, None)) if self.trouble("rb") else None].split()[0])
 
     def restart(self, state):
-        self.reader = LogFolder(self.folder, self.event_time, quiet=SECOND)
+        clock = Clock(steady=lambda: self.steady)
+        self.reader = LogFolder(self.folder, self.event_time, quiet=SECOND, clock=clock)
         self.reader.logs.restore(json.loads(json.dumps(state)))
 
     def create(self):

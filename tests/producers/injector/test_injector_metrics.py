@@ -67,7 +67,7 @@ def test_processing_time_tells_how_far_the_input_is_worked_off(kafka, topic):
 
 
 def test_a_record_alone_says_that_what_comes_next_came_later():
-    track = Track(Injection("raw", "marked", JsonField("at")).input_partition(), 0)
+    track = Track(Injection("raw", "marked", JsonField("at")).input_partition(), 0, 0)
     seen = []
     for log_time in (-1, 70, 50, 90):
         track.read(0, log_time)

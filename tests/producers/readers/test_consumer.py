@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from datetime import timedelta
 
 import pytest
@@ -18,7 +17,7 @@ from floodmark.producers import (
 )
 from floodmark.producers.clients.admin import offset_bounds
 from floodmark.producers.readers.replay import read_until_end
-from floodmark.producers.testing import mark
+from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.completeness.buffer import Buffer
@@ -170,17 +169,15 @@ def test_a_consumer_follows_a_topic_that_grows(kafka, topic):
 @pytest.mark.kafka
 def test_an_observer_asks_for_partitions_now_and_then_and_lives_without_an_answer(kafka, topic, monkeypatch):
     target = topic(1)
-    with Observer(kafka.config, [target]) as observer:
+    clock = ManualClock()
+    with Observer(kafka.config, [target], clock=clock) as observer:
         asked = []
         monkeypatch.setattr(observer, "refresh", lambda: asked.append(1))
-        clock = time.monotonic()
-        with monkeypatch.context() as still:
-            still.setattr("floodmark.producers.readers.observer.time.monotonic", lambda: clock)
-            for _ in range(50):
-                list(observer.poll(0))
+        for _ in range(50):
+            list(observer.poll(0))
         assert not asked
         monkeypatch.undo()
-        monkeypatch.setattr("floodmark.producers.readers.observer.time.monotonic", lambda: clock + 60)
+        clock.advance(timedelta(seconds=60))
         away = Consumer({"bootstrap.servers": "localhost:1", "group.id": "x"}, logger=logging.getLogger("away"))
         monkeypatch.setattr(observer, "_consumer", away)
         assert list(observer.poll(0)) == []
