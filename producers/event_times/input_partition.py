@@ -50,7 +50,7 @@ class InputPartition(ABC):
         self.timed = False
         """Whether any record has told a time, or promised one."""
         self.trouble: str | None = None
-        """Why the last record is counted as one that cannot be read; the shell names its place, and clears this."""
+        """Why the last record is counted as one that cannot be read; see `pop_trouble`."""
 
     def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Decide what becomes of one record, in the order of the log."""
@@ -69,6 +69,11 @@ class InputPartition(ABC):
             return Routing.FORWARD, _NONE  # nothing is lost, and no watermark moves
         self.timed = True
         return self._pass(time, key, value, log_time)
+
+    def pop_trouble(self) -> str | None:
+        """Return why the last record is counted as one that cannot be read, once."""
+        trouble, self.trouble = self.trouble, None
+        return trouble
 
     def _count(self, what: str, why: str) -> None:
         self.counts[what] += 1

@@ -26,7 +26,7 @@ from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.input_topic import sizes_of
-from floodmark.producers.injector.tracks import measured
+from floodmark.producers.injector.partitions import measured
 from floodmark.schemas.errors import FencedError, FloodmarkError, UnknownTopicError, UsageError
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.partition_state import lowest

@@ -13,11 +13,17 @@ where nothing has been written yet, or the options have changed, and no record a
 """
 
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
-from floodmark.producers.clients.admin import Config, overwrites_timestamps, partition_count, timestamp_tolerances
+from floodmark.producers.clients.admin import (
+    Config,
+    begin_offsets,
+    overwrites_timestamps,
+    partition_count,
+    timestamp_tolerances,
+)
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.consumers import BATCH, Record
@@ -28,11 +34,11 @@ from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.injector.copies import Copies
 from floodmark.producers.injector.input_topic import InputTopic, sizes_of
+from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions
 from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
-from floodmark.producers.injector.target_topic import take_back
-from floodmark.producers.injector.tracks import Track, Tracks
+from floodmark.producers.injector.sanitizer import Sanitizer
+from floodmark.producers.injector.target_topic import reset_target, states_of
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.holds import Hold
@@ -57,7 +63,7 @@ class Injector(Closing):
         config: confluent-kafka settings for both sides; all pass through.
         consumer_config: more of them for the reading side.
         producer_config: more of them for the writing side.
-        decisions: repeat an earlier run instead of looking at the clock, see `injected.decisions_of`.
+        decisions: repeat an earlier run instead of looking at the clock, see `target_topic.decisions_of`.
         reset: begin anew: delete all that the target holds, which must be this injector's alone.
         partition: pass on this partition of the input alone, which a member of an `InjectorGroup` has; its transactions
             are its own, so that the next member who has it shuts this one out.  Default: all.
@@ -78,7 +84,7 @@ class Injector(Closing):
         *,
         consumer_config: Config | None = None,
         producer_config: Config | None = None,
-        decisions: Mapping[int, list[tuple[int, int]]] | None = None,
+        decisions: Decisions | None = None,
         reset: bool = False,
         partition: int | None = None,
         clock: Clock = Clock(),  # noqa: B008  # frozen
@@ -89,27 +95,33 @@ class Injector(Closing):
         ``unreadable_headers``, ``headers_removed`` (floodmark's names, which are ours), ``timestamps_replaced``."""
         self._config = dict(config)
         self._clock = clock
-        self._decisions = {number: deque(steps) for number, steps in (decisions or {}).items()}
-        self._replaying = decisions is not None
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
         transactional = {**_OUTPUT, **config, **(producer_config or {})}
         writer = injection.source if partition is None else f"{injection.source}-{partition}"
         self._partition = partition
         self._out = Transaction(transactional, writer, injection.target_topic, kind="injector", refused=self._refusal)
-        self._copies = Copies(injection, timestamp_tolerances(config, injection.target_topic), self.counts)
+        self._sanitizer = Sanitizer(injection, timestamp_tolerances(config, injection.target_topic), self.counts)
         if isinstance(injection.fmt, LogTime) and overwrites_timestamps(config, injection.target_topic):
             reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"
             raise InjectorError(source=injection.source, reason=reason, advice="set CreateTime there")
-        deleted = take_back(config, injection) if reset else 0
-        self._tracks = Tracks(injection, given, partitions, config, partition, clock)
-        epoch = max(deleted + 1, self._tracks.epoch + 1, clock.wall())
+        deleted = reset_target(config, injection) if reset else 0
+        found = begin_offsets(config, [injection.source_topic])
+        states = states_of(config, injection.target_topic, injection.source, range(partitions))
+        numbers = range(partitions) if partition is None else [partition]
+        begins = {number: found.get((injection.source_topic, number), 0) for number in numbers}
+        self._partitions = InjectedPartitions(injection, given, begins, states, clock, decisions)
+        epoch = max(deleted + 1, self._partitions.epoch + 1, clock.wall())
         membership = membership_of(injection.membership, "injection")
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
         name = f"injector {injection.source!r}"
-        self._watch = TopicWatch(self._config, [injection.source_topic], self._tracks.ids, name)
-        begins = {number: track.next for number, track in self._tracks.used.items()}
-        self._input = InputTopic(injection, {**config, **(consumer_config or {})}, begins)
+        self._watch = TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
+        nexts = {number: one.next for number, one in self._partitions.used.items()}
+        self._input = InputTopic(injection, {**config, **(consumer_config or {})}, nexts)
         self._amid, self._taken = False, clock.wall()
+        self._drained: int | None = None
+        """When the client had nothing more, epoch milliseconds; ``None``: it always had."""
+        self._worked_off: int | None = None
+        """Up to when all that came to the input is committed, epoch milliseconds; ``None``: not known."""
         self._next_commit = clock.steady()
         self._next_look = clock.steady() + _LOOK_INTERVAL
 
@@ -124,14 +136,8 @@ class Injector(Closing):
         self._writer.grow(partitions)
         # Asked by the producer itself, so that it learns of them, too.
         partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
-        for number in range(partitions) if self._partition is None else ():
-            if number not in self._tracks:
-                self._tracks.add(number, 0, used=False)
-                self._tracks.follow_slowest()
-            track = self._tracks[number]
-            if number < given and not track.used:
-                track.used = True
-                self._input.add(number, track.next)
+        for number, offset in self._partitions.grow(given, partitions) if self._partition is None else ():
+            self._input.add(number, offset)
 
     def run(
         self,
@@ -153,13 +159,13 @@ class Injector(Closing):
         ended = False
         while not (ended or stop()):
             self.step(progress)
-            ended = until_end and all(track.at_end for track in self._tracks.used.values())
+            ended = until_end and all(one.at_end for one in self._partitions.used.values())
         if self.counts["transactions"]:
             self.commit()
-        self._tracks.fit.judge()
+        self._partitions.fit.judge()
         self._warn_of_misfit()
         if ended and not self.injection.allow_unreadable:
-            self._tracks.require_time(self.first_trouble)
+            self._partitions.require_time(self.first_trouble)
 
     def step(self, progress: Callable[["Injector"], None] | None = None, timeout: float = _PATIENCE) -> None:
         """Take in what has come, after ``timeout`` seconds at most, and commit when due.
@@ -176,7 +182,8 @@ class Injector(Closing):
         wait = max(0.0, min(timeout, (self._next_commit - self._clock.steady()) / 1_000))
         self._take(ahead or self._input.take(wait))
         if self.injection.align is not None:
-            self._input.hold_ahead(self._tracks, self.injection.align)
+            for number, paused in self._partitions.align(self.injection.align):
+                self._input.hold(number, paused=paused)
         if self._clock.steady() >= self._next_commit:
             self.commit()
             if progress is not None:
@@ -184,17 +191,17 @@ class Injector(Closing):
 
     def _look_ahead(self) -> list[Record]:
         """Return the first records, up to a plausible time: a wrong option must not write a whole topic."""
-        if not self._tracks.unproven or self.injection.allow_unreadable:
+        if not self._partitions.unproven or self.injection.allow_unreadable:
             return []
         fit = PolicyFit(self.injection.policy)
-        used = {number: self.injection.input_partition(fit) for number in self._tracks.used}
+        used = {number: self.injection.input_partition(fit) for number in self._partitions.used}
         preview = Preview(self.injection, used, fit)
         found = look_ahead(self._input.consumer, preview, BATCH)
         preview.require_time()
         return found
 
     def _warn_of_misfit(self) -> None:
-        advice = self._tracks.fit.pop_advice()
+        advice = self._partitions.fit.pop_advice()
         if advice is not None:
             _log.warning("injector %s: %s", self.injection.source, advice)
 
@@ -202,44 +209,38 @@ class Injector(Closing):
         self._amid = True
         self._taken = self._clock.wall()
         if self._input.drained:
-            self._tracks.drained = self._taken
+            self._drained = self._taken
         self._out.begin()
-        seen, bounds = self._clock.steady(), self._copies.taken(self._taken)
+        seen, bounds = self._clock.steady(), self._sanitizer.bounds(self._taken)
         for record in records:
-            error, track = record.error(), self._tracks[record.partition()]
+            error, partition = record.error(), self._partitions[record.partition()]
             if error is None:
-                track.seen = seen
-                self._pass_on(record, track, bounds)
+                self._pass_on(record, partition, bounds, seen)
             elif self._input.is_at_end(error):
-                track.at_end = track.empty = True
-                if not self._replaying:
-                    track.input.open(self._clock.wall())
-        if self._tracks.unproven:  # the first records may come long after the start
-            require_plausible(self.injection, self._tracks.fit)
+                partition.reach_end(self._clock.wall())
+        if self._partitions.unproven:  # the first records may come long after the start
+            require_plausible(self.injection, self._partitions.fit)
         self._warn_of_misfit()
         self._out.poll()
         self._amid = False
 
-    def _pass_on(self, record: Record, track: Track, bounds: tuple[float, float]) -> None:
+    def _pass_on(self, record: Record, partition: InjectedPartition, bounds: tuple[float, float], seen: int) -> None:
         """Pass a record on, drop it or skip it, as its partition decides; the target takes timestamps within bounds."""
-        number, offset, copies = record.partition(), record.offset(), self._copies
+        number, offset, sanitizer = record.partition(), record.offset(), self._sanitizer
         key, value, log_time = record.key(), record.value(), record.timestamp()[1]
-        if self._replaying:
-            track.replay(self._decisions.get(number, deque()), offset)
-        routing, headers = track.input.take(key, value, log_time)
-        if track.input.trouble is not None:
-            copies.name(record, track.input.trouble)
-            track.input.trouble = None
-        track.read(offset, min(log_time, self._taken))
+        routing, headers = partition.take(key, value, offset, log_time, taken=self._taken, seen=seen)
+        trouble = partition.input.pop_trouble()
+        if trouble is not None:
+            sanitizer.report(record, trouble)
         self.counts["records"] += 1
         if routing is Routing.SKIP:
             return
-        own = copies.headers(record)
+        own = sanitizer.headers(record)
         if not bounds[0] <= log_time <= bounds[1]:
-            headers, log_time = copies.without_timestamp(record, headers), 0
+            headers, log_time = sanitizer.without_timestamp(record, headers), 0
         if routing is Routing.FORWARD:
             target = self.injection.target_topic
-            self._out.produce(target, number, key, value, [*copies.foreign(own), *headers], log_time)
+            self._out.produce(target, number, key, value, [*sanitizer.without_ours(own), *headers], log_time)
             self._writer.count(number, 1)
         else:
             self.counts["dropped"] += 1
@@ -259,59 +260,58 @@ class Injector(Closing):
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
         self._watch.check()  # so all that is committed was read from the same topic
         self._out.begin()
-        if not self._replaying:
-            self._tracks.estimate(self._clock.steady())
-        self._tracks.follow_slowest()
-        worked_off = self._tracks.follow_time()
-        for number, track in self._tracks.items():
-            if track.dirty or track.input.watermark != track.marked:
-                self._mark(number, track)
+        self._partitions.estimate()
+        self._partitions.follow_slowest()
+        worked_off = self._partitions.follow_time(self._drained)
+        for number, partition in self._partitions.items():
+            if partition.due:
+                self._mark(number, partition)
         self._out.commit()
-        self._tracks.worked_off = worked_off
+        self._worked_off = worked_off
         self.counts["transactions"] += 1
         self._next_commit = self._clock.steady() + milliseconds(self.injection.interval)
 
-    def _mark(self, number: int, track: Track, status: Status = Status.ACTIVE) -> None:
-        topic_id = self._tracks.ids.get(self.injection.source_topic)
-        state = track.state(self.injection, self._writer.identity.epoch, topic_id)
-        watermark, worked_off = track.input.watermark, self._tracks.processing_time(track)
+    def _mark(self, number: int, partition: InjectedPartition, status: Status = Status.ACTIVE) -> None:
+        topic_id = self._partitions.ids.get(self.injection.source_topic)
+        state = partition.state(self.injection, self._writer.identity.epoch, topic_id)
+        watermark, worked_off = partition.input.watermark, self._partitions.processing_time(partition)
         mark = self._writer.mark(
             number, self._clock.wall(), watermark=watermark, status=status, processing_time_watermark=worked_off
         )
         self._out.produce_mark(number, mark, [(STATE_HEADER, state.pack(self.injection.source, number))])
-        track.marked, track.dirty = track.input.watermark, False
+        partition.mark()
         self.counts["marks"] += 1
 
     def end(self) -> None:
         """Say in every partition that nothing more will come, for an input that is complete."""
         self.commit()
         self._out.begin()
-        for number, track in self._tracks.items():
-            self._mark(number, track, Status.ENDED)
+        for number, partition in self._partitions.items():
+            self._mark(number, partition, Status.ENDED)
         self._out.commit()
 
     @property
     def first_trouble(self) -> str | None:
         """The place of the first record that could not be read or not be passed on as it was, and why."""
-        return self._copies.first_trouble
+        return self._sanitizer.first_trouble
 
     @property
     def watermarks(self) -> dict[int, int | None]:
         """What each partition promises."""
-        return self._tracks.watermarks
+        return self._partitions.watermarks
 
     @property
     def outcomes(self) -> Counter[str]:
         """What became of the records, over all partitions and since the injection began."""
-        return self._tracks.outcomes
+        return self._partitions.outcomes
 
     def metrics(self) -> Metrics:
         """Return what is measured, since the injection began."""
-        return self._tracks.metrics(self.counts["records"], self._clock.wall(), self._writer.identity.epoch)
+        return self._partitions.metrics(self.counts["records"], self._worked_off, self._writer.identity.epoch)
 
     def holders(self) -> list[Hold]:
         """Return which partitions of the input hold the watermark."""
-        return self._tracks.holders()
+        return self._partitions.holders()
 
     def close(self) -> None:
         """Let go of the clients; what is not committed is given up, and done again by the next instance."""

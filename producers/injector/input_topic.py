@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -10,7 +9,7 @@ from floodmark.producers.clients.admin import Config, require_topics
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.clients.consumers import BATCH, Record, consume, is_end, reading_consumer
 from floodmark.producers.event_times.injection import Injection
-from floodmark.producers.injector.tracks import OVERTAKEN, Tracks
+from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.schemas.errors import InjectorError
 
 _log = logging.getLogger(__name__)
@@ -77,16 +76,9 @@ class InputTopic(Closing):
             raise KafkaException(error)
         return False
 
-    def hold_ahead(self, tracks: Tracks, tolerance: timedelta) -> None:
-        """Read nothing of the partitions that are too far ahead of the slowest for now, and go on with the others."""
-        for number, ahead in tracks.ahead(tolerance):
-            track = tracks[number]
-            if ahead and not track.paused:
-                self.consumer.pause([self._place(number)])
-                track.empty = False  # it is not looked at any more
-            elif track.paused and not ahead:
-                self.consumer.resume([self._place(number)])
-            track.paused = ahead
+    def hold(self, number: int, *, paused: bool) -> None:
+        """Read nothing of a partition for now, or go on with it."""
+        (self.consumer.pause if paused else self.consumer.resume)([self._place(number)])
 
     def close(self) -> None:
         """Release the client."""

@@ -57,11 +57,11 @@ class Preview:
         _, headers = partition.take(record.key(), value, record.timestamp()[1])
         self.records += 1
         self.timed = self.timed or partition.timed
+        trouble = partition.pop_trouble()
         self.failed = self.failed or not (
-            partition.timed or value is None or (partition.trouble is None and partition.fmt.promises)
+            partition.timed or value is None or (trouble is None and partition.fmt.promises)
         )
-        told = partition.trouble or _counting(dict(headers).get(TIME_HEADER))
-        partition.trouble = None
+        told = trouble or _counting(dict(headers).get(TIME_HEADER))
         for outcome in partition.outcomes - before or [_READ]:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
             place = Place(record.topic(), record.partition(), record.offset())

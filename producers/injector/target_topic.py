@@ -50,7 +50,7 @@ def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tupl
     return found
 
 
-def take_back(config: Config, injection: Injection) -> int:
+def reset_target(config: Config, injection: Injection) -> int:
     """Delete every record of the target topic, if all are this injector's; return its highest epoch, 0 for none.
 
     All are its own where every mark is, and no partition holds more data than its marks count.  No instance may be

@@ -18,9 +18,9 @@ from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
 from floodmark.producers.event_times.formats import JsonField, LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
-from floodmark.producers.injector.copies import Copies
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
+from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.schemas import WatermarkRecord, encode_watermark
 from floodmark.schemas.errors import (
     CorruptSnapshotError,
@@ -137,10 +137,10 @@ def test_headers_that_the_client_cannot_read_are_left_out(topic, kafka):
         topic, partition, offset = lambda _: "raw", lambda _: 0, lambda _: 7
 
     injector = run(kafka, Injection(topic(1), topic(1), LogTime()))
-    copies = Copies(injector.injection, (None, None), injector.counts)
-    assert copies.headers(Unreadable()) == []
+    sanitizer = Sanitizer(injector.injection, (None, None), injector.counts)
+    assert sanitizer.headers(Unreadable()) == []
     assert injector.counts["unreadable_headers"] == 1
-    assert copies.first_trouble.startswith("raw/0@7: its headers cannot be read")
+    assert sanitizer.first_trouble.startswith("raw/0@7: its headers cannot be read")
 
 
 def test_a_topic_that_has_marks_is_brought_in_without_them(kafka, topic):
@@ -321,7 +321,7 @@ def test_what_was_interrupted_amid_a_batch_is_not_committed(kafka, topic, monkey
     injection = Injection(raw, marked, JsonField("at"), interval=FAST)
     with Injector(injection, kafka.config) as injector:
         injector.run(stop=lambda: injector.counts["transactions"] > 0)
-        partition, calls = injector._tracks[0].input, []  # noqa: SLF001
+        partition, calls = injector._partitions[0].input, []  # noqa: SLF001
         take = partition.take
 
         def interrupted(*record):

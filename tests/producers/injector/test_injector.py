@@ -239,7 +239,7 @@ def test_a_partition_that_is_ahead_is_paused_until_the_slowest_comes(kafka, topi
 
         def passed():
             injector.step()
-            progress.append([track.next for track in injector._tracks.values()])  # noqa: SLF001
+            progress.append([one.next for _, one in injector._partitions.items()])  # noqa: SLF001
             return injector.counts["records"] == 2 * rows
 
         until(passed, "all", 60)

@@ -13,7 +13,7 @@ from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
-from floodmark.producers.injector.tracks import Track
+from floodmark.producers.injector.partitions import InjectedPartition
 from floodmark.schemas.timestamps import EARLIEST
 from prometheus_client.parser import text_string_to_metric_families
 from support.harness import until
@@ -67,11 +67,11 @@ def test_processing_time_tells_how_far_the_input_is_worked_off(kafka, topic):
 
 
 def test_a_record_alone_says_that_what_comes_next_came_later():
-    track = Track(Injection("raw", "marked", JsonField("at")).input_partition(), 0, 0)
+    partition = InjectedPartition(Injection("raw", "marked", JsonField("at")).input_partition(), 0, 0)
     seen = []
     for log_time in (-1, 70, 50, 90):
-        track.read(0, log_time)
-        seen.append(track.processing_time)
+        partition.take(None, None, 0, log_time, taken=90, seen=0)
+        seen.append(partition.processing_time)
     assert seen == [-1, 70, 70, 90]
 
 

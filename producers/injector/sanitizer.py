@@ -19,7 +19,7 @@ _MARGIN: Final = 10_000  # milliseconds that the broker's clock may be off
 _OURS: Final = f"{HEADER}-"
 
 
-class Copies:
+class Sanitizer:
     """What must be changed of records, so that none of them ends or misleads; each change is counted.
 
     Args:
@@ -35,7 +35,7 @@ class Copies:
         self.first_trouble: str | None = None
         """The place of the first record that is not as it should be, and why."""
 
-    def name(self, record: Record, why: str) -> None:
+    def report(self, record: Record, why: str) -> None:
         """Keep the first place, and log the first of each partition."""
         number = record.partition()
         place = f"{Place(record.topic(), number, record.offset())}: {printable(why[:_SHOWN])}"
@@ -50,10 +50,10 @@ class Copies:
             return record.headers() or []
         except UNREADABLE_HEADERS as error:
             self._counts["unreadable_headers"] += 1
-            self.name(record, f"its headers cannot be read, and are left out: {error.__cause__ or error}")
+            self.report(record, f"its headers cannot be read, and are left out: {error.__cause__ or error}")
             return []
 
-    def foreign(self, headers: Headers) -> Headers:
+    def without_ours(self, headers: Headers) -> Headers:
         """Leave out the headers that are Floodmark's: they would speak of another topic's time, or hide a record."""
         if not headers:
             return headers
@@ -62,7 +62,7 @@ class Copies:
             self._counts["headers_removed"] += 1
         return kept
 
-    def taken(self, now: int) -> tuple[float, float]:
+    def bounds(self, now: int) -> tuple[float, float]:
         """Return the lowest and highest timestamp that the target takes now; epoch milliseconds."""
         lowest = -math.inf if self._behind is None else now - self._behind + _MARGIN
         return lowest, math.inf if self._ahead is None else now + self._ahead - _MARGIN
@@ -78,7 +78,7 @@ class Copies:
         why = (
             f"{target!r} rejects the timestamp {log_time} (record.timestamp.*.max.ms); the record gets the current time"
         )
-        self.name(record, why)
+        self.report(record, why)
         readable = isinstance(self._injection.fmt, LogTime) and EARLIEST <= log_time <= END_OF_TIME
         if readable and TIME_HEADER not in dict(headers):
             return [(TIME_HEADER, b"%d" % log_time), *headers]
