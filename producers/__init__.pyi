@@ -25,7 +25,7 @@ from floodmark.producers.strategies.learned import percentile as percentile
 from floodmark.schemas.classify import Data as Data
 from floodmark.schemas.classify import Mark as Mark
 from floodmark.schemas.classify import Unreadable as Unreadable
-from floodmark.schemas.completeness.complete_rows import Handout as Handout
+from floodmark.schemas.completeness.complete_rows import CompleteItems as CompleteItems
 from floodmark.schemas.completeness.complete_rows import Window as Window
 from floodmark.schemas.completeness.position import Position as Position
 from floodmark.schemas.records import Membership as Membership

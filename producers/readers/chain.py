@@ -19,7 +19,7 @@ from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
-from floodmark.producers.readers.replay import REACHES, Backwards
+from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Classified, Data, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
 
@@ -79,7 +79,7 @@ class ChainReader(Closing):
     def _read_topic(self, topic: str) -> None:
         began = self._clock.wall()
         bounds = offset_bounds(self._config, topic)
-        past = Backwards(self._config, bounds)
+        past = BackwardReader(self._config, bounds)
         kept: defaultdict[Partition, list[Classified]] = defaultdict(list)
         lacking = set(bounds)
         numbers = [number for _, number in bounds]

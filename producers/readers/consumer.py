@@ -8,7 +8,7 @@ from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.closing import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data
-from floodmark.schemas.completeness.complete_rows import EventTimeOf, Handout, Reader, Row, Window
+from floodmark.schemas.completeness.complete_rows import CompleteItems, EventTimeOf, Reader, Row, Window
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.timestamps import duration_of
 from floodmark.schemas.tracker import Hold
@@ -84,7 +84,7 @@ class WatermarkedConsumer(Closing):
         self._read(timeout)
         return self._reader.arrived()
 
-    def rows(self, timeout: float = 0.2) -> Handout[Row]:
+    def rows(self, timeout: float = 0.2) -> CompleteItems[Row]:
         """Poll for ``timeout`` seconds, and return the rows that are complete now, in the order of their event times.
 
         Rows of one event time come in the order of topic, partition and offset.
@@ -97,7 +97,7 @@ class WatermarkedConsumer(Closing):
         self._read(timeout)
         return self._reader.rows()
 
-    def windows(self, width: timedelta, timeout: float = 0.2) -> Handout[Window]:
+    def windows(self, width: timedelta, timeout: float = 0.2) -> CompleteItems[Window]:
         """Poll for ``timeout`` seconds, and return the complete tumbling windows that have rows, the earliest first.
 
         Raises:

@@ -8,7 +8,7 @@ from confluent_kafka import TopicPartition
 from floodmark.producers.board.estimate import JobMark, TopicGap
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, first_since, offset_bounds
 from floodmark.producers.clients.consumers import reading_consumer
-from floodmark.producers.readers.replay import REACHES, Backwards
+from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Mark, Partition
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import processing_time_of
@@ -81,7 +81,7 @@ def last_marks(config: Config, topic: str) -> list[JobMark]:
     """
     bounds = offset_bounds(config, topic)
     by_source: defaultdict[str, set[JobMark]] = defaultdict(set)
-    for record in Backwards(config, bounds).stretch(bounds, REACHES[1]):
+    for record in BackwardReader(config, bounds).stretch(bounds, REACHES[1]):
         if isinstance(record, Mark) and record.record.processing_time_watermark is not None:
             said = processing_time_of(record.record)
             if said is not None:

@@ -63,7 +63,7 @@ def _is_behind(record: Record, end: int | None) -> bool:
     return is_end(error)
 
 
-class Backwards:
+class BackwardReader:
     """Reads partitions from their ends backwards: what matters of marks stands near the ends."""
 
     def __init__(self, config: Config, bounds: Mapping[Partition, tuple[int, int]]) -> None:
@@ -116,7 +116,7 @@ def last_matching(
         BrokerUnavailableError, KafkaException: as `read_until_end`.
     """
     bounds = {place: bound for place, bound in offset_bounds(config, topic).items() if place[1] in partitions}
-    past, found, reach = Backwards(config, bounds), dict[int, Found](), REACHES[0]
+    past, found, reach = BackwardReader(config, bounds), dict[int, Found](), REACHES[0]
     while reach <= most and (places := [p for p in bounds if p[1] not in found and past.unread(p)]):
         for record in past.stretch(places, reach):
             match = read(record)

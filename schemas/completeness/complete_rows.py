@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place, Unreadable
 from floodmark.schemas.completeness.buffer import Buffer
-from floodmark.schemas.completeness.position import Position, Standing, resume
+from floodmark.schemas.completeness.position import Position, ReaderState, resume
 from floodmark.schemas.errors import (
     CorruptRecordError,
     DeletedRecordsError,
@@ -50,7 +50,7 @@ class Window:
         return f"Window(start={iso(self.start)}, end={iso(self.end)}, rows={len(self.rows)})"
 
 
-class Handout(Iterator[Item], Generic[Item]):
+class CompleteItems(Iterator[Item], Generic[Item]):
     """What is complete: an iterator with a length.
 
     An item is handed out when a loop takes it.  What none has taken comes first from the next call.
@@ -76,7 +76,7 @@ Row = tuple[int, Data]
 """Event time, epoch milliseconds, and record."""
 
 _Complete = tuple[tuple[Data, ...], Any, int, Place | None]
-"""What is complete together: its records, what to hand out, and where that ends, as `Standing.at` takes it."""
+"""What is complete together: its records, what to hand out, and where that ends, as `ReaderState.at` takes it."""
 
 _UNTIMED: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
 
@@ -239,7 +239,7 @@ class Reader:
         self._now = None
         return arrived
 
-    def rows(self) -> Handout[Row]:
+    def rows(self) -> CompleteItems[Row]:
         """Return the rows that are complete and not handed out yet."""
 
         def complete(watermark: int | None) -> list[_Complete]:
@@ -247,7 +247,7 @@ class Reader:
 
         return self._hand_out(complete, lambda row, _: row)
 
-    def windows(self, width: int) -> Handout[Window]:
+    def windows(self, width: int) -> CompleteItems[Window]:
         """Return the tumbling windows (width: milliseconds) that are complete, have rows, and wait to be handed out."""
 
         def complete(watermark: int | None) -> list[_Complete]:
@@ -257,23 +257,25 @@ class Reader:
 
     def _hand_out(
         self, complete: Callable[[int | None], list[_Complete]], item_of: Callable[[Any, Position], Any]
-    ) -> Handout[Any]:
+    ) -> CompleteItems[Any]:
         self._judge_at_end()
         places, done, last = self._places(), self._buffer.watermark, self._last_done()
         found = complete(None if self._behind else self.tracker.watermark)
         before = self._in_hand if self._queue else None
         if found:
-            standing = self._standing(places)
-            before = before or standing.at(done, last)
+            state = self._state(places)
+            before = before or state.at(done, last)
             for records, item, end, place in found:
                 for row in records:
                     del self._waiting[row.topic, row.partition][row.offset]
-                position = standing.at(end, place)
+                position = state.at(end, place)
                 self._queue.append((item_of(item, position), position))
         if found or done != self._buffer.watermark:
             self._now = None
         self._before = self._in_hand = before
-        return Handout(self._next_item, self._queue.__len__, self._queue[-1][1] if self._queue else self.position())
+        return CompleteItems(
+            self._next_item, self._queue.__len__, self._queue[-1][1] if self._queue else self.position()
+        )
 
     def _next_item(self) -> Any:  # noqa: ANN401  # what the queue is of
         if not self._queue:
@@ -303,15 +305,15 @@ class Reader:
         if self._in_hand is not None:
             return self._in_hand
         if self._now is None:
-            self._now = self._standing(self._places()).at(self._buffer.watermark, self._last_done())
+            self._now = self._state(self._places()).at(self._buffer.watermark, self._last_done())
         return self._now
 
     def _last_done(self) -> Place | None:
         return self._last if self._buffer.watermark == self._done else None
 
-    def _standing(self, places: dict[Partition, tuple[int, int]]) -> Standing:
+    def _state(self, places: dict[Partition, tuple[int, int]]) -> ReaderState:
         judged = {topic: None if said is None else list(said) for topic, said in self._judged.items()}
-        return Standing(self.tracker.snapshot(), places, judged, self.ids)
+        return ReaderState(self.tracker.snapshot(), places, judged, self.ids)
 
     def _places(self) -> dict[Partition, tuple[int, int]]:
         """Return of each partition where to begin again, and below which offset it has been read."""

@@ -77,7 +77,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReaderState:
     """What the positions of one call share."""
 
     tracker: Mapping[str, Any]

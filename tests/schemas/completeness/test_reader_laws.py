@@ -5,7 +5,7 @@ import pickle
 import random
 
 import pytest
-from floodmark.producers import Handout, Position
+from floodmark.producers import CompleteItems, Position
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.classify import classify, mark_record
@@ -131,7 +131,7 @@ def run(log, chance, what, stop):
         consumer, crashed = MemoryConsumer(log, chance, position), False
         while not consumer.reader.ended and not crashed:
             handed = getattr(consumer, what)()
-            assert isinstance(handed, Handout)
+            assert isinstance(handed, CompleteItems)
             position, crashed = stop(consumer.reader, handed, lambda item: stored.extend(times(what, item)))
         ended = not crashed
         position = position and Position(position.text)
