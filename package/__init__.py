@@ -14,6 +14,8 @@ _PACKAGES = ("floodmark.producers", "floodmark.spark_jobs", "floodmark.schemas")
 
 
 def __getattr__(name: str) -> object:
+    if f"{__name__}.{name}" in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
     for package in map(import_module, _PACKAGES):
         if name in package.__all__:
             return globals().setdefault(name, getattr(package, name))

@@ -36,6 +36,7 @@ import floodmark
 assert not any(name.startswith("floodmark.") for name in sys.modules), "they are imported when they are asked for"
 sys.modules["pyspark"] = None  # as where Spark is not installed
 
+assert floodmark.schemas.FloodmarkError is floodmark.FloodmarkError
 from floodmark import FloodmarkError, WatermarkedProducer, errors
 from floodmark import producers, schemas, spark_jobs
 

@@ -23,16 +23,18 @@ PUBLIC = {name: getattr(package, name) for package in (schemas, producers, spark
 JOBS = "\n## \n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "spark_jobs").glob("*.md")))
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language, page=README):
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 @pytest.mark.spark
-def test_the_example_prints_what_the_readme_shows(tmp_path):
-    command = [sys.executable, "-c", blocks("python")[0]]
+@pytest.mark.parametrize("name", ["README.md", "producers/README.md"])
+def test_the_example_prints_what_the_readme_shows(name, tmp_path):
+    page = ROOT.joinpath(name).read_text(encoding="utf-8")
+    command = [sys.executable, "-c", blocks("python", page)[0]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == blocks("text")[0], done.stderr
+    assert done.stdout == blocks("text", page)[0], done.stderr
 
 
 def test_the_two_commands_are_there_and_ci_runs_the_second():
