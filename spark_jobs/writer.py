@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import pyspark
 from floodmark.producers.clients.admin import require_topics
 from floodmark.producers.clients.secrets import resolved
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.records import membership_of
 from floodmark.spark_jobs.batch import output, running
@@ -125,7 +126,6 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         rebuild,
         options.lookahead,
         outlook,
-        membership_of(options.membership, "WriteOptions"),
         derived,
     )
     recent = int(spark.conf.get(_RECENT) or 0)
@@ -232,12 +232,12 @@ def _require_topics(job: str, output: str | None, specs: list[SourceSpec], confi
 
 
 def _sink(identity: JobIdentity, options: WriteOptions, config: dict[str, Any], security: dict[str, Any]) -> Sink:
-    topic = str(identity.output)
+    topic, source = str(identity.output), Identity(identity.job, 0, membership_of(options.membership, "WriteOptions"))
     if options.delivery == "exactly-once":
-        return ExactlyOnceSink(config, topic, identity.job, identity.checkpoint_id)
+        return ExactlyOnceSink(config, topic, source, identity.checkpoint_id)
     servers = {"kafka.bootstrap.servers": str(config["bootstrap.servers"])}
     settings = {**servers, **spark_options(security, options.sink_options)}
-    return AtLeastOnceSink(config, topic, identity.job, settings)
+    return AtLeastOnceSink(config, topic, source, settings)
 
 
 def _output(

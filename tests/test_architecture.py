@@ -46,7 +46,6 @@ SMALL = {
     "producers/successors.py": "the later runs of a source, read in a thread",
     "schemas/stored_format.py": "the one check that all stored values pass",
     "spark_jobs/batch/late.py": "the late rows of a batch, apart from its steps",
-    "spark_jobs/batch/output_marks.py": "the marks of a batch, apart from its steps",
     "spark_jobs/batch/rebuild.py": "a job's progress from its topics, where its snapshots are lost",
     "spark_jobs/batch/running.py": "the jobs of this process: the one global of its room",
     "spark_jobs/batch/handler_settings.py": "what the steps of a batch are told",

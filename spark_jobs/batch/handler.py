@@ -39,7 +39,6 @@ from floodmark.spark_jobs.batch import late
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.intake import Observed, require_usable, take_in
 from floodmark.spark_jobs.batch.lookahead import Lookahead
-from floodmark.spark_jobs.batch.output_marks import OutputMarks
 from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.batch.resume import resume, retract, withdraw
 from floodmark.spark_jobs.batch.sinks import Sink
@@ -109,7 +108,6 @@ class BatchHandler:
         self._spark: SparkSession | None = None
         self._query_id = self._run_id = ""
         self._start: Callable[[], StreamingQuery]
-        self._marks: OutputMarks
         self._uncounted: set[str] = set()
         """Topics in which rows may vanish by design, so that counts prove nothing."""
         self._standstill = Standstill(identity.job)
@@ -141,7 +139,6 @@ class BatchHandler:
                 for spec in self._specs
             ]
             self._sink.open()
-            self._marks = OutputMarks(job, progress.epoch, self._settings.membership, self._sink)
             self.counted_before, self.worked_off = progress.counts, progress.processing_time
             self.progress = progress
         except BaseException as error:
@@ -169,7 +166,7 @@ class BatchHandler:
                 self._fail(error)
                 raise
             finally:
-                self._sink.release()
+                frame.unpersist()  # a sink may have it cached
         self.recent.append(batch)
         self.worked_off = batch.processing_time_watermark
         try:
@@ -249,7 +246,7 @@ class BatchHandler:
 
         # 1. The batch runs.
         late.brief_tasks(spark, self._specs, progress)
-        self._sink.consume(frame, batch_id)
+        self._sink.consume(frame)
 
         # 2. What it read is applied; nothing of it is durable yet.
         observed = Observed.of(spark, engine, self._specs)
@@ -262,7 +259,7 @@ class BatchHandler:
         # Spark may know less than was promised where windows are all that it keeps: between two ends, it is not told.
         judged_by_spark = not (results.passes_late or self._settings.outlook.whole)
         late_watermark = engine.late_watermark(last) if judged_by_spark else before
-        counts["late"] = late.count_and_route(job, spark, observed, late_watermark, self._sink)
+        counts["late"], late_rows = late.count_late_rows(job, spark, observed, late_watermark)
         self._check(batch_id, observed, passes_late=results.passes_late, before=before)
         hold = milliseconds(self._settings.hold)
         with self.changing:
@@ -274,9 +271,9 @@ class BatchHandler:
             watch.check()
         self._snapshots.store(batch_id, progress.snapshot())
 
-        # 4. Its rows are made durable, and its marks behind them.
+        # 4. Its rows are made durable, and the marks behind them.
         published = Published(observed.end, engine.ran, progress.topic_ids)
-        self._sink.commit(batch_id, self._marks.behind(batch_id, progress), published)
+        self._sink.commit(frame, batch_id, progress, published, late_rows)
 
         # 5. The watermark of the next batch is set.
         engine.set_watermark(progress.next_watermark)
@@ -339,4 +336,3 @@ class BatchHandler:
         """Let go of all clients."""
         self.lookahead.close()
         self._watches.clear()
-        self._sink.close()

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from floodmark.schemas.records import Membership
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
 from floodmark.spark_jobs.queries.outlook import Outlook
 from floodmark.spark_jobs.reading.event_time import Derived
@@ -18,5 +17,4 @@ class Settings:
     rebuild: bool = False
     lookahead: timedelta = timedelta(0)
     outlook: Outlook = Outlook(possible=False)  # noqa: RUF009  # frozen
-    membership: Membership = Membership()  # noqa: RUF009  # frozen
     derived: Derived = Derived()  # noqa: RUF009  # frozen

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from floodmark.spark_jobs.batch.intake import Observed
 from floodmark.spark_jobs.batch.reread import count_late, late_rows
-from floodmark.spark_jobs.batch.sinks import Sink
+from floodmark.spark_jobs.batch.sinks import LateRows
+from floodmark.spark_jobs.progress.lateness import LateRow
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
@@ -21,17 +22,17 @@ def brief_tasks(spark: SparkSession, specs: Sequence[SourceSpec], progress: Prog
             spark.sparkContext.setLocalProperty(spec.name, brief.to_text(spec.topics))
 
 
-def count_and_route(job: str, spark: SparkSession, observed: Observed, watermark: int | None, sink: Sink) -> int:
-    """Count the late rows of a batch, and give those that have a topic of their own to the sink.
+def count_late_rows(job: str, spark: SparkSession, observed: Observed, watermark: int | None) -> tuple[int, LateRows]:
+    """Count the late rows of a batch, and return those that have a topic of their own.
 
     Args:
         job: whose.
         spark: the session.
         observed: what the batch observed.
         watermark: behind which the rows of those sources are late whose rows are not judged one by one.
-        sink: writes late rows with the batch.
     """
     judged = behind = 0
+    routed = list[tuple[str, LateRow]]()
     for spec, found in observed.inputs:
         if spec.late is None:
             if found.is_late(watermark):
@@ -41,7 +42,7 @@ def count_and_route(job: str, spark: SparkSession, observed: Observed, watermark
             where = f"{found.late_elsewhere} of them only behind that of the batch, the first at {found.late_at}"
             _log.warning("job %s: %d row(s) behind their watermark, %s", job, found.late, where)
             if spec.late_topic is not None:
-                sink.route(spec.late_topic, late_rows(spark, spec, observed.start, observed.end))
+                routed += [(spec.late_topic, row) for row in late_rows(spark, spec, observed.start, observed.end)]
     if behind:
         _log.warning("job %s: %d row(s) behind the watermark %s", job, behind, watermark)
-    return judged + behind
+    return judged + behind, routed

@@ -1,26 +1,30 @@
 """Where a batch goes: a Kafka topic, exactly once or at least once, or any writer given as a function.
 
 A sink works in two steps.  ``consume`` runs the batch, whole and once; ``commit`` makes it durable together with the
-watermark records that follow it.  Between the two the handler of the batch stores its snapshot.
+late rows and the watermark records of the batch.  Between the two the handler of the batch stores its snapshot.
 """
 
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from floodmark.producers.clients.admin import Config, answering, client_log, partition_count
 from floodmark.producers.clients.delivery import send
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.readers.replay import last_matching
+from floodmark.producers.strategies.basic import Explicit
+from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Classified, Headers, mark_header, mark_record
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, ReplacedCheckpointError
-from floodmark.schemas.records import WatermarkRecord
+from floodmark.schemas.records import Status, WatermarkRecord
+from floodmark.schemas.timestamps import promisable
 from floodmark.spark_jobs.progress.lateness import LateRow
+from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -35,43 +39,26 @@ BATCH_HEADER: Final = "floodmark-batch"
 BatchWriter = Callable[[DataFrame, int], None]
 """A user's writer: is given the batch and its id; it may run as many actions as it likes, or none."""
 
-Marks = Sequence[tuple[int, WatermarkRecord]]
-"""Watermark records and the partition each goes to."""
+_Record = tuple[str, int, bytes | None, bytes | None, Headers]
+"""Topic, partition, key, value and headers."""
+
+LateRows = Sequence[tuple[str, LateRow]]
+"""Late rows, each with the topic that it goes to."""
 
 
 class Sink(ABC):
-    """What the handler of a batch asks of a sink."""
+    """Where the rows of a job go: `open` once, then `consume` and `commit` for each batch."""
 
     def open(self) -> None:  # noqa: B027  # not every sink has to
-        """Get ready, on the first batch after a start; take over from any instance before."""
+        """Shut out older instances of the job; does nothing where that has been done."""
 
     @abstractmethod
-    def consume(self, frame: DataFrame, batch_id: int) -> None:
-        """Run the batch: each of its tasks, to its end, and in one action."""
+    def consume(self, frame: DataFrame) -> None:
+        """Run the batch: each of its tasks, to its end, and in one action; it may leave it in Spark's cache."""
 
-    def is_there(self, batch_id: int) -> bool:  # noqa: ARG002  # of a sink that cannot know
-        """Tell whether an earlier run has made this batch durable, rows and marks."""
-        return False
-
-    def rows(self) -> Mapping[int, int] | None:
-        """Return how many rows ``commit`` will write to which output partition; ``None``: not known."""
-        return None
-
-    def partitions(self) -> int | None:
-        """Return the partition count of the output topic; ``None``: the sink has no place for watermark records."""
-        return None
-
-    def commit(self, batch_id: int, marks: Marks, published: Published) -> None:  # noqa: B027  # a function has done all
-        """Make the batch durable, and after it its marks, which say what is published with them."""
-
-    def route(self, topic: str, rows: Sequence[LateRow]) -> None:  # noqa: B027
-        """Take late rows that ``commit`` is to write to a topic of their own."""
-
-    def release(self) -> None:  # noqa: B027
-        """Let go of the batch, whatever became of it."""
-
-    def close(self) -> None:  # noqa: B027
-        """Let go of clients."""
+    @abstractmethod
+    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
+        """Make the batch durable, with its late rows, and behind its rows the marks of the job."""
 
 
 class FunctionSink(Sink):
@@ -83,82 +70,107 @@ class FunctionSink(Sink):
 
     def __init__(self, writer: BatchWriter) -> None:
         self._writer = writer
-        self._frame: DataFrame | None = None
 
     @override
-    def consume(self, frame: DataFrame, batch_id: int) -> None:
-        self._frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
-        self._frame.write.format("noop").mode("append").save()
+    def consume(self, frame: DataFrame) -> None:
+        frame.persist(StorageLevel.MEMORY_AND_DISK).write.format("noop").mode("append").save()
 
     @override
-    def commit(self, batch_id: int, marks: Marks, published: Published) -> None:
-        if self._frame is not None:
-            self._writer(self._frame, batch_id)
-
-    @override
-    def release(self) -> None:
-        if self._frame is not None:
-            self._frame.unpersist()
-            self._frame = None
+    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
+        self._writer(frame, batch_id)
 
 
 class _KafkaSink(Sink):
-    """What both Kafka sinks share: the topic, its partitions, and where late rows go."""
+    """What both Kafka sinks share: the topic, and what they write behind the rows of a batch.
+
+    Args:
+        config: confluent-kafka settings.
+        topic: the output topic.
+        source: the job as a source of that topic, in any epoch.
+    """
 
     _producer: Producer
 
-    def __init__(self, config: Config, topic: str, job: str) -> None:
+    def __init__(self, config: Config, topic: str, source: Identity) -> None:
         self._config = config
         self._topic = topic
-        self._job = job
-        self._late: list[tuple[str, LateRow]] = []
+        self._source = source
+        self._job = source.source
+        self._promise = Explicit(self._job)
+        self._marks: MarkWriter | None = None
+        self._ended = False
 
-    @override
-    def route(self, topic: str, rows: Sequence[LateRow]) -> None:
-        self._late += [(topic, row) for row in rows]
+    def _behind(
+        self,
+        progress: Progress,
+        published: Published,
+        late: LateRows,
+        rows: Mapping[int, int] | None = None,
+        headers: Headers = (),
+    ) -> list[_Record]:
+        """Return what stands behind the rows of a batch: its late rows, and the marks of the job.
 
-    @override
-    def release(self) -> None:
-        self._late = []
+        Called once for each batch that is written, since each mark takes a number of the sequence.
 
-    def _late_records(self) -> Iterator[tuple[str, int, bytes | None, bytes | None, Headers]]:
-        """Yield topic, partition, key, value and headers of the late rows."""
-        for topic, row in self._late:
-            count = partition_count(self._producer, topic, self._config.get("bootstrap.servers"))
-            key, value = (None if part is None else bytes(part) for part in (row.key, row.value))
-            yield topic, row.partition % count, key, value, list(row.headers())
+        Args:
+            progress: of the job, with this batch.
+            published: what the marks say of it.
+            late: its late rows.
+            rows: how many rows each partition gets; ``None``: not known.
+            headers: of its marks.
+        """
+        return [
+            *((topic, row.partition % self._partitions(topic), *row.record()) for topic, row in late),
+            *(
+                (self._topic, partition, *mark_record(mark, [*headers, *published.headers(partition)]))
+                for partition, mark in self._next_marks(progress, rows)
+            ),
+        ]
 
-    @override
-    def partitions(self) -> int | None:
-        return partition_count(self._producer, self._topic, self._config.get("bootstrap.servers"))
+    def _next_marks(self, progress: Progress, rows: Mapping[int, int] | None) -> Sequence[tuple[int, WatermarkRecord]]:
+        """Return the next mark of each partition; none behind the end of the epoch."""
+        if self._ended:
+            return []
+        partitions = self._partitions(self._topic)
+        if self._marks is None:
+            self._marks = MarkWriter(replace(self._source, epoch=progress.epoch), partitions)
+        self._marks.grow(partitions)
+        for partition, count in (rows or {}).items():
+            self._marks.count(partition, count)
+        self._ended = progress.ended
+        if not progress.ended and progress.output is not None:
+            self._promise.advance(progress.output)
+        watermark = self._promise.watermark()
+        now, processing_time = time.time_ns() // 1_000_000, progress.processing_time
+        marks = self._marks.marks(
+            now,
+            counted=rows is not None,
+            watermark=None if watermark is None else promisable(watermark),
+            status=Status.ENDED if progress.ended else Status.ACTIVE,
+            processing_time_watermark=None if processing_time is None else min(processing_time, now),
+            holder=next((hold.holder for hold in progress.holders()), None),
+        )
+        return list(marks)
 
-    @override
-    def close(self) -> None:
-        with suppress(KafkaException):  # of a client that has failed the batch before
-            self._producer.flush(_TIMEOUT)
+    def _partitions(self, topic: str) -> int:
+        return partition_count(self._producer, topic, self._config.get("bootstrap.servers"))
 
 
 class AtLeastOnceSink(_KafkaSink):
     """Spark's own Kafka writer, from the executors: as fast as Spark writes, duplicates after a crash."""
 
-    def __init__(self, config: Config, topic: str, job: str, options: Mapping[str, str]) -> None:
-        super().__init__(config, topic, job)
+    def __init__(self, config: Config, topic: str, source: Identity, options: Mapping[str, str]) -> None:
+        super().__init__(config, topic, source)
+        self._producer = Producer({**config, "enable.idempotence": True}, logger=_log)
         self._options = options
 
     @override
-    def open(self) -> None:
-        self._producer = Producer({**self._config, "enable.idempotence": True}, logger=_log)
-
-    @override
-    def consume(self, frame: DataFrame, batch_id: int) -> None:
+    def consume(self, frame: DataFrame) -> None:
         frame.select("key", "value").write.format("kafka").options(**self._options, topic=self._topic).save()
 
     @override
-    def commit(self, batch_id: int, marks: Marks, published: Published) -> None:
-        marked = (
-            (self._topic, partition, *mark_record(mark, published.headers(partition))) for partition, mark in marks
-        )
-        for topic, partition, key, value, headers in (*self._late_records(), *marked):
+    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
+        for topic, partition, key, value, headers in self._behind(progress, published, late):
             send(self._producer, topic, value, key, partition, headers=headers)
         left = self._producer.flush(_TIMEOUT)
         if left:
@@ -174,92 +186,84 @@ class ExactlyOnceSink(_KafkaSink):
     the job's: a second instance fences the first.
     """
 
-    def __init__(self, config: Config, topic: str, job: str, checkpoint_id: str) -> None:
-        super().__init__(config, topic, job)
+    def __init__(self, config: Config, topic: str, source: Identity, checkpoint_id: str) -> None:
+        super().__init__(config, topic, source)
         self._checkpoint_id = checkpoint_id
         self._place = partitioner(str(config.get("partitioner", "consistent_random")))
+        self._out: Transaction | None = None
         self._last = -1
+        """The last batch of this checkpoint in the topic."""
         self._rows: list[tuple[int, bytes | None, bytes]] = []
 
     @override
     def open(self) -> None:
-        self._refuse_replaced()  # before a transaction, which would shut the other instance out
-        self._out = Transaction({**self._config, "transaction.timeout.ms": 300_000}, self._job, self._topic)
-        self._producer = self._out.producer
-        try:
-            self._last = self._newest(self._own)
-        except KafkaException as error:
-            self._out.fail(error)
+        self._connected()
 
-    def _refuse_replaced(self) -> None:
-        """Refuse to go on with a checkpoint, where the job has published from another one since."""
+    def _connected(self) -> Transaction:
+        """Return the client; a new one shuts out any instance before, and learns which batch was the last.
+
+        Raises:
+            ReplacedCheckpointError: where the job has published from another checkpoint since; nobody is shut out.
+        """
+        if self._out is not None:
+            return self._out
+        last = self._newest()
+        if last is not None and last[0] != self._checkpoint_id:
+            last = self._newest(own=True)
+            if last is not None:
+                raise ReplacedCheckpointError(job=self._job, topic=self._topic, batch_id=last[1])
+        out = Transaction({**self._config, "transaction.timeout.ms": 300_000}, self._job, self._topic)
+        found = last, self._newest()  # the instance before may have published meanwhile
+        self._last = max((one[1] for one in found if one is not None and one[0] == self._checkpoint_id), default=-1)
+        self._out, self._producer = out, out.producer
+        return out
+
+    def _newest(self, *, own: bool = False) -> tuple[str, int] | None:
+        """Return the checkpoint and the number of the last batch in the topic; ``own``: of this checkpoint."""
+
+        def read(record: Classified) -> tuple[str, int] | None:
+            checkpoint_id, _, number = (mark_header(record, self._job, BATCH_HEADER) or b"").decode().partition("/")
+            is_asked = number and (not own or checkpoint_id == self._checkpoint_id)
+            return (checkpoint_id, int(number)) if is_asked else None
+
         with answering(self._config.get("bootstrap.servers"), about=f"topic {self._topic!r}"):
-            newest = last_matching(self._config, self._topic, [0], self._batch).get(0)
-            if newest is not None and newest[0] != self._checkpoint_id and (last := self._newest(self._own)) >= 0:
-                raise ReplacedCheckpointError(job=self._job, topic=self._topic, batch_id=last)
-
-    def _newest(self, read: Callable[[Classified], int | None]) -> int:
-        return last_matching(self._config, self._topic, [0], read).get(0, -1)
-
-    def _batch(self, record: Classified) -> tuple[str, int] | None:
-        """Return the checkpoint and the number of the batch that a record of the job ends."""
-        checkpoint_id, _, number = (mark_header(record, self._job, BATCH_HEADER) or b"").decode().partition("/")
-        return (checkpoint_id, int(number)) if number else None
-
-    def _own(self, record: Classified) -> int | None:
-        """Return the number of the batch of this checkpoint that a record ends."""
-        found = self._batch(record)
-        return found[1] if found is not None and found[0] == self._checkpoint_id else None
+            return last_matching(self._config, self._topic, [0], read).get(0)
 
     @override
-    def consume(self, frame: DataFrame, batch_id: int) -> None:
+    def consume(self, frame: DataFrame) -> None:
         table = frame.select("key", "value").toArrow()
-        partitions = self.partitions() or 1
+        partitions = self._partitions(self._topic)
         # By way of NumPy: Arrow's own lists make an object of each value first.
         keys, values = (table.column(name).to_numpy().tolist() for name in ("key", "value"))
         self._rows = [(self._place(key, partitions), key, value) for key, value in zip(keys, values, strict=True)]
 
     @override
-    def rows(self) -> Mapping[int, int] | None:
-        return Counter(partition for partition, _, _ in self._rows)
-
-    @override
-    def commit(self, batch_id: int, marks: Marks, published: Published) -> None:
+    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
         rows, self._rows = self._rows, []
-        if self.is_there(batch_id):
+        if batch_id <= self._last:
             _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
             return
+        header = BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode()
+        behind = self._behind(progress, published, late, Counter(partition for partition, _, _ in rows), [header])
         for attempt in range(1, _ATTEMPTS + 1):
+            out = self._connected()
+            if batch_id <= self._last:
+                return
             try:
-                self._transact(batch_id, rows, marks, published)
+                out.begin()
+                out.produce_rows(rows)
+                for record in behind:
+                    out.produce(*record)
+                out.commit()
             except BrokerUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
                 _log.warning("job %s: batch %d is tried again after: %s", self._job, batch_id, error)
                 time.sleep(attempt)
-                # With a new client: it ends the old transaction, and learns whether that was committed after all.
-                self.open()
-                if self.is_there(batch_id):
-                    return
+                self._out = None  # a new client ends the old transaction, and learns whether it was committed after all
             except BaseException:
-                self._out.abort()  # or what comes next would be committed with what is left of this
+                out.abort()  # or what comes next would be committed with what is left of this
                 raise
             else:
                 self._last = batch_id
                 return
-
-    @override
-    def is_there(self, batch_id: int) -> bool:
-        return batch_id <= self._last
-
-    def _transact(
-        self, batch_id: int, rows: list[tuple[int, bytes | None, bytes]], marks: Marks, published: Published
-    ) -> None:
-        out, number = self._out, f"{self._checkpoint_id}/{batch_id}".encode()
-        out.begin()
-        out.produce_rows(rows)
-        for late in self._late_records():
-            out.produce(*late)
-        for partition, mark in marks:
-            out.produce_mark(partition, mark, [(BATCH_HEADER, number), *published.headers(partition)])
-        out.commit()

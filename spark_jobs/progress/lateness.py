@@ -182,11 +182,11 @@ class LateRow:
     watermark: int
     own: bool
 
-    def headers(self) -> list[tuple[str, bytes]]:
-        """Return where it stood, behind which watermark it is, by how much, and whose watermark that is.
+    def record(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
+        """Return its key, its value, and headers: where it stood, behind which watermark it is, and by how much.
 
         >>> row = LateRow("clicks", 0, 7, 0, None, b"", event_time=12, watermark=20, own=True)
-        >>> {name: value.decode() for name, value in row.headers()}["floodmark-late"]
+        >>> dict(row.record()[2])["floodmark-late"].decode()
         '8 ms behind the watermark 20 of its partition'
         """
         whose = "of its partition" if self.own else "that its batch ran with"
@@ -197,4 +197,5 @@ class LateRow:
             "floodmark-late-reason": "partition" if self.own else "batch",
             "floodmark-late-from": f"{self.topic}/{self.partition}/{self.offset}",
         }
-        return [(name, text.encode()) for name, text in headers.items()]
+        key, value = (None if part is None else bytes(part) for part in (self.key, self.value))
+        return key, value, [(name, text.encode()) for name, text in headers.items()]

@@ -126,7 +126,7 @@ def test_a_writer_that_fails_is_given_the_batch_again(spark, kafka, stream, chec
 def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint, monkeypatch):
     """Spark adds a second run of a task to the counts of the first: that is seen, and the batch is measured again."""
 
-    def consume(sink, frame, _batch_id):
+    def consume(sink, frame):
         noop(frame)
         noop(frame)
 
