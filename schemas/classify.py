@@ -4,7 +4,7 @@
 reads or writes a topic goes through these, so the wire contract stands in one place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +25,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
+
+Offsets = Mapping[Partition, int]
+"""An offset in each of some partitions."""
 
 
 class Place(NamedTuple):

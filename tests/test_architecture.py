@@ -55,6 +55,7 @@ SMALL = {
     "spark_jobs/demo/command.py": "imported by the help of commands, which must be quick",
     "spark_jobs/examples/revenue_job.py": "an example to run",
     "spark_jobs/internals/plain.py": "the one patch of a class of Spark's",
+    "spark_jobs/progress/offsets.py": "Spark's form of offsets, in which they are stored",
     "spark_jobs/progress/published.py": "a header of output marks, apart from the progress that it repeats",
     "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",
     "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from floodmark.producers.clients.admin import TIMEOUT, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import Record, classified, consume, is_end, reading_consumer
-from floodmark.schemas.classify import Classified, Partition
+from floodmark.schemas.classify import Classified, Offsets, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -18,7 +18,6 @@ REACHES: Final = (200, 2_000, 20_000, 200_000)
 """How many records before its end a partition is read from, one step after the other."""
 
 Found = TypeVar("Found")
-Offsets = Mapping[Partition, int]
 
 
 def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None) -> Iterator[Classified]:

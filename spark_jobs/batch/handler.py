@@ -33,6 +33,7 @@ from typing import Final
 
 from floodmark.producers.clients.admin import compacted_topics
 from floodmark.producers.clients.topic_watch import TopicWatch
+from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import LookaheadError
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.batch import late
@@ -49,7 +50,6 @@ from floodmark.spark_jobs.internals.checkpoint import committed
 from floodmark.spark_jobs.internals.engine import Engine
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
-from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.reading.event_time import require_shift
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from floodmark.schemas.classify import Unreadable
+from floodmark.schemas.classify import Offsets, Unreadable
 from floodmark.schemas.counts import Discrepancy, Mismatch
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.output import Output
@@ -14,7 +14,7 @@ from floodmark.spark_jobs.batch.report import COUNTED
 from floodmark.spark_jobs.batch.reread import observation
 from floodmark.spark_jobs.internals.engine import Engine
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.reconcile import BatchMarks, Offsets
+from floodmark.spark_jobs.progress.reconcile import BatchMarks
 from floodmark.spark_jobs.reading.observation import Observation
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession

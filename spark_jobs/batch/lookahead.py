@@ -19,13 +19,12 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from floodmark.producers.clients.consumers import Record, classified, consume, is_end
-from floodmark.schemas.classify import Data
+from floodmark.schemas.classify import Data, Offsets
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.progress.ahead import Ahead, Preview
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 from floodmark.spark_jobs.queries.source_options import most_ahead
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
@@ -121,9 +120,7 @@ class Lookahead:
             for topic, number in self._assigned
             if topic in spec.topics
         }
-        return sum(
-            max(0, high - int((end.get(topic) or {}).get(str(number), 0))) for (topic, number), high in highs.items()
-        )
+        return sum(max(0, high - end.get(place, 0)) for place, high in highs.items())
 
     def _decides(self, known: int | None) -> bool:
         """Tell whether the next batch should begin."""
@@ -155,16 +152,15 @@ class Lookahead:
 
     def _attend(self, end: Offsets) -> None:
         """Read on from where the last batch has ended, or go on reading."""
-        places = {(topic, int(part)): offset for topic, parts in end.items() for part, offset in (parts or {}).items()}
-        if places.keys() == self._assigned:
+        if end.keys() == self._assigned:
             return
         if not self._consumers:
             for spec in self._specs:
                 config = {"group.id": "floodmark-lookahead", **spec.connection.config(), **_FIXED}
                 self._consumers.append(Consumer(config, logger=_log))
         for spec, consumer in zip(self._specs, self._consumers, strict=True):
-            consumer.assign([TopicPartition(*place, at) for place, at in places.items() if place[0] in spec.topics])
-        self._assigned = set(places)
+            consumer.assign([TopicPartition(*place, at) for place, at in end.items() if place[0] in spec.topics])
+        self._assigned = set(end)
         self._preview.clear()
 
     def _look_away(self) -> None:

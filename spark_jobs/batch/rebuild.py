@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.readers.replay import read_until_end
-from floodmark.schemas.classify import Data, Unreadable
+from floodmark.schemas.classify import Data, Offsets, Unreadable
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.lateness import AS_IT_IS, Way, apply_mark
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.reconcile import Offsets
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, ways: Mapping[str, W
 
     Args:
         inputs: the topics that the job reads, and the confluent-kafka settings to read each with.
-        offsets: topic to partition (as text) to the offset that the job reads next.
+        offsets: what the job reads next.
         ways: topic to how its marks count; not named: as they are.
 
     Raises:
@@ -34,7 +33,7 @@ def rebuild(inputs: Mapping[str, Config], offsets: Offsets, ways: Mapping[str, W
     read, used = set[tuple[str, int]](), set[str]()
     tracker, promised = Tracker(inputs), Tracker(inputs)
     for topic, config in inputs.items():
-        ends = {(topic, int(part)): end for part, end in (offsets.get(topic) or {}).items() if end > 0}
+        ends = {place: end for place, end in offsets.items() if place[0] == topic and end > 0}
         for record in read_until_end(config, dict.fromkeys(ends, OFFSET_BEGINNING), ends):
             if isinstance(record, Data):
                 used.add(topic)  # whether it was of use is not known any more

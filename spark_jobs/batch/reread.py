@@ -1,13 +1,12 @@
 """Read the offsets of one batch a second time, outside the streaming query: exact whatever tasks are run again."""
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from floodmark.spark_jobs.internals.checkpoint import EARLIEST_OFFSET
+from floodmark.schemas.classify import Offsets
+from floodmark.spark_jobs.internals.checkpoint import range_options
 from floodmark.spark_jobs.progress.lateness import LateRow
-from floodmark.spark_jobs.progress.reconcile import Offsets
 from floodmark.spark_jobs.reading.observation import KINDS, Observation, columns, prepared
 from floodmark.spark_jobs.reading.rows import decoded
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
@@ -39,11 +38,7 @@ def observation(
         end: where it ends.
     """
     observed = Observation.of(metrics, spec.topics)
-    expected = sum(
-        abs(at - (start.get(topic) or {}).get(partition, 0))
-        for topic in spec.topics
-        for partition, at in (end.get(topic) or {}).items()
-    )
+    expected = sum(abs(at - start.get(place, 0)) for place, at in end.items() if place[0] in spec.topics)
     if observed.exact and observed.total >= (expected if spec.limited else min(expected, 1)):
         return observed
     _log.info("the counts of %s are taken by reading the batch again", ", ".join(spec.topics))
@@ -83,11 +78,6 @@ def rows_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets)
 
 def records_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> DataFrame:
     """Return the records of a source between some offsets as Kafka has them, as a batch DataFrame."""
-    ends = {topic: parts for topic in spec.topics if (parts := end.get(topic))}
-    known = {topic: start.get(topic) or {} for topic in ends}
-    begins = {topic: {part: known[topic].get(part, EARLIEST_OFFSET) for part in ends[topic]} for topic in ends}
+    ends = {place: at for place, at in end.items() if place[0] in spec.topics}
     options = {name: value for name, value in spec.connection.source_options().items() if name.lower() not in _BOUNDS}
-    # The partitions by name: a topic that has grown since has some that this batch does not know.
-    options["assign"] = json.dumps({topic: [int(partition) for partition in parts] for topic, parts in ends.items()})
-    options |= {"startingOffsets": json.dumps(begins), "endingOffsets": json.dumps(ends)}
-    return spark.read.format("kafka").options(**options).load()
+    return spark.read.format("kafka").options(**options, **range_options(start, ends)).load()

@@ -6,9 +6,8 @@ from typing import Final
 
 from floodmark.producers.clients.admin import Config, offset_bounds
 from floodmark.producers.readers.replay import read_until_end
-from floodmark.schemas.classify import Data
+from floodmark.schemas.classify import Data, Offsets
 from floodmark.schemas.errors import UnreadInputError
-from floodmark.spark_jobs.progress.reconcile import Offsets
 
 _MOST: Final = 100_000
 """How many records are looked at."""
@@ -23,8 +22,8 @@ def refuse_unread(job: str, inputs: Mapping[str, Config], offsets: Offsets) -> N
     """
     count, looked, places = 0, 0, []
     for topic, config in inputs.items():
-        read, bounds = offsets.get(topic) or {}, offset_bounds(config, topic)
-        starts = {place: max(read.get(str(place[1]), 0), begin) for place, (begin, _) in bounds.items()}
+        bounds = offset_bounds(config, topic)
+        starts = {place: max(offsets.get(place, 0), begin) for place, (begin, _) in bounds.items()}
         ends = {place: end for place, (_, end) in bounds.items()}
         first: dict[int, int] = {}
         for record in islice(read_until_end(config, starts, ends), _MOST - looked):

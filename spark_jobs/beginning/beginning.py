@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Final
 
+from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.batch.snapshots import FOLDER
 from floodmark.spark_jobs.internals.hadoop import Files
+from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 
 _NAME: Final = f"{FOLDER}/start.json"
-Places = dict[str, dict[str, int]]
-"""Topic to partition (as text) to offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Beginning:
         done: whether the checkpoint stands there.
     """
 
-    begins: Places
-    replayed: Places | None = None
+    begins: Offsets
+    replayed: Offsets | None = None
     ran: int = 0
     output: int | None = None
     epoch: int = 0
@@ -42,23 +42,18 @@ class Beginning:
     @property
     def records(self) -> int:
         """How many offsets are replayed."""
-        pairs = (
-            (end, self.begins[topic][part])
-            for topic, parts in (self.replayed or {}).items()
-            for part, end in parts.items()
-        )
-        return sum(end - begin for end, begin in pairs)
+        return sum(end - self.begins[place] for place, end in (self.replayed or {}).items())
 
-    def steps(self) -> Iterator[tuple[Places, int]]:
+    def steps(self) -> Iterator[tuple[Offsets, int]]:
         """Yield where each batch before the first result ends, and the watermark that it runs with.
 
         All but the last run without any, and the last one is empty: it closes what was closed.  Where nothing is
         replayed, there is one empty batch, behind which the job begins.
 
-        >>> list(Beginning({"t": {"0": 5}}, {"t": {"0": 11}}, ran=70, most=4).steps())
-        [({'t': {'0': 8}}, 0), ({'t': {'0': 11}}, 0), ({'t': {'0': 11}}, 70)]
-        >>> list(Beginning({"t": {"0": 5}}).steps())
-        [({'t': {'0': 5}}, 0)]
+        >>> list(Beginning({("t", 0): 5}, {("t", 0): 11}, ran=70, most=4).steps())
+        [({('t', 0): 8}, 0), ({('t', 0): 11}, 0), ({('t', 0): 11}, 70)]
+        >>> list(Beginning({("t", 0): 5}).steps())
+        [({('t', 0): 5}, 0)]
         """
         replayed = self.replayed or self.begins
         count = max(1, ceil(self.records / self.most)) if self.most else 1
@@ -67,13 +62,9 @@ class Beginning:
         if self.ran:
             yield replayed, self.ran
 
-    def _share(self, replayed: Places, number: int, count: int) -> Places:
+    def _share(self, replayed: Offsets, number: int, count: int) -> Offsets:
         return {
-            topic: {
-                part: (begin := self.begins[topic][part]) + (end - begin) * number // count
-                for part, end in parts.items()
-            }
-            for topic, parts in replayed.items()
+            place: (begin := self.begins[place]) + (end - begin) * number // count for place, end in replayed.items()
         }
 
 
@@ -87,12 +78,15 @@ def stored(files: Files) -> Beginning | None:
     if text is None:
         return None
     try:
-        return Beginning(**json.loads(text))
-    except (ValueError, TypeError) as error:
+        found = json.loads(text)
+        begins, replayed = found.pop("begins"), found.pop("replayed")
+        return Beginning(from_spark(begins), None if replayed is None else from_spark(replayed), **found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         advice = "take a new checkpoint_location and a new output topic"
         raise CorruptSnapshotError(where=_NAME, reason=str(error), advice=advice) from error
 
 
 def store(files: Files, beginning: Beginning) -> None:
     """Keep a beginning in a checkpoint."""
-    files.write(_NAME, json.dumps(asdict(beginning)))
+    replayed = None if beginning.replayed is None else to_spark(beginning.replayed)
+    files.write(_NAME, json.dumps({**asdict(beginning), "begins": to_spark(beginning.begins), "replayed": replayed}))

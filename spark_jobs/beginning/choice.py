@@ -11,7 +11,7 @@ from floodmark.schemas.classify import Classified, Mark, Partition, mark_header
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
 from floodmark.schemas.records import Status
 from floodmark.schemas.timestamps import milliseconds, to_datetime
-from floodmark.spark_jobs.beginning.beginning import Beginning, Places
+from floodmark.spark_jobs.beginning.beginning import Beginning
 from floodmark.spark_jobs.progress.published import READ_HEADER, Published
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
@@ -119,7 +119,7 @@ def at_time(needs: Needs, time: int) -> Beginning:
     for place, found in kept.items():
         if not found.reaches_back:
             raise needs.deleted(place, _since(since), found, "give a later output_at")
-    return Beginning(_places({place: found.since for place, found in kept.items()}), output_at=time)
+    return Beginning({place: found.since for place, found in kept.items()}, output_at=time)
 
 
 def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose, output_at: int | None) -> Beginning:
@@ -144,13 +144,13 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
         raise ContinueError(job=needs.job, topic=topic, reason=reason)
     for spec in needs.specs:
         TopicWatch(spec.connection.config(), spec.topics, published.ids, f"job {needs.job!r}")
-    read = {(name, int(part)): at for name, parts in published.read.items() for part, at in (parts or {}).items()}
+    read, topics = published.read, {name for name, _ in published.read}
     ran = from_spark_watermark(published.ran, windows_close)
     since, kept = (0, needs.kept(0)) if ran is None or not needs.stateful else needs.begins(ran)
     begins, ends = dict[Partition, int](), dict[Partition, int]()
     for place, found in kept.items():
         # A partition that has come since begins with its first record; a topic that is new to the job, as the others.
-        end = ends[place] = read.get(place, 0 if place[0] in published.read else found.since)
+        end = ends[place] = read.get(place, 0 if place[0] in topics else found.since)
         if end > found.end:
             reason = f"it had read {place[0]}/{place[1]} up to offset {end}, which ends at {found.end} now"
             raise ContinueError(job=needs.job, topic=topic, reason=reason)
@@ -165,8 +165,8 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
         else:
             begins[place] = min(found.since, end)
     return Beginning(
-        _places(begins),
-        _places(ends) if needs.stateful else None,
+        begins,
+        ends if needs.stateful else None,
         published.ran if needs.stateful else 0,
         last.watermark,
         last.epoch,
@@ -176,10 +176,3 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
 
 def _since(time: int) -> str:
     return f"that came since {to_datetime(time).isoformat()}"
-
-
-def _places(offsets: dict[Partition, int]) -> Places:
-    found: Places = {}
-    for (topic, number), offset in offsets.items():
-        found.setdefault(topic, {})[str(number)] = offset
-    return found

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from floodmark.producers.clients.admin import offset_bounds
-from floodmark.schemas.classify import Data, Partition, classify
+from floodmark.schemas.classify import Data, Offsets, classify
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.batch.reread import records_of
-from floodmark.spark_jobs.beginning.beginning import Beginning, Places
+from floodmark.spark_jobs.beginning.beginning import Beginning
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import AnyMark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
@@ -35,14 +35,13 @@ class History:
         }
         self.is_there: Final = any(end > first for first, end in bounds.values())
         """Whether Kafka has a record."""
-        self._read: Places = {}
-        for (topic, number), (first, _) in bounds.items():
-            self._read.setdefault(topic, {})[str(number)] = first
+        self._read = {place: first for place, (first, _) in bounds.items()}
+        replayed = beginning.replayed or beginning.begins  # rows of a replay are not counted
         self.progress = Progress(
             Tracker([topic for spec in specs for topic in spec.topics]),
             output=beginning.output,
             epoch=beginning.epoch,
-            record_counts=RecordCounts(_behind_the_first(beginning.replayed or beginning.begins)),
+            record_counts=RecordCounts({place for place, offset in replayed.items() if offset > 0}),
         )
         self.progress.resume(
             now=time.time_ns() // 1_000_000,
@@ -50,26 +49,20 @@ class History:
             judged=any(spec.late is not None for spec in specs),
         )
 
-    def read_to(self, end: Places) -> None:
+    def read_to(self, end: Offsets) -> None:
         """Take in the marks that stand before some offsets."""
         ways = {topic: spec.way for spec in self._specs for topic in spec.topics}
         unread = [(spec, places) for spec in self._specs if (places := self._unread(spec, end))]
         self.progress.apply([mark for spec, places in unread for mark in self._marks(spec, places)], ways)
         for spec, _ in unread:
             self.progress.tally(spec.topics[0], 1, {})  # whether these were of use is not known any more
-        self._read = {topic: {**self._read[topic], **parts} for topic, parts in end.items()}
+        self._read |= end
 
-    def _unread(self, spec: SourceSpec, end: Places) -> Places:
+    def _unread(self, spec: SourceSpec, end: Offsets) -> Offsets:
         """Return up to where each partition is yet to be read."""
-        found: Places = {}
-        for topic in spec.topics:
-            read = self._read[topic]
-            parts = {part: at for part, at in end.get(topic, {}).items() if at > read.get(part, 0)}
-            if parts:
-                found[topic] = parts
-        return found
+        return {place: at for place, at in end.items() if place[0] in spec.topics and at > self._read.get(place, 0)}
 
-    def _marks(self, spec: SourceSpec, end: Places) -> Iterator[AnyMark]:
+    def _marks(self, spec: SourceSpec, end: Offsets) -> Iterator[AnyMark]:
         records = records_of(self._spark, spec, self._read, end).where(F.startswith(F.col("key"), F.lit(KEY_PREFIX)))
         columns = ("topic", "partition", "offset", F.unix_millis("timestamp").alias("log_time"), "key", "value")
         found = records.select(*columns).toArrow().sort_by([(name, "ascending") for name in columns[:3]])
@@ -77,8 +70,3 @@ class History:
             record = classify(**row)
             if not isinstance(record, Data):
                 yield record
-
-
-def _behind_the_first(places: Places) -> set[Partition]:
-    """Name the partitions in which rows stand before these offsets: the job does not count rows of a replay."""
-    return {(topic, int(part)) for topic, parts in places.items() for part, offset in parts.items() if offset > 0}

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from floodmark.schemas.classify import Offsets, Partition
 from floodmark.spark_jobs.internals.hadoop import files
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, reaching
 from floodmark.spark_jobs.internals.local_files import LocalFiles
+from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -21,7 +23,7 @@ _VERSION: Final = "v1"
 _NONE: Final = "-"
 """Stands for a source that has no offset yet."""
 
-EARLIEST_OFFSET: Final = -2
+_EARLIEST: Final = -2
 """Spark's offset for the beginning of a partition."""
 
 BATCHES_RETAINED: Final = 100
@@ -36,8 +38,8 @@ class Committed:
     """The last batch that a query has committed."""
 
     batch_id: int
-    offsets: dict[str, Any]
-    """Where it ended: topic to partition (as text) to offset."""
+    offsets: Offsets
+    """Where it ended."""
     watermark: int
     """What Spark ran it with, epoch milliseconds; 0: none was set."""
 
@@ -61,16 +63,27 @@ def committed(query: StreamingQuery) -> Committed | None:
         return Committed(int(latest.get()), ends, int(metadata.get().batchWatermarkMs()))
 
 
-def merged(offsets: Iterable[Any]) -> dict[str, Any]:
-    """Bring the offsets of several Kafka sources together: topic to partition (as text) to offset."""
+def merged(offsets: Iterable[Any]) -> dict[Partition, int]:
+    """Bring the offsets of several Kafka sources together."""
     return _together(offset.json() for offset in offsets)
 
 
-def _together(texts: Iterable[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in texts:
-        found.update(json.loads(text))
-    return found
+def _together(texts: Iterable[str]) -> dict[Partition, int]:
+    return {place: at for text in texts for place, at in from_spark(json.loads(text)).items()}
+
+
+def range_options(start: Offsets, end: Offsets) -> dict[str, str]:
+    """Return the options of Spark's Kafka source for a read of the partitions that have an end, and of no other.
+
+    Args:
+        start: where the read begins; partitions not named begin with their first record.
+        end: where it ends.
+    """
+    begins = to_spark({place: start.get(place, _EARLIEST) for place in end})
+    # The partitions by name: a topic that has grown since has some that have no end here.
+    assigned = {topic: [int(part) for part in parts] for topic, parts in begins.items()}
+    options = {"assign": assigned, "startingOffsets": begins, "endingOffsets": to_spark(end)}
+    return {name: json.dumps(value) for name, value in options.items()}
 
 
 class Checkpoint:
@@ -109,8 +122,8 @@ class Checkpoint:
         """The last batch that a query has committed here; ``None``: none."""
         return max(self.files.numbers(_COMMITTED), default=None)
 
-    def planned_end(self, batch_id: int) -> dict[str, Any] | None:
-        """Return where a batch was planned to end: topic to partition (as text) to offset; ``None``: it was not.
+    def planned_end(self, batch_id: int) -> Offsets | None:
+        """Return where a batch was planned to end; ``None``: it was not planned.
 
         Raises:
             UnsupportedSparkError: where Spark has written the plan in a way that is not known.
@@ -144,7 +157,7 @@ class Checkpoint:
             if text is not None and _metadata(text).get(field, watermark) > watermark:
                 self.files.write(name, _with_metadata(text, {field: watermark}))
 
-    def begin_at(self, begins: Mapping[str, Mapping[str, int] | None]) -> None:
+    def begin_at(self, begins: Offsets) -> None:
         """Let a query begin at other offsets than those that its sources have noted when they planned the first batch.
 
         Raises:
@@ -156,12 +169,12 @@ class Checkpoint:
                 head, _, line = str(self.files.read(name)).rpartition("\n")
                 self.files.write(name, f"{head}\n{_moved(line, begins)}")
 
-    def plan(self, batch_id: int, end: Mapping[str, Mapping[str, int] | None], watermark: int) -> None:
+    def plan(self, batch_id: int, end: Offsets, watermark: int) -> None:
         """Plan a batch, after the pattern of the first one.
 
         Args:
             batch_id: of the batch.
-            end: where it ends: topic to partition (as text) to offset.
+            end: where it ends.
             watermark: what it runs with, as Spark counts it, epoch milliseconds; 0: none.
 
         Raises:
@@ -220,12 +233,13 @@ def _with_metadata(text: str, fields: Mapping[str, Any]) -> str:
     return "\n".join([version, line, *rest])
 
 
-def _moved(line: str, offsets: Mapping[str, Mapping[str, int] | None]) -> str:
+def _moved(line: str, offsets: Offsets) -> str:
     """Return the line of a source with other offsets for its topics."""
-    return json.dumps({topic: offsets.get(topic) or {} for topic in json.loads(line)}, separators=(",", ":"))
+    by_topic = to_spark(offsets)
+    return json.dumps({topic: by_topic.get(topic, {}) for topic in json.loads(line)}, separators=(",", ":"))
 
 
-def _ends(plan: str) -> dict[str, Any]:
+def _ends(plan: str) -> dict[Partition, int]:
     """Bring together the offsets of all Kafka sources in a plan of Spark, which has a line for each."""
     version, _, *lines = plan.split("\n")
     if version != _VERSION:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from floodmark.schemas.classify import Offsets
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
@@ -111,8 +112,8 @@ class Engine:
                 found[str(name)] = {fields[index]: row.get(index) for index in range(len(fields))}
         return found
 
-    def offsets(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return where this batch begins and ends: topic to partition (as text) to offset, over all its sources."""
+    def offsets(self) -> tuple[Offsets, Offsets]:
+        """Return where this batch begins and ends, over all its sources."""
         with reaching("StreamExecution.availableOffsets()"):
             begins, ends = self._engine.committedOffsets(), self._engine.availableOffsets()
             started = merged(pair.productElement(1) for pair in each(begins))
@@ -130,7 +131,7 @@ class Engine:
                     source, offset = pair.productElement(0), pair.productElement(1)
                     source.latestOffset(source.deserializeOffset(offset.json()), source.getDefaultReadLimit())
 
-    def _initial(self) -> dict[str, Any]:
+    def _initial(self) -> Offsets:
         """Return where the first batch of a query begins, from its plan: nothing is committed yet."""
         plan = self._engine.lastExecution().executedPlan()
         return merged(node.start() for node in nodes(plan) if kind_of(node) == "MicroBatchScanExec")

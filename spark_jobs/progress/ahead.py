@@ -8,11 +8,13 @@ The invariant: *only a batch that reads all records before its positions runs wi
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from floodmark.schemas.classify import Partition
+from floodmark.schemas.classify import Offsets, Partition
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.progress.lateness import AS_IT_IS, Way, apply_mark
-from floodmark.spark_jobs.progress.reconcile import AnyMark, Offsets
+from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
+from floodmark.spark_jobs.progress.reconcile import AnyMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +22,30 @@ class Ahead:
     """A watermark that holds once all records before some positions have been read."""
 
     watermark: int
-    positions: Mapping[str, Mapping[str, int]]
-    """Topic to partition (as text) to the offset behind the last mark that the watermark rests on."""
+    positions: Offsets
+    """The offset behind the last mark that the watermark rests on, for each partition that has one."""
 
     def is_covered(self, end: Offsets) -> bool:
         """Tell whether a batch that ends at some offsets reads all that the watermark rests on.
 
-        >>> ahead = Ahead(30, {"clicks": {"0": 7}})
-        >>> ahead.is_covered({"clicks": {"0": 7, "1": 0}}), ahead.is_covered({"clicks": {"0": 6}})
+        >>> ahead = Ahead(30, {("clicks", 0): 7})
+        >>> ahead.is_covered({("clicks", 0): 7, ("clicks", 1): 0}), ahead.is_covered({("clicks", 0): 6})
         (True, False)
         """
-        return all(
-            int((end.get(topic) or {}).get(partition, 0)) >= position
-            for topic, parts in self.positions.items()
-            for partition, position in parts.items()
-        )
+        return all(end.get(place, 0) >= position for place, position in self.positions.items())
 
     def rests_on(self, mark: AnyMark) -> bool:
         """Tell whether a mark stands before the positions."""
-        return mark.offset < self.positions.get(mark.topic, {}).get(str(mark.partition), 0)
+        return mark.offset < self.positions.get((mark.topic, mark.partition), 0)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return it as a value that JSON can carry."""
+        return {"watermark": self.watermark, "positions": to_spark(self.positions)}
+
+    @classmethod
+    def restore(cls, snapshot: Mapping[str, Any]) -> "Ahead":
+        """Build it from what `snapshot` returned."""
+        return cls(snapshot["watermark"], from_spark(snapshot["positions"]))
 
 
 class Preview:
@@ -48,11 +55,11 @@ class Preview:
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
     >>> preview = Preview()
-    >>> preview.begin(Tracker(["clicks"]), {"clicks": {"0": 5}})
+    >>> preview.begin(Tracker(["clicks"]), {("clicks", 0): 5})
     >>> preview.add(Mark("clicks", 0, offset=7, log_time=0, record=record))
     >>> preview.ahead()
-    Ahead(watermark=90, positions={'clicks': {'0': 8}})
-    >>> preview.records, preview.begin(Tracker(["clicks"]), {"clicks": {"0": 8}}), preview.records
+    Ahead(watermark=90, positions={('clicks', 0): 8})
+    >>> preview.records, preview.begin(Tracker(["clicks"]), {("clicks", 0): 8}), preview.records
     (3, None, 0)
     """
 
@@ -79,7 +86,7 @@ class Preview:
         self._marks, self._seen = [], {}
 
     def _read(self, place: Partition) -> int:
-        return int((self._end.get(place[0]) or {}).get(str(place[1]), 0))
+        return self._end.get(place, 0)
 
     def see(self, place: Partition, offset: int) -> None:
         """Note that a record, of any kind, stands at an offset."""
@@ -112,9 +119,9 @@ class Preview:
         """
         if not self._moved:
             return None
-        tracker, positions = self._known.copy(), dict[str, dict[str, int]]()
+        tracker, positions = self._known.copy(), dict[Partition, int]()
         for mark in sorted(self._marks, key=lambda mark: (mark.topic, mark.partition, mark.offset)):
             apply_mark(tracker, mark, *self._ways.get(mark.topic, AS_IT_IS))
-            positions.setdefault(mark.topic, {})[str(mark.partition)] = mark.offset + 1
+            positions[mark.topic, mark.partition] = mark.offset + 1
         watermark = tracker.advance()
         return None if watermark is None else Ahead(watermark, positions)

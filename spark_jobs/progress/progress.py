@@ -12,7 +12,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
-from floodmark.schemas.classify import Mark
+from floodmark.schemas.classify import Mark, Offsets
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
@@ -22,7 +22,7 @@ from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.progress.ahead import Ahead
 from floodmark.spark_jobs.progress.ignored import Ignored
 from floodmark.spark_jobs.progress.lateness import AS_IT_IS, NOTHING, Brief, Promises, Way, apply_mark
-from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, Offsets, reconcile
+from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, reconcile
 from floodmark.spark_jobs.progress.unusable import Skipped, TopicRecords, nothing_usable
 
 FORMAT: Final = 1
@@ -274,7 +274,7 @@ class Progress:
             "promises_by_partition": None if self._promises is None else self._promises.snapshot(),
             "batch_watermark": self._batch_watermark,
             "next_watermark": self._next_watermark,
-            "lookahead": None if self._ahead is None else asdict(self._ahead),
+            "lookahead": None if self._ahead is None else self._ahead.snapshot(),
             "output_watermark": self._output,
             "processing_time": self.processing_time,
             "topic_ids": dict(self.topic_ids),
@@ -307,7 +307,7 @@ class Progress:
             )
             found._batch_watermark, found.processing_time = snapshot["batch_watermark"], snapshot["processing_time"]
             found.topic_ids = TopicIds(snapshot["topic_ids"])
-            found._ahead = None if ahead is None else Ahead(**ahead)
+            found._ahead = None if ahead is None else Ahead.restore(ahead)
             for topic, records in snapshot["records_by_topic"].items():
                 found._records[topic] = TopicRecords(**records)
         return found

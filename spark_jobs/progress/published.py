@@ -8,9 +8,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
+from floodmark.schemas.classify import Offsets
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.stored_format import require_format, restoring
-from floodmark.spark_jobs.progress.reconcile import Offsets
+from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 
 FORMAT: Final = 1
 READ_HEADER: Final = "floodmark-read"
@@ -22,12 +23,12 @@ class Published:
     """A batch whose rows are in the output topic, as are those of all batches before.
 
     Args:
-        read: where it ended: topic to partition (as text) to offset.
+        read: where it ended.
         ran: the watermark that it ran with, as Spark counts it, epoch milliseconds; 0: none was set.
         ids: of the topics that were read.
 
-    >>> Published.of(Published({"clicks": {"0": 7}}, 12, TopicIds(clicks="Xq3")).to_bytes())
-    Published(read={'clicks': {'0': 7}}, ran=12, ids={'clicks': 'Xq3'})
+    >>> Published.of(Published({("clicks", 0): 7}, 12, TopicIds(clicks="Xq3")).to_bytes())
+    Published(read={('clicks', 0): 7}, ran=12, ids={'clicks': 'Xq3'})
     """
 
     read: Offsets
@@ -40,7 +41,12 @@ class Published:
 
     def to_bytes(self) -> bytes:
         """Return it as the header holds it: one JSON object."""
-        fields = {"format": FORMAT, "input_offsets": self.read, "batch_watermark": self.ran, "topic_ids": self.ids}
+        fields = {
+            "format": FORMAT,
+            "input_offsets": to_spark(self.read),
+            "batch_watermark": self.ran,
+            "topic_ids": self.ids,
+        }
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -53,4 +59,4 @@ class Published:
         with restoring(f"in the header {READ_HEADER!r}", "take a new output topic"):
             found = json.loads(text)
             require_format(found, FORMAT)
-            return cls(found["input_offsets"], found["batch_watermark"], TopicIds(found["topic_ids"]))
+            return cls(from_spark(found["input_offsets"]), found["batch_watermark"], TopicIds(found["topic_ids"]))

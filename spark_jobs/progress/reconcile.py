@@ -12,12 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from floodmark.schemas.classify import Data, Mark, Unreadable, classify
+from floodmark.schemas.classify import Data, Mark, Offsets, Unreadable, classify
 from floodmark.schemas.counts import Discrepancy, RecordCounts
-
-Offsets = Mapping[str, Mapping[str, int] | None]
-"""Topic to partition (as text) to offset, as Spark's Kafka source writes them."""
-
 
 AnyMark = Mark | Unreadable
 """A record under a mark key."""
@@ -72,7 +68,7 @@ def reconcile(
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=9, partitions=1, emitted_at=0, records=3)
     >>> batch = BatchMarks([Mark("clicks", 0, offset=2, log_time=0, record=mark)], {("clicks", 0): 3})
-    >>> [str(found) for found in reconcile(RecordCounts(), batch, {}, {"clicks": {"0": 3}})]
+    >>> [str(found) for found in reconcile(RecordCounts(), batch, {}, {("clicks", 0): 3})]
     ['lost rows: clicks/0 between the beginning and offset 2: 1 rows, by the marks of source web']
     """
     found, marked = list[Discrepancy](), Counter[tuple[str, int]]()
@@ -81,8 +77,7 @@ def reconcile(
         marked[topic, partition] = len(marks)
         if topic in uncounted:
             continue
-        begin, stop = (int((ends.get(topic) or {}).get(str(partition), 0)) for ends in (start, end))
-        span = Span(begin, stop, batch.records.get((topic, partition), 0))
+        span = Span(*(numbers.get((topic, partition), 0) for numbers in (start, end, batch.records)))
         for mark, (least, most) in zip(marks, rows_before(span, [mark.offset for mark in marks]), strict=True):
             if isinstance(mark, Mark):
                 place = {"topic": topic, "partition": partition, "offset": mark.offset}

@@ -48,7 +48,7 @@ def main(records: int) -> None:
             producer.end()
         spark = local_session("batches")
         found = end_offsets(kafka.config, _TOPIC)
-        ends = {_TOPIC: {str(partition): end for partition, end in found.items()}}
+        ends = {(_TOPIC, partition): end for partition, end in found.items()}
 
         def scan(late: str | None) -> DataFrame:
             connection = Connection((_TOPIC,), kafka.bootstrap_servers)

@@ -19,7 +19,7 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.producers.testing import InMemoryLog, LogRecord, ManualClock
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, decode_watermark, is_late, mark_key
-from floodmark.schemas.classify import Data, classify
+from floodmark.schemas.classify import Data, Partition, classify
 from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.timestamps import promisable
@@ -205,8 +205,8 @@ class Stage:
         self.writer = MarkWriter(Identity(self.name, self.epoch), len(self.out.partitions))
         self.said_all = False
 
-    def _offsets(self, ends: dict[int, int]) -> dict[str, dict[str, int]]:
-        return {self.given.topic: {str(number): end for number, end in ends.items()}}
+    def _offsets(self, ends: dict[int, int]) -> dict[Partition, int]:
+        return {(self.given.topic, number): end for number, end in ends.items()}
 
     def _spark_watermark(self, least: int) -> int:
         """Return what Spark's watermark becomes with what the job knows; never less than some."""
@@ -233,9 +233,11 @@ class Stage:
         assert progress is not None
         if disk.planned is None:  # Spark's offset log: the same offsets when the batch is run again
             # What was looked at is there, so it is read; but a plan that is not made yet may end anywhere after a kill.
-            least = {} if progress.ahead is None or self.careless else progress.ahead.positions[self.given.topic]
+            least = {} if progress.ahead is None or self.careless else progress.ahead.positions
             disk.planned = {
-                number: self.chance.randint(max(disk.offsets.get(number, 0), least.get(str(number), 0)), len(log))
+                number: self.chance.randint(
+                    max(disk.offsets.get(number, 0), least.get((self.given.topic, number), 0)), len(log)
+                )
                 for number, log in enumerate(self.given.partitions)
             }
         self._step("before", kill_at)

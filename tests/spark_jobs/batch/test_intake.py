@@ -39,7 +39,7 @@ class Partition:
         read = self._offset - begin
         found = Observation(marks=json.dumps(marks), records={("clicks", 0): read}, rows=read - len(marks))
         spec = SimpleNamespace(topics=("clicks",), way=AS_IT_IS)
-        offsets = [{"clicks": {"0": offset}} for offset in (begin, self._offset)]
+        offsets = [{("clicks", 0): offset} for offset in (begin, self._offset)]
         return take_in("counts", self.progress, Observed([(spec, found)], Output(), {}, *offsets), ())
 
 

@@ -428,7 +428,7 @@ def test_what_may_not_look_opens_no_client(settings, limit, monkeypatch):
     connection = Connection(("t",), "nowhere:1", options={"maxOffsetsPerTrigger": limit})
     spec = SourceSpec("read", connection, event_time=None, decode=None)
     ahead = Lookahead("job", [spec], settings, Stopping(lambda: None))
-    assert ahead.look(Progress(Tracker({"t"})), {"t": {"0": 0}}, 0) is None
+    assert ahead.look(Progress(Tracker({"t"})), {("t", 0): 0}, 0) is None
 
 
 @pytest.mark.parametrize(("unread", "looks"), [(20_000, True), (20_001, False)])
@@ -446,8 +446,8 @@ def test_it_rests_on_no_mark_in_front_of_a_burst(monkeypatch, unread, looks):
     ahead = Lookahead("job", [spec], settings, Stopping(lambda: None))
     seen = Mark("t", 0, offset=101, log_time=0, record=mark("a", 90))
     monkeypatch.setattr(Lookahead, "_read", lambda self, *_: self._preview.add(seen))
-    found = ahead.look(Progress(Tracker({"t"})), {"t": {"0": 100}}, 0)
-    assert found == (Ahead(90, {"t": {"0": 102}}) if looks else None)
+    found = ahead.look(Progress(Tracker({"t"})), {("t", 0): 100}, 0)
+    assert found == (Ahead(90, {("t", 0): 102}) if looks else None)
 
 
 def test_while_it_catches_up_it_does_not_look(live, monkeypatch):

@@ -16,6 +16,6 @@ def test_an_unreadable_mark_holds_a_rebuilt_job_too(kafka, topic):
     producer.produce(target, key=mark_key("a"), value=b"of the future")
     producer.produce(target, key=mark_key("b"), value=encode_watermark(mark("b", 50, 1, size=2)))
     assert producer.flush(30) == 0
-    progress = rebuild({target: kafka.config}, {target: {"0": 4}}, {})
+    progress = rebuild({target: kafka.config}, {(target, 0): 4}, {})
     assert progress.watermark is None
     assert [str(hold) for hold in progress.holders()] == [f"{target}/0/a: unreadable mark of a at {target}/0@2"]

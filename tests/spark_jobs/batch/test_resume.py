@@ -16,6 +16,7 @@ from floodmark.spark_jobs.internals import checkpoint
 from floodmark.spark_jobs.internals.local_files import LocalFiles
 from floodmark.spark_jobs.progress.ahead import Preview
 from floodmark.spark_jobs.progress.lateness import Way
+from floodmark.spark_jobs.progress.offsets import to_spark
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
@@ -46,7 +47,7 @@ def marks_of(partition, entries):
 
 
 def ends(cut):
-    return {"t": {str(number): 2 * marks for number, marks in enumerate(cut) if marks is not None}}
+    return {("t", number): 2 * marks for number, marks in enumerate(cut) if marks is not None}
 
 
 def later(draw, log, cut):
@@ -125,7 +126,7 @@ class History:
 
 
 def note(files, name, fields, offsets):
-    files.write(name, "\n".join(["v1", json.dumps(fields), json.dumps(offsets)]))
+    files.write(name, "\n".join(["v1", json.dumps(fields), json.dumps(to_spark(offsets))]))
 
 
 def started(history, ran, progress):

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 ranges = st.dictionaries(
-    st.sampled_from(["0", "1", "2"]), st.tuples(st.integers(0, 50), st.integers(0, 500)), min_size=1
+    st.sampled_from([("t", 0), ("t", 1), ("t", 2)]), st.tuples(st.integers(0, 50), st.integers(0, 500)), min_size=1
 )
 
 
 @given(ranges, st.none() | st.integers(1, 300), st.sampled_from([0, 70]))
 def test_the_batches_of_a_replay_read_all_once_and_only_the_last_one_has_a_watermark(parts, most, ran):
-    begins = {"t": {part: begin for part, (begin, _) in parts.items()}}
-    ends = {"t": {part: begin + size for part, (begin, size) in parts.items()}}
+    begins = {part: begin for part, (begin, _) in parts.items()}
+    ends = {part: begin + size for part, (begin, size) in parts.items()}
     beginning = Beginning(begins, ends, ran=ran, most=most)
     steps = list(beginning.steps())
     if ran:
@@ -23,7 +23,7 @@ def test_the_batches_of_a_replay_read_all_once_and_only_the_last_one_has_a_water
     at = begins
     for end, watermark in steps:
         assert watermark == 0
-        read = {part: end["t"][part] - at["t"][part] for part in parts}
+        read = {part: end[part] - at[part] for part in parts}
         assert min(read.values()) >= 0
         assert most is None or sum(read.values()) <= most + len(parts)  # a share is rounded in each partition
         at = end
@@ -33,7 +33,7 @@ def test_the_batches_of_a_replay_read_all_once_and_only_the_last_one_has_a_water
 def test_a_checkpoint_keeps_it(tmp_path):
     files = LocalFiles(tmp_path)
     assert stored(files) is None
-    beginning = Beginning({"t": {"0": 5}}, {"t": {"0": 11}}, 70, 60, 3, most=9, output_at=12)
+    beginning = Beginning({("t", 0): 5}, {("t", 0): 11}, 70, 60, 3, most=9, output_at=12)
     store(files, beginning)
     assert stored(files) == beginning
     files.write("floodmark/start.json", '{"begins": ')

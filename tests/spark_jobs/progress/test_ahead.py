@@ -48,13 +48,13 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
     partitions = [marks_of(number, log) for number, log in enumerate(entries)]
     cut = [data.draw(st.integers(0, len(log))) for log in partitions]
     ahead_to = [data.draw(st.integers(at, len(log))) for at, log in zip(cut, partitions, strict=True)]
-    end = {"t": {str(number): 3 * at for number, at in enumerate(cut)}}
+    end = {("t", number): 3 * at for number, at in enumerate(cut)}
     read = [mark for at, log in zip(cut, partitions, strict=True) for mark in log[:at]]
     job = tracked(read)
 
     preview = Preview()
     # It has looked from an earlier place before, and sees some marks that the job has read already.
-    preview.begin(Tracker({"t"}), {"t": {}})
+    preview.begin(Tracker({"t"}), {})
     order = data.draw(st.permutations([n for n, to in enumerate(ahead_to) for _ in range(to)]))
     taken = [0] * PARTITIONS
     early = data.draw(st.integers(0, len(order)))
@@ -69,7 +69,7 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
     if ahead is None:
         return
     assert job.watermark is None or ahead.watermark > job.watermark
-    just = {number: ahead.positions["t"].get(str(number), 0) for number in range(PARTITIONS)}
+    just = {number: ahead.positions.get(("t", number), 0) for number in range(PARTITIONS)}
     rest = [mark for log in partitions for mark in log if mark not in read]
     enough = [mark for mark in rest if mark.offset < just[mark.partition]]
     exactly = job.tracked()
@@ -77,9 +77,7 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
         exactly.apply(mark.record, topic="t", partition=mark.partition, log_time=0)
     assert exactly.advance() == ahead.watermark
     for batch in (enough, rest):
-        again = Progress.restore(
-            {**job.snapshot(), "lookahead": {"watermark": ahead.watermark, "positions": ahead.positions}}, ""
-        )
+        again = Progress.restore({**job.snapshot(), "lookahead": ahead.snapshot()}, "")
         again.apply(batch)
         assert again.is_at_least(ahead.watermark)
         assert again.ahead is None
@@ -87,7 +85,7 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
 
 def test_it_counts_what_lies_ahead_and_forgets_it_when_told():
     preview = Preview()
-    preview.begin(Tracker(["t"]), {"t": {"0": 10}})
+    preview.begin(Tracker(["t"]), {("t", 0): 10})
     preview.see(("t", 0), 12)
     preview.see(("t", 1), 0)
     assert preview.records == 4
@@ -96,7 +94,7 @@ def test_it_counts_what_lies_ahead_and_forgets_it_when_told():
 
 
 def test_what_it_rests_on_must_all_be_read():
-    ahead = Ahead(30, {"t": {"0": 7, "1": 1}})
-    assert not ahead.is_covered({"t": {"0": 7}}), "a partition is gone"
-    assert not ahead.is_covered({"u": {"0": 9, "1": 9}}), "a topic is gone"
-    assert ahead.is_covered({"t": {"0": 7, "1": 1, "2": 0}, "u": None})
+    ahead = Ahead(30, {("t", 0): 7, ("t", 1): 1})
+    assert not ahead.is_covered({("t", 0): 7}), "a partition is gone"
+    assert not ahead.is_covered({("u", 0): 9, ("u", 1): 9}), "a topic is gone"
+    assert ahead.is_covered({("t", 0): 7, ("t", 1): 1, ("t", 2): 0})

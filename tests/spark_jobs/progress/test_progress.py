@@ -110,7 +110,7 @@ def test_a_snapshot_is_the_whole_state():
     progress = Progress(Tracker({"t"}), counts={"late": 2}, epoch=7)
     progress.apply([marked(30)])
     progress.finish_batch(complete=30)
-    progress.look_ahead(Ahead(35, {"t": {"0": 3}}))
+    progress.look_ahead(Ahead(35, {("t", 0): 3}))
     progress.topic_ids["t"] = "Xq3"
     again = Progress.restore(progress.snapshot(), "here")
     assert again.snapshot() == progress.snapshot()
@@ -122,7 +122,7 @@ def test_a_snapshot_is_the_whole_state():
 def test_a_watermark_ahead_drives_the_next_batch_alone():
     progress = Progress(Tracker({"t"}))
     progress.apply([marked(30)])
-    progress.look_ahead(Ahead(40, {"t": {"0": 2}}))
+    progress.look_ahead(Ahead(40, {("t", 0): 2}))
     assert (progress.watermark, progress.next_watermark) == (30, 40)
     progress.apply([marked(40, 1), marked(45, 2)])
     assert (progress.watermark, progress.next_watermark, progress.ahead) == (45, 45, None)
@@ -131,18 +131,18 @@ def test_a_watermark_ahead_drives_the_next_batch_alone():
 def test_a_watermark_ahead_holds_as_soon_as_its_marks_are_read():
     """A source that comes back with less, behind those marks, does not take it back."""
     progress = Progress(Tracker({"t"}))
-    progress.look_ahead(Ahead(40, {"t": {"0": 1}}))
+    progress.look_ahead(Ahead(40, {("t", 0): 1}))
     back = replace(marked(10, epoch=2), offset=1)
     progress.apply([marked(40), back])
     assert progress.is_at_least(40)
 
 
 @pytest.mark.parametrize(
-    ("planned", "forgotten"), [(None, True), ({"t": {"0": 2}}, True), ({"t": {"0": 3}}, False), ({}, True)]
+    ("planned", "forgotten"), [(None, True), ({("t", 0): 2}, True), ({("t", 0): 3}, False), ({}, True)]
 )
 def test_at_a_start_it_stays_only_where_the_planned_batch_reads_it(planned, forgotten):
     progress = Progress(Tracker({"t"}), next_watermark=30)
-    progress.look_ahead(Ahead(40, {"t": {"0": 3}}))
+    progress.look_ahead(Ahead(40, {("t", 0): 3}))
     assert progress.settle(planned) is forgotten
     assert progress.next_watermark == (30 if forgotten else 40)
     assert progress.settle(planned) is False
