@@ -93,7 +93,10 @@ class Unreadable(_Record):
     headers: Headers | None = None
 
 
-Classified = Data | Mark | Unreadable
+AnyMark = Mark | Unreadable
+"""A record under a mark key."""
+
+Classified = Data | AnyMark
 
 
 def classify(

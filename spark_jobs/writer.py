@@ -16,7 +16,7 @@ from floodmark.schemas.records import membership_of
 from floodmark.spark_jobs.batch import output, running
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
-from floodmark.spark_jobs.batch.resume import settle
+from floodmark.spark_jobs.batch.lookahead import withdraw_at_start
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.beginning.starting import Starting
@@ -27,9 +27,9 @@ from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, is_for_dis
 from floodmark.spark_jobs.internals.jvm import require_callbacks
 from floodmark.spark_jobs.internals.texts import meaning
 from floodmark.spark_jobs.job import Job
+from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.queries import refusals
-from floodmark.spark_jobs.queries.outlook import Outlook
 from floodmark.spark_jobs.queries.plan import Operator, limited
 from floodmark.spark_jobs.reading.event_time import derived_times
 from floodmark.spark_jobs.reading.read_calls import plan_of, specs_of
@@ -119,13 +119,13 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         same=_is_on(spark, SAME_QUERY),
     )
     sink = FunctionSink(writer) if writer is not None else _sink(identity, options, config, security)
-    outlook = Outlook.of(plan, output_mode=output_mode, trigger=trigger)
+    rules = LookaheadRules.of(plan, output_mode=output_mode, trigger=trigger)
     settings = Settings(
         options.watermark_hold,
         options.windows_close,
         rebuild,
         options.lookahead,
-        outlook,
+        rules,
         derived,
     )
     recent = int(spark.conf.get(_RECENT) or 0)
@@ -141,7 +141,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
 
     if not running.stop(identity.checkpoint_id):  # one that runs has carried it out
         starting.carry_out(spark, plan, sink, query, options.windows_close)
-    settle(specs, snapshots, settings)
+    withdraw_at_start(specs, snapshots, settings)
     snapshots.checkpoint.plan_empty_batch()
     started = begin()
     started_job = Job(started, handler, available_now="availableNow" in (trigger or {}))

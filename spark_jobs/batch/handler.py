@@ -19,7 +19,7 @@ already (exactly once) or writes it again (at least once).
 Between the end of step 6 and Spark's plan of batch n + 1, a burst of records may reach the topics.  The limit of a
 batch then cuts batch n + 1 before the records that its watermark rests on.  Its handler finds that before step 1.  It
 lowers the watermark in Spark's log, and a thread of its own restarts the query: the same batch runs again, with the
-watermark of what was read before it.  So no batch is taken back twice.
+watermark of what was read before it.  So no batch restarts the query twice.
 """
 
 import logging
@@ -36,15 +36,14 @@ from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import LookaheadError
 from floodmark.schemas.timestamps import milliseconds
-from floodmark.spark_jobs.batch import late
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.intake import Observed, require_usable, take_in
-from floodmark.spark_jobs.batch.lookahead import Lookahead
-from floodmark.spark_jobs.batch.report import Batch
-from floodmark.spark_jobs.batch.resume import resume, retract, withdraw
+from floodmark.spark_jobs.batch.late_rows import brief_tasks, count_late_rows
+from floodmark.spark_jobs.batch.lookahead import Lookahead, withdraw, withdraw_stored
+from floodmark.spark_jobs.batch.report import Batch, Standstill
+from floodmark.spark_jobs.batch.resume import resume
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
-from floodmark.spark_jobs.batch.standstill import Standstill
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import committed
 from floodmark.spark_jobs.internals.engine import Engine
@@ -153,7 +152,7 @@ class BatchHandler:
         try:
             is_cut = self._is_cut()
             if is_cut:
-                self._take_back(batch_id)
+                self._restart_without_lookahead(batch_id)
         except BaseException as error:
             self._fail(error)
             raise
@@ -189,7 +188,7 @@ class BatchHandler:
         ahead = self.progress.ahead
         return ahead is not None and not ahead.is_covered(self._engine().offsets()[1])
 
-    def _take_back(self, batch_id: int) -> None:
+    def _restart_without_lookahead(self, batch_id: int) -> None:
         """Restart the query, so that the batch runs with the watermark of what was read before it."""
         job, last = self.identity.job, batch_id - 1
         _log.warning(
@@ -197,7 +196,7 @@ class BatchHandler:
             "nothing of it was written: the query restarts, and the batch runs with the watermark before",
             *(job, batch_id),
         )
-        self.progress.settle(None)
+        self.progress.withdraw_ahead()
         withdraw(self._snapshots, last, self.progress, self._settings.windows_close)
         for watch in self._watches:
             watch.check()
@@ -232,8 +231,8 @@ class BatchHandler:
         query = self._running()
         if self.failure is not None or query is None:
             raise self.failure or AssertionError
-        outlook = self._settings.outlook
-        return Engine(query, self._settings.windows_close, outlook.ends if outlook.whole else None)
+        rules = self._settings.rules
+        return Engine(query, self._settings.windows_close, rules.ends if rules.only_windows else None)
 
     def _run(self, frame: DataFrame, batch_id: int) -> tuple[Batch, Offsets]:
         began = time.monotonic()
@@ -245,7 +244,7 @@ class BatchHandler:
         ahead = progress.ahead
 
         # 1. The batch runs.
-        late.brief_tasks(spark, self._specs, progress)
+        brief_tasks(spark, self._specs, progress)
         self._sink.consume(frame)
 
         # 2. What it read is applied; nothing of it is durable yet.
@@ -253,13 +252,13 @@ class BatchHandler:
         with self.changing:
             counts, discrepancies = take_in(job, progress, observed, self._uncounted)
         if ahead is not None and not progress.is_at_least(ahead.watermark):
-            retract(self._snapshots, batch_id - 1, self._settings.windows_close)
+            withdraw_stored(self._snapshots, batch_id - 1, self._settings.windows_close)
             raise LookaheadError(job=job, watermark=ahead.watermark, found=progress.watermark)
         results = engine.results(batch_watermark, progress.next_watermark)
         # Spark may know less than was promised where windows are all that it keeps: between two ends, it is not told.
-        judged_by_spark = not (results.passes_late or self._settings.outlook.whole)
+        judged_by_spark = not (results.passes_late or self._settings.rules.only_windows)
         late_watermark = engine.late_watermark(last) if judged_by_spark else before
-        counts["late"], late_rows = late.count_late_rows(job, spark, observed, late_watermark)
+        counts["late"], late_rows = count_late_rows(job, spark, observed, late_watermark)
         self._check(batch_id, observed, passes_late=results.passes_late, before=before)
         hold = milliseconds(self._settings.hold)
         with self.changing:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
-from floodmark.spark_jobs.queries.outlook import Outlook
 from floodmark.spark_jobs.reading.event_time import Derived
 
 
@@ -16,5 +16,5 @@ class Settings:
     windows_close: WindowsClose = "after"
     rebuild: bool = False
     lookahead: timedelta = timedelta(0)
-    outlook: Outlook = Outlook(possible=False)  # noqa: RUF009  # frozen
+    rules: LookaheadRules = LookaheadRules(possible=False)  # noqa: RUF009  # frozen
     derived: Derived = Derived()  # noqa: RUF009  # frozen

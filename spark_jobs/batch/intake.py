@@ -63,7 +63,7 @@ def take_in(
         if isinstance(mark, Unreadable):
             counts["unreadable_marks"] += 1
             _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
-    progress.apply(marks.marks, {topic: spec.way for spec, _ in observed.inputs for topic in spec.topics})
+    progress.apply(marks.marks, {topic: spec.mark_policy for spec, _ in observed.inputs for topic in spec.topics})
     for process in progress.ignored.news():
         _log.warning("job %s: %s", job, process)
     discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)

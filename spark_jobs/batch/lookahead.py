@@ -9,6 +9,9 @@ durable.
 
 It looks only from close by: while a job catches up, the watermark moves with each batch anyway, and reading on would
 cost more than it brings.
+
+A watermark that was found so stands in Spark's log before batch n is planned.  Where batch n turns out to end earlier,
+the watermark is withdrawn from the log: see `withdraw`.
 """
 
 import logging
@@ -20,13 +23,17 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from floodmark.producers.clients.consumers import Record, classified, consume, is_end
 from floodmark.schemas.classify import Data, Offsets
+from floodmark.schemas.errors import SnapshotError
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.handler_settings import Settings
+from floodmark.spark_jobs.batch.rebuild import rebuild
+from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
-from floodmark.spark_jobs.progress.ahead import Ahead, Preview
+from floodmark.spark_jobs.internals.checkpoint import Checkpoint
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, Preview
+from floodmark.spark_jobs.lookahead.rules import most_ahead
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
-from floodmark.spark_jobs.queries.source_options import most_ahead
+from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = logging.getLogger(__name__)
@@ -51,12 +58,12 @@ class Lookahead:
         self._specs = specs
         self._settings = settings
         self._stopping = stopping
-        self._preview = Preview({topic: spec.way for spec in specs for topic in spec.topics})
+        self._preview = Preview({topic: spec.mark_policy for spec in specs for topic in spec.topics})
         self._consumers: list[Consumer] = []
         self._assigned: set[tuple[str, int]] = set()
         self._hurried: Final = set[object]()
         most = [most_ahead(spec.connection.source_options()) for spec in specs]
-        self._most = min(most) if settings.outlook.possible and settings.lookahead else 0
+        self._most = min(most) if settings.rules.possible and settings.lookahead else 0
 
     @property
     def records(self) -> int:
@@ -82,19 +89,19 @@ class Lookahead:
         if not self._most or progress.watermark == END_OF_TIME:
             return None
         if records > self._most:
-            self._look_away()
+            self._stop_reading()
             return None
         try:
-            self._attend(end)
+            self._read_from(end)
             self._preview.begin(progress.tracked(), end)
             ahead = self._wait(progress.watermark)
             is_burst = ahead is not None and self._unread(end) > self._most
         except KafkaException as error:
             _log.warning("job %s: marks ahead cannot be read, the next batch runs without them: %s", self._job, error)
-            self._look_away()
+            self._stop_reading()
             return None
         if is_burst:  # the next batch may end before the marks
-            self._look_away()
+            self._stop_reading()
             return None
         return ahead
 
@@ -106,7 +113,7 @@ class Lookahead:
             for consumer in self._consumers:
                 self._read(consumer, 0 if hurried else min(_SLICE, max(0.0, deadline - now)))
             if self._preview.records > self._most:
-                self._look_away()
+                self._stop_reading()
                 return None
             now = time.monotonic()
             if hurried or now >= deadline or self._decides(known):
@@ -124,13 +131,13 @@ class Lookahead:
 
     def _decides(self, known: int | None) -> bool:
         """Tell whether the next batch should begin."""
-        outlook, then = self._settings.outlook, self._preview.watermark
+        rules, then = self._settings.rules, self._preview.watermark
         if then is not None and then != known:
-            if known is None or outlook.ends is None or then == END_OF_TIME:
+            if known is None or rules.ends is None or then == END_OF_TIME:
                 return True
             close = self._settings.windows_close
-            return outlook.ends.lie_between(spark_watermark(known, close), spark_watermark(then, close))
-        return self._preview.records > 0 and not outlook.patient
+            return rules.ends.lie_between(spark_watermark(known, close), spark_watermark(then, close))
+        return self._preview.records > 0 and not rules.patient
 
     def _read(self, consumer: Consumer, seconds: float) -> None:
         """Take in what comes; waits for the first record, and a moment for those that were written with it."""
@@ -150,7 +157,7 @@ class Lookahead:
         else:
             self._preview.add(found)
 
-    def _attend(self, end: Offsets) -> None:
+    def _read_from(self, end: Offsets) -> None:
         """Read on from where the last batch has ended, or go on reading."""
         if end.keys() == self._assigned:
             return
@@ -163,7 +170,7 @@ class Lookahead:
         self._assigned = set(end)
         self._preview.clear()
 
-    def _look_away(self) -> None:
+    def _stop_reading(self) -> None:
         """Read nothing until the job is close by again."""
         if self._assigned:
             self._assigned = set()
@@ -176,3 +183,67 @@ class Lookahead:
         while self._consumers:
             with suppress(KafkaException):
                 self._consumers.pop().close()
+
+
+def withdraw_at_start(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings) -> None:
+    """Lower Spark's watermark to what the records up to the end of the next batch give, before the query starts.
+
+    A look ahead may have raised it further.  That stays only where the next batch is planned and reads all that the
+    watermark rests on: the batch may have been written.  Where it is not planned, it may read no record at all.
+
+    Args:
+        specs: what the job reads.
+        snapshots: of its checkpoint.
+        settings: of the job.
+    """
+    checkpoint = snapshots.checkpoint
+    last = checkpoint.last_committed
+    if last is None:
+        return
+    try:
+        progress = snapshots.load(last)
+    except SnapshotError:
+        if settings.rebuild:
+            _withdraw_unknown(specs, checkpoint, settings, last)
+        return  # else `resume` says it
+    if progress.ahead is not None and progress.withdraw_ahead(checkpoint.planned_end(last + 1)):
+        withdraw(snapshots, last, progress, settings.windows_close)
+
+
+def _withdraw_unknown(specs: Sequence[SourceSpec], checkpoint: Checkpoint, settings: Settings, last: int) -> None:
+    """Lower it where the snapshot is lost: what it rests on is lost, too, so the topics tell what it may be.
+
+    It stays at what the last batch ran with where Kafka has deleted marks and the rest give less: that batch had read
+    all that its watermark rested on.
+    """
+    end = checkpoint.planned_end(last + 1) or checkpoint.planned_end(last) or {}
+    read = rebuild(specs, end).watermark
+    allowed = 0 if read is None else spark_watermark(read, settings.windows_close)
+    checkpoint.lower_watermark(last, max(allowed, checkpoint.planned_watermark(last)))
+
+
+def withdraw_stored(snapshots: Snapshots, last: int, windows_close: WindowsClose) -> None:
+    """Take the watermark of a batch out of Spark's log, so that the next start runs it with what was read before.
+
+    Args:
+        snapshots: of the job's checkpoint.
+        last: the last batch that Spark has committed, before that one.
+        windows_close: as the job has it.
+    """
+    progress = snapshots.load(last)
+    if progress.withdraw_ahead():
+        withdraw(snapshots, last, progress, windows_close)
+
+
+def withdraw(snapshots: Snapshots, last: int, progress: Progress, windows_close: WindowsClose) -> None:
+    """Lower the watermark of the next batch in Spark's log to that of a progress, and store that progress.
+
+    Args:
+        snapshots: of the job's checkpoint.
+        last: the last batch that Spark has committed, or commits before it plans the next.
+        progress: of the job, as of that batch.
+        windows_close: as the job has it.
+    """
+    allowed = 0 if progress.watermark is None else spark_watermark(progress.watermark, windows_close)
+    snapshots.checkpoint.lower_watermark(last, allowed)
+    snapshots.store(last, progress.snapshot())

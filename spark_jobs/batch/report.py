@@ -1,13 +1,18 @@
-"""The report of one batch, and what is counted in it."""
+"""What a job says of itself: the report of each batch with its counts, and a log line when nothing moves any more."""
 
 import json
+import logging
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from floodmark.schemas.counts import Discrepancy
 from floodmark.schemas.errors.base import iso
+from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.unusable import UNUSABLE
 
+_log = logging.getLogger(__name__)
+_BATCHES: Final = 10
+_SHOWN: Final = 3
 COUNTED: Final = ("records", "marks", "late", *UNUSABLE, "unreadable_marks", "tombstones", "lost", "surplus")
 """What each batch counts; a job has the totals."""
 
@@ -63,3 +68,19 @@ class Batch:
     def to_json(self) -> str:
         """Return it as one line of JSON."""
         return json.dumps(asdict(self))
+
+
+class Standstill:
+    """Counts how many batches in a row have not moved the watermark of a job."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._batches = 0
+
+    def note(self, progress: Progress, *, moved: bool) -> None:
+        """Note a batch; log who holds the watermark at the tenth that has not moved it."""
+        self._batches = 0 if moved or progress.ended else self._batches + 1
+        if self._batches == _BATCHES:
+            holders = "; ".join(hold.sentence for hold in progress.holders()[:_SHOWN])
+            at = iso(progress.watermark)
+            _log.warning("job %s: %d batches have not moved the watermark (%s): %s", self._job, _BATCHES, at, holders)

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from floodmark.schemas.classify import Offsets
 from floodmark.spark_jobs.internals.checkpoint import range_options
-from floodmark.spark_jobs.progress.lateness import LateRow
 from floodmark.spark_jobs.reading.observation import KINDS, Observation, columns, prepared
 from floodmark.spark_jobs.reading.rows import decoded
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
@@ -52,23 +51,6 @@ def observation(
         rows.unpersist()
     counts = {(row["kind"], row["topic"], row["partition"]): int(row["count"]) for row in counted}
     return Observation.of({} if found is None else found.asDict(), spec.topics, counts)
-
-
-def count_late(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets, watermark: int) -> int:
-    """Count the rows of one batch behind a watermark, epoch milliseconds; done only when there are some."""
-    rows = rows_of(spark, spec, start, end)
-    return rows.where((F.col("kind") == "row") & (F.unix_millis("event_time") < F.lit(watermark))).count()
-
-
-def late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> list[LateRow]:
-    """Return the late rows of a batch in the order of each partition's log; judged as the batch itself was."""
-    late = rows_of(spark, spec, start, end).where("late")
-    picked = late.select(
-        *("topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "raw"),
-        *(F.unix_millis("event_time").alias("event_time"), "behind.watermark", "behind.own"),
-    )
-    found = [LateRow(**row.asDict()) for row in picked.withColumnRenamed("raw", "value").collect()]
-    return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))
 
 
 def rows_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> DataFrame:

@@ -54,7 +54,7 @@ class Needs:
         job: for errors.
         specs: what it reads.
         stateful: whether operators keep state.
-        widths: how far back a result reaches, where the query says so, see `outlook.widths`; milliseconds.
+        widths: how far back a result reaches, where the query says so, see `plan.widths`; milliseconds.
         largest_window: the same, as the user says.
         early: how far event times may lie ahead of Kafka's timestamps.
     """

@@ -5,14 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from floodmark.producers.clients.admin import offset_bounds
-from floodmark.schemas.classify import Data, Offsets, classify
+from floodmark.schemas.classify import AnyMark, Data, Offsets, classify
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.batch.reread import records_of
 from floodmark.spark_jobs.beginning.beginning import Beginning
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.reconcile import AnyMark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -51,9 +50,9 @@ class History:
 
     def read_to(self, end: Offsets) -> None:
         """Take in the marks that stand before some offsets."""
-        ways = {topic: spec.way for spec in self._specs for topic in spec.topics}
+        policies = {topic: spec.mark_policy for spec in self._specs for topic in spec.topics}
         unread = [(spec, places) for spec in self._specs if (places := self._unread(spec, end))]
-        self.progress.apply([mark for spec, places in unread for mark in self._marks(spec, places)], ways)
+        self.progress.apply([mark for spec, places in unread for mark in self._marks(spec, places)], policies)
         for spec, _ in unread:
             self.progress.tally(spec.topics[0], 1, {})  # whether these were of use is not known any more
         self._read |= end

@@ -20,8 +20,7 @@ from floodmark.spark_jobs.beginning.choice import LastMark, Needs, at_time, behi
 from floodmark.spark_jobs.beginning.rerun import Query, bring_to
 from floodmark.spark_jobs.beginning.start import Start
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
-from floodmark.spark_jobs.queries.outlook import widths
-from floodmark.spark_jobs.queries.plan import Operator
+from floodmark.spark_jobs.queries.plan import Operator, widths
 from floodmark.spark_jobs.queries.refusals import refuse_replay
 from floodmark.spark_jobs.queries.source_options import batch_limit
 from floodmark.spark_jobs.reading.source_spec import SourceSpec

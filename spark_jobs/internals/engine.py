@@ -11,8 +11,8 @@ from floodmark.schemas.classify import Offsets
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
+from floodmark.spark_jobs.lookahead.rules import WindowEnds
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
-from floodmark.spark_jobs.queries.outlook import WindowEnds
 from pyspark.sql.streaming.query import StreamingQuery
 
 _STATEFUL: Final = "StateStoreWriter"

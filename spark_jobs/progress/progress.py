@@ -12,17 +12,19 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
-from floodmark.schemas.classify import Mark, Offsets
+from floodmark.schemas.classify import AnyMark, Mark, Offsets
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
+from floodmark.schemas.mark_policy import AS_WRITTEN, MarkPolicy, apply_mark
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold, Tracker
-from floodmark.spark_jobs.progress.ahead import Ahead
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.ignored import Ignored
-from floodmark.spark_jobs.progress.lateness import AS_IT_IS, NOTHING, Brief, Promises, Way, apply_mark
-from floodmark.spark_jobs.progress.reconcile import AnyMark, BatchMarks, reconcile
+from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises
+from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
+from floodmark.spark_jobs.progress.reconcile import BatchMarks, reconcile
 from floodmark.spark_jobs.progress.unusable import Skipped, TopicRecords, nothing_usable
 
 FORMAT: Final = 1
@@ -179,7 +181,7 @@ class Progress:
         elif batch_watermark == self._next_watermark == END_OF_TIME:
             self.finish_batch(complete=END_OF_TIME)
 
-    def apply(self, marks: Iterable[AnyMark], ways: Mapping[str, Way] = MappingProxyType({})) -> None:
+    def apply(self, marks: Iterable[AnyMark], policies: Mapping[str, MarkPolicy] = MappingProxyType({})) -> None:
         """Take in the marks of a batch, in the order of each partition, and advance.
 
         Those come first that the watermark of the batch rests on: it holds as soon as they are all there.
@@ -188,22 +190,22 @@ class Progress:
         self._batch_watermark = self.next_watermark
         for mark in given:
             if ahead is None or ahead.rests_on(mark):
-                self._apply(mark, ways.get(mark.topic, AS_IT_IS))
+                self._apply(mark, policies.get(mark.topic, AS_WRITTEN))
         self._advance()
         if ahead is None:
             return
         for mark in given:
             if not ahead.rests_on(mark):
-                self._apply(mark, ways.get(mark.topic, AS_IT_IS))
+                self._apply(mark, policies.get(mark.topic, AS_WRITTEN))
         self._ahead = None
         self._advance()
 
-    def _apply(self, mark: AnyMark, way: Way) -> None:
+    def _apply(self, mark: AnyMark, policy: MarkPolicy) -> None:
         if self._promises is not None:
-            self._promises.apply(mark, *way)
+            self._promises.apply(mark, *policy)
         if self._promised is not None:
-            apply_mark(self._promised, mark, shift=way.shift)
-        verdict = apply_mark(self._tracker, mark, *way)
+            apply_mark(self._promised, mark, shift=policy.shift)
+        verdict = apply_mark(self._tracker, mark, *policy)
         if verdict is not None and isinstance(mark, Mark):
             self.ignored.take(mark, verdict, self._tracker)
 
@@ -221,8 +223,15 @@ class Progress:
         """Let the next batch run with a watermark that rests on records which it is going to read."""
         self._ahead = ahead
 
-    def settle(self, planned: Offsets | None) -> bool:
-        """Forget a watermark that was set ahead, unless a planned batch, which ends there, reads it; tells whether."""
+    def withdraw_ahead(self, planned: Offsets | None = None) -> bool:
+        """Forget a watermark that was set ahead, unless a planned batch reads what it rests on.
+
+        Args:
+            planned: where the batch ends; ``None``: none is planned.
+
+        Returns:
+            Whether there was one, and it is forgotten.
+        """
         if self._ahead is None or (planned is not None and self._ahead.is_covered(planned)):
             return False
         self._ahead = None
@@ -266,6 +275,7 @@ class Progress:
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of it as a value that JSON can carry."""
+        ahead = self._ahead
         return {
             "format": FORMAT,
             "epoch": self._epoch,
@@ -274,7 +284,7 @@ class Progress:
             "promises_by_partition": None if self._promises is None else self._promises.snapshot(),
             "batch_watermark": self._batch_watermark,
             "next_watermark": self._next_watermark,
-            "lookahead": None if self._ahead is None else self._ahead.snapshot(),
+            "lookahead": ahead and {"watermark": ahead.watermark, "positions": to_spark(ahead.positions)},
             "output_watermark": self._output,
             "processing_time": self.processing_time,
             "topic_ids": dict(self.topic_ids),
@@ -307,7 +317,7 @@ class Progress:
             )
             found._batch_watermark, found.processing_time = snapshot["batch_watermark"], snapshot["processing_time"]
             found.topic_ids = TopicIds(snapshot["topic_ids"])
-            found._ahead = None if ahead is None else Ahead.restore(ahead)
+            found._ahead = None if ahead is None else Ahead(ahead["watermark"], from_spark(ahead["positions"]))
             for topic, records in snapshot["records_by_topic"].items():
                 found._records[topic] = TopicRecords(**records)
         return found

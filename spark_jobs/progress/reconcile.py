@@ -12,11 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from floodmark.schemas.classify import Data, Mark, Offsets, Unreadable, classify
+from floodmark.schemas.classify import AnyMark, Data, Mark, Offsets, classify
 from floodmark.schemas.counts import Discrepancy, RecordCounts
-
-AnyMark = Mark | Unreadable
-"""A record under a mark key."""
 
 
 def parse_marks(marks: str) -> list[AnyMark]:

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 _KEEP_STATE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "GlobalLimit"}
+SILENT_STATE: Final = {"Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
+"""Operators with state that a watermark brings no results out of."""
 _LIMITS: Final = {"GlobalLimit", "LocalLimit"}
+
+_MICROS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +91,20 @@ def limited(plan: Operator, *, by_limit: bool = False) -> set[str]:
         return {plan.source} if by_limit else set()
     by_limit = plan.kind in _LIMITS or (by_limit and plan.kind != "Aggregate")
     return {name for child in plan.children for name in limited(child, by_limit=by_limit)}
+
+
+def widths(plan: Operator) -> int | None:
+    """Return how far before the end of a result the rows may lie that it needs, where fixed windows say so.
+
+    Returns:
+        The widths of all windows together and the times of deduplications within a time, milliseconds.  ``None``: the
+        query keeps other state, for which nothing here tells it.
+    """
+    needed = 0
+    for node in plan.walk():
+        needed += node.within * _MICROS
+        if node.keeps_state and node.kind not in SILENT_STATE:
+            if node.windows is None:
+                return None
+            needed += node.windows.width
+    return -(-needed // _MICROS)

@@ -10,10 +10,6 @@ _TUNED: Final = {
     # broker keeps the first question for so long, by default half a second, and a client has one at a time.
     "kafka.fetch.max.wait.ms": "10",
 }
-_MOST_AHEAD: Final = 20_000
-_SHARE: Final = 10
-_LEAST_LIMIT: Final = 10_000
-_UNLIMITED: Final = 1 << 31
 
 
 def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Mapping[str, str]) -> dict[str, str]:
@@ -50,26 +46,6 @@ def from_earliest(options: Mapping[str, str]) -> bool:
     lower = {name.lower(): value for name, value in options.items()}
     later = {"startingtimestamp", "startingoffsetsbytimestamp"} & lower.keys()
     return not later and lower.get("startingoffsets") == "earliest"
-
-
-def most_ahead(options: Mapping[str, str]) -> int:
-    """Return how many records may stand ahead of a batch so that the next one surely reads them all; 0: nobody knows.
-
-    A batch of Spark reads all that is there, up to its limit.  A tenth of that leaves room for what is written
-    meanwhile; where even that is little, a burst could fill it.
-
-    >>> most_ahead({"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "1000000"})
-    20000
-    >>> most_ahead({"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "120"})
-    0
-    >>> most_ahead({"kafka.isolation.level": "read_committed", "minOffsetsPerTrigger": "5"}), most_ahead({})
-    (0, 0)
-    """
-    lower = {name.lower(): value for name, value in options.items()}
-    if lower.get("kafka.isolation.level") != "read_committed" or "minoffsetspertrigger" in lower:
-        return 0
-    limit = batch_limit(options) or _UNLIMITED
-    return min(_MOST_AHEAD, limit // _SHARE) if limit >= _LEAST_LIMIT else 0
 
 
 def fitting_batch(cores: int, heap: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from floodmark.producers.clients.secrets import resolved
 from floodmark.schemas.errors import UsageError
-from floodmark.spark_jobs.progress.lateness import Way
+from floodmark.schemas.mark_policy import MarkPolicy
 from floodmark.spark_jobs.queries.source_options import from_earliest, source_options
 from floodmark.spark_jobs.reading.security import Client, settings_of, spark_options
 from pyspark.sql import Column
@@ -87,7 +87,7 @@ class SourceSpec:
         connection: to its topics.
         event_time: over the fields of a value.
         decode: from bytes to values.
-        percentile: which percentile drives the job, see `lateness.driving`.
+        percentile: which percentile drives the job, see `mark_policy.driving`.
         shift: how far event times may lie before those that the marks speak of, milliseconds.
         late: what becomes of late rows; ``None``: Spark's operators decide.
         limited: whether a limit may end the tasks that read it before they have read all of a batch.
@@ -108,9 +108,9 @@ class SourceSpec:
         return self.connection.topics
 
     @property
-    def way(self) -> Way:
+    def mark_policy(self) -> MarkPolicy:
         """How its marks count."""
-        return Way(self.percentile, self.shift)
+        return MarkPolicy(self.percentile, self.shift)
 
     @property
     def late_topic(self) -> str | None:

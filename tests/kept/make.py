@@ -32,9 +32,9 @@ from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, encode_watermark
 from floodmark.schemas.classify import Mark, Unreadable
+from floodmark.schemas.mark_policy import MarkPolicy
 from floodmark.spark_jobs import local_session
-from floodmark.spark_jobs.progress.ahead import Ahead
-from floodmark.spark_jobs.progress.lateness import Way
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import BatchMarks
 from floodmark.spark_jobs.progress.unusable import Skipped
@@ -268,7 +268,7 @@ def progresses():
         for number in range(4):
             marks = sorted((mark_of(*step) for step in history.steps(10)), key=lambda mark: mark.place)
             progress.tally("t", number, {"missing_event_time": Skipped(2, "t", 0, 7)})
-            progress.apply(marks, {"t": Way(percentile=95 if seed % 3 == 0 else None)})
+            progress.apply(marks, {"t": MarkPolicy(percentile=95 if seed % 3 == 0 else None)})
             progress.reconcile(BatchMarks(marks, {("t", 0): 7}), {}, {("t", 0): 9_999, ("t", 1): 9_999}, ["u"])
             progress.finish_batch(complete=progress.batch_watermark, hold=seed % 3, counts={"late": number})
         if seed % 2:

@@ -18,7 +18,7 @@ from floodmark.spark_jobs import local_session
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.engine import Engine
-from floodmark.spark_jobs.progress.ahead import Ahead
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
 from support.counting import counted, read_events, windowed
 from support.harness import SHORT_LIVED

@@ -24,7 +24,7 @@ from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.timestamps import promisable
 from floodmark.schemas.tracker import Sorter
-from floodmark.spark_jobs.progress.ahead import Preview
+from floodmark.spark_jobs.lookahead.marks_ahead import Preview
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 
@@ -196,7 +196,7 @@ class Stage:
             self.progress = Progress(Tracker({self.given.topic}))
         else:
             self.progress = Progress.restore(json.loads(disk.snapshots[disk.batch_id - 1]), "here")
-            if self.progress.settle(None if disk.planned is None else self._offsets(disk.planned)):
+            if self.progress.withdraw_ahead(None if disk.planned is None else self._offsets(disk.planned)):
                 self.settled += 1
                 disk.watermark = self._spark_watermark(disk.late_watermark)
                 disk.snapshots[disk.batch_id - 1] = json.dumps(self.progress.snapshot())

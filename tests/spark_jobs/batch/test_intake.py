@@ -9,9 +9,9 @@ import pytest
 from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
 from floodmark.schemas.classify import mark_record
+from floodmark.schemas.mark_policy import AS_WRITTEN
 from floodmark.spark_jobs.batch.intake import Observed, take_in
 from floodmark.spark_jobs.batch.output import Output
-from floodmark.spark_jobs.progress.lateness import AS_IT_IS
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.observation import Observation
 
@@ -38,7 +38,7 @@ class Partition:
         marks, self._marks = self._marks, []
         read = self._offset - begin
         found = Observation(marks=json.dumps(marks), records={("clicks", 0): read}, rows=read - len(marks))
-        spec = SimpleNamespace(topics=("clicks",), way=AS_IT_IS)
+        spec = SimpleNamespace(topics=("clicks",), mark_policy=AS_WRITTEN)
         offsets = [{("clicks", 0): offset} for offset in (begin, self._offset)]
         return take_in("counts", self.progress, Observed([(spec, found)], Output(), {}, *offsets), ())
 

@@ -20,9 +20,9 @@ from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import Lookahead
 from floodmark.spark_jobs.batch.stopping import Stopping
-from floodmark.spark_jobs.progress.ahead import Ahead, Preview
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, Preview
+from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.queries.outlook import Outlook
 from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 from support import operators as ops
 from support.counting import fails
@@ -417,9 +417,9 @@ def test_late_rows_are_counted_by_the_watermark_that_spark_drops_them_by(live):
 @pytest.mark.parametrize(
     ("settings", "limit"),
     [
-        (Settings(lookahead=timedelta(seconds=9), outlook=Outlook(possible=False)), "1000000"),
-        (Settings(lookahead=timedelta(0), outlook=Outlook(possible=True)), "1000000"),
-        (Settings(lookahead=timedelta(seconds=9), outlook=Outlook(possible=True)), "120"),
+        (Settings(lookahead=timedelta(seconds=9), rules=LookaheadRules(possible=False)), "1000000"),
+        (Settings(lookahead=timedelta(0), rules=LookaheadRules(possible=True)), "1000000"),
+        (Settings(lookahead=timedelta(seconds=9), rules=LookaheadRules(possible=True)), "120"),
     ],
 )
 def test_what_may_not_look_opens_no_client(settings, limit, monkeypatch):
@@ -442,7 +442,7 @@ def test_it_rests_on_no_mark_in_front_of_a_burst(monkeypatch, unread, looks):
     monkeypatch.setattr(lookahead, "Consumer", lambda _config, logger: client if logger else None)
     connection = Connection(("t",), "nowhere:1", options={"maxOffsetsPerTrigger": "1000000"})
     spec = SourceSpec("read", connection, event_time=None, decode=None)
-    settings = Settings(lookahead=timedelta(seconds=9), outlook=Outlook(possible=True))
+    settings = Settings(lookahead=timedelta(seconds=9), rules=LookaheadRules(possible=True))
     ahead = Lookahead("job", [spec], settings, Stopping(lambda: None))
     seen = Mark("t", 0, offset=101, log_time=0, record=mark("a", 90))
     monkeypatch.setattr(Lookahead, "_read", lambda self, *_: self._preview.add(seen))

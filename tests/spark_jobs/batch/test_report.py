@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 from floodmark.schemas import Holder
 from floodmark.schemas.tracker import Hold
-from floodmark.spark_jobs.batch.report import Batch
-from floodmark.spark_jobs.batch.standstill import Standstill
+from floodmark.spark_jobs.batch.report import Batch, Standstill
 
 AT = 1_767_225_600_000
 SHOWN = "2026-01-01T00:00:00.000+00:00"

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from floodmark.schemas import Membership, Tracker
 from floodmark.schemas.classify import Mark
+from floodmark.schemas.mark_policy import MarkPolicy
 from floodmark.schemas.records import WatermarkRecord
-from floodmark.spark_jobs.batch import rebuild, resume
+from floodmark.spark_jobs.batch import lookahead, rebuild
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals import checkpoint
 from floodmark.spark_jobs.internals.local_files import LocalFiles
-from floodmark.spark_jobs.progress.ahead import Preview
-from floodmark.spark_jobs.progress.lateness import Way
+from floodmark.spark_jobs.lookahead.marks_ahead import Preview
 from floodmark.spark_jobs.progress.offsets import to_spark
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
@@ -65,7 +65,7 @@ def histories(draw):
     planned = later(draw, log, last)
     return History(
         log=log,
-        way=Way(draw(st.sampled_from([None, 50]))),
+        way=MarkPolicy(draw(st.sampled_from([None, 50]))),
         close=draw(st.sampled_from(["after", "at"])),
         before=before,
         last=last,
@@ -82,7 +82,7 @@ class History:
     """A job's last batches; cuts are numbers of marks."""
 
     log: list
-    way: Way
+    way: MarkPolicy
     close: str
     before: list
     """Where the batch before the last one ended."""
@@ -144,7 +144,7 @@ def started(history, ran, progress):
             note(files, "offsets/8", {"batchWatermarkMs": after}, ends(history.planned))
         if not history.lost:
             snapshots.store(7, progress.snapshot())
-        resume.settle([spec], snapshots, Settings(rebuild=True, windows_close=history.close))
+        lookahead.withdraw_at_start([spec], snapshots, Settings(rebuild=True, windows_close=history.close))
         snapshots.checkpoint.plan_empty_batch()
         commit = json.loads(files.read("commits/7").splitlines()[1])["nextBatchWatermarkMs"]
         return commit, snapshots.checkpoint.planned_watermark(8)

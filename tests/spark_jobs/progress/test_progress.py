@@ -10,8 +10,8 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Tracker, is_late
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.spark_jobs.progress.ahead import Ahead
-from floodmark.spark_jobs.progress.lateness import Way
+from floodmark.schemas.mark_policy import MarkPolicy
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 from floodmark.spark_jobs.progress.unusable import Skipped
@@ -66,7 +66,7 @@ def test_watermarks_keep_their_order_over_batches_and_restarts(history, percenti
             options = {"partition": partition, "partitions": 2}
             batch.append(marked(watermark, sequences[partition], percentiles=percentiles, **options))
             sequences[partition] += 1
-        progress.apply(batch, {"t": Way(50 if percentile else None)})
+        progress.apply(batch, {"t": MarkPolicy(50 if percentile else None)})
         complete = batch_watermark if stateful else progress.next_watermark
         before, output = output, progress.finish_batch(complete=complete, hold=hold)
         assert before is None or (output is not None and not is_late(output, before))
@@ -143,9 +143,9 @@ def test_a_watermark_ahead_holds_as_soon_as_its_marks_are_read():
 def test_at_a_start_it_stays_only_where_the_planned_batch_reads_it(planned, forgotten):
     progress = Progress(Tracker({"t"}), next_watermark=30)
     progress.look_ahead(Ahead(40, {("t", 0): 3}))
-    assert progress.settle(planned) is forgotten
+    assert progress.withdraw_ahead(planned) is forgotten
     assert progress.next_watermark == (30 if forgotten else 40)
-    assert progress.settle(planned) is False
+    assert progress.withdraw_ahead(planned) is False
 
 
 def test_counts_and_what_each_topic_brought_are_kept_apart():

@@ -3,7 +3,8 @@
 from floodmark.schemas import Membership, Status, Tracker
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.records import WatermarkRecord
-from floodmark.spark_jobs.progress.ahead import Ahead, Preview
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, Preview
+from floodmark.spark_jobs.progress.offsets import to_spark
 from floodmark.spark_jobs.progress.progress import Progress
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,7 +78,9 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
         exactly.apply(mark.record, topic="t", partition=mark.partition, log_time=0)
     assert exactly.advance() == ahead.watermark
     for batch in (enough, rest):
-        again = Progress.restore({**job.snapshot(), "lookahead": ahead.snapshot()}, "")
+        again = Progress.restore(
+            {**job.snapshot(), "lookahead": {"watermark": ahead.watermark, "positions": to_spark(ahead.positions)}}, ""
+        )
         again.apply(batch)
         assert again.is_at_least(ahead.watermark)
         assert again.ahead is None

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 from floodmark.spark_jobs import drop_duplicates_within
 from floodmark.spark_jobs.internals.analysed import operators
-from floodmark.spark_jobs.queries.outlook import Outlook, widths
+from floodmark.spark_jobs.lookahead.rules import LookaheadRules
+from floodmark.spark_jobs.queries.plan import widths
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
@@ -98,7 +99,7 @@ def test_windows_are_recognised_by_the_column_that_is_grouped_by_or_not_at_all(r
     query, ends, width = CASES[name]
     found = query(rows)
     plan = operators(found if hasattr(found, "schema") else found.count(), lambda _: False)
-    outlook = Outlook.of(plan, output_mode="append", trigger=None)
-    grids = None if outlook.ends is None else {(period, end) for period, end in outlook.ends.grids}
+    rules = LookaheadRules.of(plan, output_mode="append", trigger=None)
+    grids = None if rules.ends is None else {(period, end) for period, end in rules.ends.grids}
     assert grids == (ends and {(period * SECOND, end * SECOND) for period, end in ends})
     assert widths(plan) == (width and width * 1_000)

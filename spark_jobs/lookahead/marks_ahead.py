@@ -8,13 +8,10 @@ The invariant: *only a batch that reads all records before its positions runs wi
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
-from floodmark.schemas.classify import Offsets, Partition
+from floodmark.schemas.classify import AnyMark, Offsets, Partition
+from floodmark.schemas.mark_policy import AS_WRITTEN, MarkPolicy, apply_mark
 from floodmark.schemas.tracker import Tracker
-from floodmark.spark_jobs.progress.lateness import AS_IT_IS, Way, apply_mark
-from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
-from floodmark.spark_jobs.progress.reconcile import AnyMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +35,6 @@ class Ahead:
         """Tell whether a mark stands before the positions."""
         return mark.offset < self.positions.get((mark.topic, mark.partition), 0)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as a value that JSON can carry."""
-        return {"watermark": self.watermark, "positions": to_spark(self.positions)}
-
-    @classmethod
-    def restore(cls, snapshot: Mapping[str, Any]) -> "Ahead":
-        """Build it from what `snapshot` returned."""
-        return cls(snapshot["watermark"], from_spark(snapshot["positions"]))
-
 
 class Preview:
     """Marks ahead of what a job has read, and the watermark that they will give.
@@ -63,8 +51,8 @@ class Preview:
     (3, None, 0)
     """
 
-    def __init__(self, ways: Mapping[str, Way] = MappingProxyType({})) -> None:
-        self._ways = ways
+    def __init__(self, policies: Mapping[str, MarkPolicy] = MappingProxyType({})) -> None:
+        self._policies = policies
         self._marks: list[AnyMark] = []
         self._seen: dict[Partition, int] = {}
         self._end: Offsets = {}
@@ -99,7 +87,7 @@ class Preview:
         if mark.offset < self._read(place):
             return
         self._marks.append(mark)
-        apply_mark(self._tracker, mark, *self._ways.get(mark.topic, AS_IT_IS))
+        apply_mark(self._tracker, mark, *self._policies.get(mark.topic, AS_WRITTEN))
         self._moved = self._tracker.advance() is not None or self._moved
 
     @property
@@ -121,7 +109,7 @@ class Preview:
             return None
         tracker, positions = self._known.copy(), dict[Partition, int]()
         for mark in sorted(self._marks, key=lambda mark: (mark.topic, mark.partition, mark.offset)):
-            apply_mark(tracker, mark, *self._ways.get(mark.topic, AS_IT_IS))
+            apply_mark(tracker, mark, *self._policies.get(mark.topic, AS_WRITTEN))
             positions[mark.topic, mark.partition] = mark.offset + 1
         watermark = tracker.advance()
         return None if watermark is None else Ahead(watermark, positions)

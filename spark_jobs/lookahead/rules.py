@@ -1,16 +1,20 @@
-"""What can be foreseen of a query: whether a watermark may be set ahead of its marks, and which one matters.  Pure."""
+"""Whether a job may look ahead, how far, and which watermarks matter to it.  Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from floodmark.spark_jobs.queries.plan import Operator
+from floodmark.spark_jobs.queries.plan import SILENT_STATE, Operator
+from floodmark.spark_jobs.queries.source_options import batch_limit
 
 _JUDGED_BEFORE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join"}
 """Operators with state that judge late rows by the watermark of the batch before, and show it to no function."""
 
-_SILENT_STATE: Final = {"Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
 _MICROS: Final = 1000
+_MOST_AHEAD: Final = 20_000
+_SHARE: Final = 10
+_LEAST_LIMIT: Final = 10_000
+_UNLIMITED: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +48,39 @@ class WindowEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class LookaheadRules:
     """How far one may look ahead of a query's batches.
 
     ``possible``: whether a watermark may be set that rests on records which only the next batch reads.  ``patient``:
     whether nothing comes out of the query but by its watermark, so that rows may wait for it.  ``ends``: when its
     windows end; ``None``: it has none, or other results that a watermark brings out, or they were not recognised.
-    ``whole``: whether windows are all that it keeps, so that a watermark between two ends changes nothing.
+    ``only_windows``: whether windows are all that it keeps, so that a watermark between two ends changes nothing.
     """
 
     possible: bool
     patient: bool = False
     ends: WindowEnds | None = None
-    whole: bool = False
+    only_windows: bool = False
 
     @classmethod
-    def of(cls, plan: Operator, *, output_mode: str, trigger: Mapping[str, Any] | None) -> "Outlook":
+    def of(cls, plan: Operator, *, output_mode: str, trigger: Mapping[str, Any] | None) -> "LookaheadRules":
         """Judge a query.
 
         A function of the user's that is shown the watermark (``applyInPandasWithState``, ``transformWithState``) would
         take rows of the same batch for late.  A trigger by the clock reads long after one could look.
 
         >>> read = Operator("EventTimeWatermark")
-        >>> Outlook.of(Operator("Deduplicate", children=(read,)), output_mode="append", trigger=None)
-        Outlook(possible=True, patient=False, ends=None, whole=False)
-        >>> Outlook.of(Operator("TransformWithState", children=(read,)), output_mode="append", trigger=None).possible
+        >>> LookaheadRules.of(Operator("Deduplicate", children=(read,)), output_mode="append", trigger=None)
+        LookaheadRules(possible=True, patient=False, ends=None, only_windows=False)
+        >>> function = Operator("TransformWithState", children=(read,))
+        >>> LookaheadRules.of(function, output_mode="append", trigger=None).possible
         False
         """
         state = [node for node in plan.walk() if node.keeps_state]
         ends = _window_ends(state)
-        whole = ends is not None and all(node.kind == "Aggregate" for node in state)
+        only_windows = ends is not None and all(node.kind == "Aggregate" for node in state)
         possible = bool(state) and all(node.kind in _JUDGED_BEFORE for node in state) and not trigger
-        return cls(possible, output_mode == "append" and _is_patient(plan), ends, whole)
+        return cls(possible, output_mode == "append" and _is_patient(plan), ends, only_windows)
 
 
 def _is_patient(node: Operator) -> bool:
@@ -87,7 +92,7 @@ def _is_patient(node: Operator) -> bool:
 def _window_ends(state: list[Operator]) -> WindowEnds | None:
     grids = set[tuple[int, int]]()
     for node in state:
-        if node.kind in _SILENT_STATE:
+        if node.kind in SILENT_STATE:
             continue
         found = node.windows
         if found is None:
@@ -96,18 +101,21 @@ def _window_ends(state: list[Operator]) -> WindowEnds | None:
     return WindowEnds(frozenset(grids)) if grids else None
 
 
-def widths(plan: Operator) -> int | None:
-    """Return how far before the end of a result the rows may lie that it needs, where fixed windows say so.
+def most_ahead(options: Mapping[str, str]) -> int:
+    """Return how many records may stand ahead of a batch so that the next one surely reads them all; 0: nobody knows.
 
-    Returns:
-        The widths of all windows together and the times of deduplications within a time, milliseconds.  ``None``: the
-        query keeps other state, for which nothing here tells it.
+    A batch of Spark reads all that is there, up to its limit.  A tenth of that leaves room for what is written
+    meanwhile; where even that is little, a burst could fill it.
+
+    >>> most_ahead({"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "1000000"})
+    20000
+    >>> most_ahead({"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "120"})
+    0
+    >>> most_ahead({"kafka.isolation.level": "read_committed", "minOffsetsPerTrigger": "5"}), most_ahead({})
+    (0, 0)
     """
-    needed = 0
-    for node in plan.walk():
-        needed += node.within * _MICROS
-        if node.keeps_state and node.kind not in _SILENT_STATE:
-            if node.windows is None:
-                return None
-            needed += node.windows.width
-    return -(-needed // _MICROS)
+    lower = {name.lower(): value for name, value in options.items()}
+    if lower.get("kafka.isolation.level") != "read_committed" or "minoffsetspertrigger" in lower:
+        return 0
+    limit = batch_limit(options) or _UNLIMITED
+    return min(_MOST_AHEAD, limit // _SHARE) if limit >= _LEAST_LIMIT else 0

@@ -3,13 +3,15 @@
 import logging
 from collections.abc import Sequence
 
+from floodmark.schemas.classify import Offsets
 from floodmark.spark_jobs.batch.intake import Observed
-from floodmark.spark_jobs.batch.reread import count_late, late_rows
+from floodmark.spark_jobs.batch.reread import rows_of
 from floodmark.spark_jobs.batch.sinks import LateRows
 from floodmark.spark_jobs.progress.lateness import LateRow
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +38,30 @@ def count_late_rows(job: str, spark: SparkSession, observed: Observed, watermark
     for spec, found in observed.inputs:
         if spec.late is None:
             if found.is_late(watermark):
-                behind += count_late(spark, spec, observed.start, observed.end, watermark or 0)
+                behind += _count_late(spark, spec, observed.start, observed.end, watermark or 0)
         elif found.late:
             judged += found.late
             where = f"{found.late_elsewhere} of them only behind that of the batch, the first at {found.late_at}"
             _log.warning("job %s: %d row(s) behind their watermark, %s", job, found.late, where)
             if spec.late_topic is not None:
-                routed += [(spec.late_topic, row) for row in late_rows(spark, spec, observed.start, observed.end)]
+                routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
     if behind:
         _log.warning("job %s: %d row(s) behind the watermark %s", job, behind, watermark)
     return judged + behind, routed
+
+
+def _count_late(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets, watermark: int) -> int:
+    """Count the rows of one batch behind a watermark, epoch milliseconds; done only when there are some."""
+    rows = rows_of(spark, spec, start, end)
+    return rows.where((F.col("kind") == "row") & (F.unix_millis("event_time") < F.lit(watermark))).count()
+
+
+def _late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> list[LateRow]:
+    """Return the late rows of a batch in the order of each partition's log; judged as the batch itself was."""
+    late = rows_of(spark, spec, start, end).where("late")
+    picked = late.select(
+        *("topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "raw"),
+        *(F.unix_millis("event_time").alias("event_time"), "behind.watermark", "behind.own"),
+    )
+    found = [LateRow(**row.asDict()) for row in picked.withColumnRenamed("raw", "value").collect()]
+    return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))
