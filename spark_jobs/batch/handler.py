@@ -16,6 +16,18 @@ A crash between any two steps runs batch n again from the snapshot of batch n - 
 watermark: the records are the same, the snapshot is replaced by its equal, and the sink sees that the batch is there
 already (exactly once) or writes it again (at least once).
 
+The watermarks of batch n, epoch milliseconds; ``None`` where there is none yet:
+
+===============================  =======================================================================================
+``progress.watermark``           of the input: what all marks that were read so far promise
+``progress.promised``            the same where all events count; less, where a percentile drives the job
+``progress.next_watermark``      what batch n + 1 will run with: ``progress.watermark``, or more after a look ahead
+``progress.batch_watermark``     what the last batch ran with
+``engine.ran``                   what batch n runs with as Spark counts it, see `spark_watermark`; 0: none
+``results.complete``             no result of a later batch is earlier
+``progress.output``              handed on: the highest ``results.complete`` so far, less ``settings.hold``
+===============================  =======================================================================================
+
 Between the end of step 6 and Spark's plan of batch n + 1, a burst of records may reach the topics.  The limit of a
 batch then cuts batch n + 1 before the records that its watermark rests on.  Its handler finds that before step 1.  It
 lowers the watermark in Spark's log, and a thread of its own restarts the query: the same batch runs again, with the
@@ -38,7 +50,7 @@ from floodmark.schemas.errors import LookaheadError
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.intake import Observed, require_usable, take_in
-from floodmark.spark_jobs.batch.late_rows import brief_tasks, count_late_rows
+from floodmark.spark_jobs.batch.late_rows import count_late_rows, pass_thresholds
 from floodmark.spark_jobs.batch.lookahead import Lookahead, withdraw, withdraw_stored
 from floodmark.spark_jobs.batch.report import Batch, Standstill
 from floodmark.spark_jobs.batch.resume import resume
@@ -214,9 +226,9 @@ class BatchHandler:
     def _start_again(self) -> None:
         query = self._start()
         self._run_id = query.runId
-        told = self.restarted()
-        if told is not None:
-            told(query)
+        notify = self.restarted()
+        if notify is not None:
+            notify(query)
 
     def _running(self) -> StreamingQuery | None:
         """Return its query while that is active.
@@ -240,11 +252,11 @@ class BatchHandler:
         if self.stopping.is_first:
             engine.ask_latest_offsets()
         job, spark, progress = self.identity.job, frame.sparkSession, self.progress
-        before, batch_watermark, last = progress.watermark, progress.next_watermark, progress.batch_watermark
-        ahead = progress.ahead
+        input_watermark, batch_watermark, ahead = progress.watermark, progress.next_watermark, progress.ahead
+        last_batch_watermark = progress.batch_watermark
 
         # 1. The batch runs.
-        brief_tasks(spark, self._specs, progress)
+        pass_thresholds(spark, self._specs, progress)
         self._sink.consume(frame)
 
         # 2. What it read is applied; nothing of it is durable yet.
@@ -257,9 +269,9 @@ class BatchHandler:
         results = engine.results(batch_watermark, progress.next_watermark)
         # Spark may know less than was promised where windows are all that it keeps: between two ends, it is not told.
         judged_by_spark = not (results.passes_late or self._settings.rules.only_windows)
-        late_watermark = engine.late_watermark(last) if judged_by_spark else before
+        late_watermark = engine.late_watermark(last_batch_watermark) if judged_by_spark else input_watermark
         counts["late"], late_rows = count_late_rows(job, spark, observed, late_watermark)
-        self._check(batch_id, observed, passes_late=results.passes_late, before=before)
+        self._check(batch_id, observed, passes_late=results.passes_late, input_watermark=input_watermark)
         hold = milliseconds(self._settings.hold)
         with self.changing:
             output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
@@ -276,7 +288,7 @@ class BatchHandler:
 
         # 5. The watermark of the next batch is set.
         engine.set_watermark(progress.next_watermark)
-        self._standstill.note(progress, moved=progress.watermark != before)
+        self._standstill.note(progress, moved=progress.watermark != input_watermark)
         batch = Batch(
             job=job,
             batch_id=batch_id,
@@ -302,7 +314,7 @@ class BatchHandler:
         self._snapshots.store(batch.batch_id, self.progress.snapshot())  # before Spark knows it
         self._engine().set_watermark(ahead.watermark)
 
-    def _check(self, batch_id: int, observed: Observed, *, passes_late: bool, before: int | None) -> None:
+    def _check(self, batch_id: int, observed: Observed, *, passes_late: bool, input_watermark: int | None) -> None:
         """Refuse rows that would break what was promised, before anything of the batch is durable.
 
         Late input that operators let pass is excused: that promise was broken before it came here, and is counted.
@@ -312,11 +324,11 @@ class BatchHandler:
             batch_id: of the batch.
             observed: in it.
             passes_late: whether late input can reach the output.
-            before: the watermark that the batches before have read: no row of this one should be behind it.
+            input_watermark: the watermark that the batches before have read: no row of this one should be behind it.
         """
-        passed = any(spec.late is None and found.is_late(before) for spec, found in observed.inputs)
+        passed = any(spec.late is None and found.is_late(input_watermark) for spec, found in observed.inputs)
         if not passed:
-            require_shift(self.identity.job, self._settings.derived, observed.metrics, before)
+            require_shift(self.identity.job, self._settings.derived, observed.metrics, input_watermark)
         observed.output.check(self.identity, batch_id, None if passes_late and passed else self.progress.output)
 
     @property

@@ -16,12 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 _log = logging.getLogger(__name__)
 
 
-def brief_tasks(spark: SparkSession, specs: Sequence[SourceSpec], progress: Progress) -> None:
+def pass_thresholds(spark: SparkSession, specs: Sequence[SourceSpec], progress: Progress) -> None:
     """Tell the tasks of the next batch what they need to judge its rows; called on the query's own thread."""
     for spec in specs:
-        brief = None if spec.late is None else progress.brief(spec.percentile, spec.shift)
-        if brief is not None:
-            spark.sparkContext.setLocalProperty(spec.name, brief.to_text(spec.topics))
+        thresholds = None if spec.late is None else progress.thresholds(spec.percentile, spec.shift)
+        if thresholds is not None:
+            spark.sparkContext.setLocalProperty(spec.name, thresholds.to_text(spec.topics))
 
 
 def count_late_rows(job: str, spark: SparkSession, observed: Observed, watermark: int | None) -> tuple[int, LateRows]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from floodmark.spark_jobs.batch.late_rows import brief_tasks
+from floodmark.spark_jobs.batch.late_rows import pass_thresholds
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.beginning.beginning import Beginning, store
@@ -113,7 +113,7 @@ def _run(query: Query, number: int, specs: Sequence[SourceSpec], progress: Progr
     """Run the planned batch, and no other; its rows go nowhere."""
 
     def consume(frame: DataFrame, _batch_id: int) -> None:
-        brief_tasks(frame.sparkSession, specs, progress)
+        pass_thresholds(frame.sparkSession, specs, progress)
         frame.write.format("noop").mode("append").save()
 
     try:

@@ -90,7 +90,7 @@ class Promises:
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class LateThresholds:
     """What the tasks of a batch must know to judge its rows: the promises before it, and what it runs with."""
 
     promises: Promises
@@ -108,7 +108,7 @@ class Brief:
         return base64.b64encode(zlib.compress(json.dumps(parts).encode(), level=1)).decode()
 
     @classmethod
-    def of(cls, text: str) -> "Brief":
+    def of(cls, text: str) -> "LateThresholds":
         """Read it."""
         promises, *rest = json.loads(zlib.decompress(base64.b64decode(text)))
         return cls(Promises.restore(promises), *rest)

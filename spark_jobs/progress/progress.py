@@ -22,7 +22,7 @@ from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold, Tracker
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.ignored import Ignored
-from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises
+from floodmark.spark_jobs.progress.lateness import NOTHING, LateThresholds, Promises
 from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 from floodmark.spark_jobs.progress.reconcile import BatchMarks, reconcile
 from floodmark.spark_jobs.progress.unusable import Skipped, TopicRecords, nothing_usable
@@ -143,12 +143,12 @@ class Progress:
         """Return the error for topics of which no record could be used so far, see `unusable.nothing_usable`."""
         return nothing_usable(self._records, tuple(topics))
 
-    def brief(self, percentile: int | None = None, shift: int = 0) -> Brief | None:
+    def thresholds(self, percentile: int | None = None, shift: int = 0) -> LateThresholds | None:
         """Return what the tasks of the next batch must know to judge its rows; ``None``: they do not judge."""
         if self._promises is None:
             return None
         known = NOTHING if self._next_watermark is None else self._next_watermark
-        return Brief(self._promises, known, percentile, shift)
+        return LateThresholds(self._promises, known, percentile, shift)
 
     def resume(self, *, now: int, percentile: bool = False, judged: bool = False) -> None:
         """Begin a new epoch of the job.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from floodmark.schemas.errors import UsageError
-from floodmark.spark_jobs.progress.lateness import Brief
+from floodmark.spark_jobs.progress.lateness import LateThresholds
 from floodmark.spark_jobs.progress.reconcile import parse_marks
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -44,15 +44,17 @@ def _watermarks(name: str) -> Any:  # noqa: ANN401  # a function of columns
         if text is None:
             reason = "read(late=...) runs only under floodmark.spark_jobs.write, with PySpark's threads pinned"
             raise UsageError(reason=reason)
-        brief = Brief.of(text)
+        thresholds = LateThresholds.of(text)
         for topics, partitions, marks in batches:
-            yield judge(brief, topics, partitions, marks)
+            yield judge(thresholds, topics, partitions, marks)
 
     function: Any = pandas_udf  # its hints know no iterators
     return function(follow, _RESULT).asNondeterministic()
 
 
-def judge(brief: Brief, topics: "pd.Series", partitions: "pd.Series", marks: "pd.Series") -> "pd.DataFrame":
+def judge(
+    thresholds: LateThresholds, topics: "pd.Series", partitions: "pd.Series", marks: "pd.Series"
+) -> "pd.DataFrame":
     """Give the watermark before each row; a task reads one partition, in the order of its log."""
     import numpy as np  # noqa: PLC0415  # see above
     import pandas as pd  # noqa: PLC0415  # the same
@@ -64,12 +66,12 @@ def judge(brief: Brief, topics: "pd.Series", partitions: "pd.Series", marks: "pd
         begin = 0
         for end in dict.fromkeys([*np.flatnonzero(marks.notna().to_numpy()), size - 1]):
             # The mark itself speaks of what stands behind it.
-            promised = brief.promises.promised(place)
-            watermark[begin : end + 1] = max(promised, brief.watermark)
-            own[begin : end + 1] = promised >= brief.watermark
+            promised = thresholds.promises.promised(place)
+            watermark[begin : end + 1] = max(promised, thresholds.watermark)
+            own[begin : end + 1] = promised >= thresholds.watermark
             text = marks.iloc[end]
             if isinstance(text, str):
                 for mark in parse_marks(text):
-                    brief.apply(mark)
+                    thresholds.apply(mark)
             begin = end + 1
     return pd.DataFrame({"watermark": watermark, "own": own})

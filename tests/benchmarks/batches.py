@@ -16,7 +16,7 @@ from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, c
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.spark_jobs import avro, local_session
 from floodmark.spark_jobs.batch.reread import rows_of
-from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises
+from floodmark.spark_jobs.progress.lateness import NOTHING, LateThresholds, Promises
 from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -56,7 +56,7 @@ def main(records: int) -> None:
             rows = rows_of(spark, spec, {}, ends).where("not control")
             return rows.select("value.*", *([] if late is None else ["late"]))
 
-        spark.sparkContext.setLocalProperty("batches", Brief(Promises(), NOTHING, None).to_text([_TOPIC]))
+        spark.sparkContext.setLocalProperty("batches", LateThresholds(Promises(), NOTHING, None).to_text([_TOPIC]))
         ways: dict[str, Callable[[], None]] = {
             "bare scan and decode": lambda: _noop(scan(None)),
             "with the cache of a writer": lambda: _cached(scan(None)),

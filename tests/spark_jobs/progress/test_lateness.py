@@ -10,7 +10,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.mark_policy import driving, shifted
 from floodmark.schemas.tracker import Tracker
-from floodmark.spark_jobs.progress.lateness import NOTHING, Brief, Promises
+from floodmark.spark_jobs.progress.lateness import NOTHING, LateThresholds, Promises
 from floodmark.spark_jobs.progress.reconcile import parse_marks
 from floodmark.spark_jobs.reading.judge import judge
 from hypothesis import given, settings
@@ -64,13 +64,15 @@ def test_neither_batches_nor_chunks_change_what_is_late(log, batches, chunks, sh
     found, promises = [], Promises()
     bounds = sorted({0, len(log), *(cut for cut in batches if cut < len(log))})
     for start, end in itertools.pairwise(bounds):
-        brief = Brief.of(Brief(Promises.restore(promises.snapshot()), NOTHING, None, shift).to_text(["t"]))
+        thresholds = LateThresholds.of(
+            LateThresholds(Promises.restore(promises.snapshot()), NOTHING, None, shift).to_text(["t"])
+        )
         inner = sorted({start, end, *(cut for cut in chunks if start < cut < end)})
         for begin, stop in itertools.pairwise(inner):
             texts = [None if log[at] is None else written(log[at], at) for at in range(begin, stop)]
             size = stop - begin
             columns = pd.Series(["t"] * size), pd.Series([0] * size), pd.Series(texts, dtype=object)
-            found += list(judge(brief, *columns)["watermark"])
+            found += list(judge(thresholds, *columns)["watermark"])
         for at in range(start, end):  # as the handler does behind the batch
             if log[at] is not None:
                 (seen,) = parse_marks(written(log[at], at))
@@ -79,7 +81,9 @@ def test_neither_batches_nor_chunks_change_what_is_late(log, batches, chunks, sh
 
 
 def test_the_watermark_of_the_batch_judges_where_the_partition_knows_less():
-    found = judge(Brief(Promises(), 50, None), pd.Series(["t"]), pd.Series([0]), pd.Series([None], dtype=object))
+    found = judge(
+        LateThresholds(Promises(), 50, None), pd.Series(["t"]), pd.Series([0]), pd.Series([None], dtype=object)
+    )
     assert found.to_dict("list") == {"watermark": [50], "own": [False]}
 
 
