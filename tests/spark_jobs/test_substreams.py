@@ -59,6 +59,6 @@ def test_a_window_is_out_once_the_key_says_that_it_is_complete(take):
 def test_a_row_behind_a_window_that_is_out_is_refused_by_name(take):
     """Where the records of a key are in two partitions, each says how complete its own are."""
     take((3, 3), (12, 12))
-    with pytest.raises(SubstreamError, match=r"key 'a' at .*\.004.* after .*\.012.* one partition") as refused:
+    with pytest.raises(SubstreamError, match=r"key 'a' at .*\.004.* behind .*\.012.* one partition") as refused:
         take((4, 4))
     assert (refused.value.key, refused.value.event_time, refused.value.watermark) == ("a", 4, 12)
