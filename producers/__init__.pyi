@@ -1,5 +1,6 @@
 from floodmark.producers.clients.admin import create_topics as create_topics
 from floodmark.producers.clients.framed import FramedValues as FramedValues
+from floodmark.producers.clients.prometheus import PrometheusExporter as PrometheusExporter
 from floodmark.producers.clients.prometheus import serve_metrics as serve_metrics
 from floodmark.producers.clients.registry import Registry as Registry
 from floodmark.producers.embedded.broker import EmbeddedKafka as EmbeddedKafka
