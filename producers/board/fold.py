@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
-from floodmark.producers.board.draw import draw
+from floodmark.producers.board.build import build
+from floodmark.producers.board.model import Board
 from floodmark.producers.board.source_history import TopicMarks
-from floodmark.producers.board.view import Board
 from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.timestamps import END_OF_TIME
 
@@ -96,4 +96,4 @@ class Fold:
         if self._newest is not None and _AHEAD < self._newest[0] - now < END_OF_TIME:
             seconds = (self._newest[0] - now) / 1000
             said.append(f"clocks disagree: the log time of {self._newest[1]} is {seconds:,.0f} s ahead of this machine")
-        return replace(draw(self._topics, now, self._unread, said), answered=answered)
+        return replace(build(self._topics, now, self._unread, said), answered=answered)

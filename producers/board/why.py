@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from floodmark.producers.board.causes import Cause, advice_on
+from floodmark.producers.board.model import FORMAT, STATUSES, UNNAMED, Board, SourceView, State, TopicView
 from floodmark.producers.board.source_history import Health, is_failure, severity
-from floodmark.producers.board.view import FORMAT, STATUSES, UNNAMED, Board, SourceView, State, TopicView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

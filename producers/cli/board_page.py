@@ -10,8 +10,8 @@ from json import dumps
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from floodmark.producers.board.model import STATUSES, Board, SourceView, Stage, Timeline, TopicView
 from floodmark.producers.board.source_history import Health
-from floodmark.producers.board.view import STATUSES, Board, SourceView, Stage, Timeline, TopicView
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_text import groups, held_by, others_of, place, place_of, places, reason_of
 from floodmark.producers.clients.closing import Closing

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from floodmark.producers.board.causes import Cause
+from floodmark.producers.board.model import UNNAMED, Board, SourceView, Stage, State, TopicView
 from floodmark.producers.board.source_history import Health, severity
-from floodmark.producers.board.view import UNNAMED, Board, SourceView, Stage, State, TopicView
 from floodmark.producers.board.why import Step, Why, trace
 from floodmark.producers.cli.command_line import moment, span
 from rich.console import Group, RenderableType

@@ -8,7 +8,7 @@ from json import dumps
 from typing import Final
 
 import typer
-from floodmark.producers.board.view import Board
+from floodmark.producers.board.model import Board
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_page import BoardPage
 from floodmark.producers.cli.board_text import board_lines, board_table, why_text

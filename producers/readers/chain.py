@@ -14,7 +14,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.view import Board
+from floodmark.producers.board.model import Board
 from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.closing import Closing

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pandas as pd
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.view import Board
+from floodmark.producers.board.model import Board
 from floodmark.producers.clients.admin import create_topics, existing_topics
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.embedded.broker import EmbeddedKafka

@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.model import State
 from floodmark.producers.board.source_history import Health
-from floodmark.producers.board.view import State
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable

@@ -3,8 +3,8 @@
 import random
 
 from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.model import State
 from floodmark.producers.board.source_history import Health, is_failure, severity
-from floodmark.producers.board.view import State
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable

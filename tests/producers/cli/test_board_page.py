@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import pytest
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.view import KEPT, Timeline
+from floodmark.producers.board.model import KEPT, Timeline
 from floodmark.producers.cli.board_page import BoardPage, page_view
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark

@@ -1,4 +1,4 @@
-"""Draw a board of what marks have said: states, lags, verdicts, the chain of stages.  Pure."""
+"""Build a board from the marks: states, lags, verdicts, the chain of stages.  Pure."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Final
 
 from floodmark.producers.board.causes import Cause, cause_of, reason_of
-from floodmark.producers.board.source_history import Health, TopicMarks, severity
-from floodmark.producers.board.view import (
+from floodmark.producers.board.model import (
     SOURCES,
     Board,
     Lags,
@@ -18,6 +17,7 @@ from floodmark.producers.board.view import (
     State,
     TopicView,
 )
+from floodmark.producers.board.source_history import Health, TopicMarks, severity
 from floodmark.schemas.holds import missing
 from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
 from floodmark.schemas.records import Status
@@ -29,8 +29,8 @@ Topics = Mapping[str, TopicMarks]
 _STATES: Final = {Status.ACTIVE: State.ACTIVE, Status.IDLE: State.IDLE, Status.ENDED: State.ENDED}
 
 
-def draw(topics: Topics, now: int, unread: Mapping[str, str], notes: Collection[str]) -> Board:
-    """Draw the board of some topics; see `Fold.board`."""
+def build(topics: Topics, now: int, unread: Mapping[str, str], notes: Collection[str]) -> Board:
+    """Return the board of some topics; see `Fold.board`."""
     inputs = {name: set().union(*marks.inputs.values()) for name, marks in topics.items()}
     views: dict[str, TopicView] = {}
     for name in _roots_first(inputs):
