@@ -12,7 +12,7 @@ from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import Classified, Headers, classify, mark_record
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 from floodmark.schemas.timestamps import duration_of, event_time_of
-from floodmark.schemas.tracker import Sorter, Tracker
+from floodmark.schemas.tracker import MarkRouter, Tracker
 
 
 class ManualClock(Clock):
@@ -156,9 +156,9 @@ class InMemoryLog:
 
     def read(self, tracker: Tracker, begin: Mapping[int, int] | None = None) -> list[Classified]:
         """Return every record as readers see it, partition by partition, and apply the marks to a tracker."""
-        sorter = Sorter({self.topic: tracker})
+        router = MarkRouter({self.topic: tracker})
         return [
-            sorter.take(classify(*record))
+            router.take(classify(*record))
             for partition, records in enumerate(self.partitions)
             for record in records[(begin or {}).get(partition, 0) :]
         ]

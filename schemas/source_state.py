@@ -21,7 +21,7 @@ class Member:
     """In how many partitions it has not ENDED."""
 
     @property
-    def standing(self) -> tuple[bool, bool]:
+    def activity(self) -> tuple[bool, bool]:
         """Whether it is active anywhere, and whether it has yet to end anywhere."""
         return self.active_partitions > 0, self.unended_partitions > 0
 

@@ -170,10 +170,10 @@ class TopicState:
 
     def _count(self, member: Member, *, active: int = 0, unended: int = 0) -> None:
         """Note that a source is active, or has not ended, in so many partitions more."""
-        before = member.standing
+        before = member.activity
         member.active_partitions += active
         member.unended_partitions += unended
-        if member.standing != before:
+        if member.activity != before:
             self._combine_anew()
 
     def _combine_anew(self) -> None:

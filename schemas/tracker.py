@@ -162,7 +162,7 @@ class Tracker:
         part = self._topics[topic].partitions.get(partition)
         return None if part is None else part.combine().watermark
 
-    def standing(self, source: str, *, topic: str, partition: int) -> tuple[int, int]:
+    def version_and_epoch(self, source: str, *, topic: str, partition: int) -> tuple[int, int]:
         """Return the membership version of a topic, and the epoch of a source that counts in a partition.
 
         Both are -1 or 0 where no record was accepted.
@@ -227,7 +227,7 @@ def _require_whole(value: object) -> None:
             _require_whole(part)
 
 
-class Sorter:
+class MarkRouter:
     """Apply the marks of topics to trackers, each in the order of its partition, and count what comes.
 
     Args:

@@ -24,7 +24,7 @@ from floodmark.schemas.checker import Checker
 from floodmark.schemas.classify import Mark, classify, mark_record
 from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.counts import RecordCounts
-from floodmark.schemas.tracker import Sorter
+from floodmark.schemas.tracker import MarkRouter
 from support.strategies import MS, one_of_each
 
 SAMPLES = 40
@@ -154,15 +154,15 @@ def stream(count):
 
 def test_a_reader_forgets_windows_that_were_handed_out():
     reader = Reader(["t"], lambda record: int(record.value))
-    sorter = Sorter({"t": reader.tracker}, reader.applied)
+    router = MarkRouter({"t": reader.tracker}, reader.applied)
     records = stream(70_000)
 
     def step(number):
-        reader.take(sorter.take(next(records)))
+        reader.take(router.take(next(records)))
         if number % 100 == 0:
             list(reader.windows(50))
 
-    soak((reader, sorter), step, 70_000)
+    soak((reader, router), step, 70_000)
 
 
 def test_checks_keep_counts_and_no_records():

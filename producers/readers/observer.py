@@ -18,7 +18,7 @@ from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
-from floodmark.schemas.tracker import Sorter, Tracker
+from floodmark.schemas.tracker import MarkRouter, Tracker
 
 _log = logging.getLogger(__name__)
 _REFRESH: Final = 5_000
@@ -61,8 +61,8 @@ class Observer(Closing):
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
         self.ends: dict[Partition, int] = {}
         """Where each partition ended when its end was last read: the offset that comes next."""
-        self._sorter = Sorter(self.trackers, applied)
-        self.counts = self._sorter.counts
+        self._router = MarkRouter(self.trackers, applied)
+        self.counts = self._router.counts
         self._offsets = offsets or {}
         self._servers = config.get("bootstrap.servers")
         self._clock = clock
@@ -98,7 +98,7 @@ class Observer(Closing):
             self._assigned[topic] = count
 
     def _refresh_in_time(self) -> None:
-        more = any(self._sorter.named[topic] > count for topic, count in self._assigned.items())
+        more = any(self._router.named[topic] > count for topic, count in self._assigned.items())
         if self._clock.steady() - self._refreshed > (_SOON if more else _REFRESH):
             self.refresh()
 
@@ -121,7 +121,7 @@ class Observer(Closing):
             error = record.error()
             if error is None:
                 self._begun.add((record.topic(), record.partition()))
-                yield self._sorter.take(classified(record))
+                yield self._router.take(classified(record))
             elif is_end(error):
                 self.ends[record.topic(), record.partition()] = record.offset()
             elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name

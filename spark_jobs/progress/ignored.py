@@ -53,7 +53,7 @@ class Ignored:
         older = record.epoch if what == "epoch" else record.membership.version
         self._marks[mark.topic, mark.partition, record.source, what, older] += 1
         if self._marks[mark.topic, mark.partition, record.source, what, older] > 1:
-            version, epoch = tracker.standing(record.source, topic=mark.topic, partition=mark.partition)
+            version, epoch = tracker.version_and_epoch(record.source, topic=mark.topic, partition=mark.partition)
             newer = epoch if what == "epoch" else version
             self._told.setdefault(IgnoredProcess(mark.topic, record.source, what, older, newer), False)
             self._places.add((mark.topic, mark.partition))

@@ -40,7 +40,7 @@ from floodmark.schemas.errors import (
     UnreadableTopicError,
     UnreadableValueError,
 )
-from floodmark.schemas.tracker import Sorter
+from floodmark.schemas.tracker import MarkRouter
 from fuzz import spec_reader
 
 EVENT: Final = json.dumps(
@@ -241,7 +241,7 @@ def reader(data: bytes) -> None:
     parts = Parts(data)
     followed = Reader(["t"], lambda record: int(record.value or b""))
     followed.use_for("rows")
-    sorter = Sorter({"t": followed.tracker})
+    router = MarkRouter({"t": followed.tracker})
     offset, handed_out, watermark = 0, 0, None
     while parts:
         headers = [("floodmark-time", parts.text()) for _ in range(parts.below(3))]
@@ -249,7 +249,7 @@ def reader(data: bytes) -> None:
         if parts.below(2):
             key, value = mark_key("ab"[parts.below(2)]), encode_watermark(_record(parts) or _marks()[0])
         partition, log_time = parts.below(2), parts.long()
-        followed.take(sorter.take(classify("t", partition, offset, log_time, key, value, headers or None)))
+        followed.take(router.take(classify("t", partition, offset, log_time, key, value, headers or None)))
         offset += 1
         assert watermark is None or followed.tracker.watermark >= watermark
         watermark = followed.tracker.watermark

@@ -17,7 +17,7 @@ from floodmark.producers.testing import InMemoryLog
 from floodmark.schemas import Tracker, is_late
 from floodmark.schemas.classify import Data, Mark, classify
 from floodmark.schemas.records import Status
-from floodmark.schemas.tracker import Sorter
+from floodmark.schemas.tracker import MarkRouter
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "300"))
 CHUNKS = 3
@@ -119,7 +119,7 @@ class Reader:
         """Begin at what is left."""
         self.world, self.at = world, dict(enumerate(world.cuts))
         self.tracker = Tracker({world.log.topic})
-        self.sorter = Sorter({world.log.topic: self.tracker})
+        self.router = MarkRouter({world.log.topic: self.tracker})
         self.late = 0
 
     def read(self, *, all_of_it=False):
@@ -128,7 +128,7 @@ class Reader:
         for number, log in chance.sample(logs, len(logs)):
             begin = self.at.get(number, 0)
             self.at[number] = end = len(log) if all_of_it else chance.randint(begin, len(log))
-            for record in (self.sorter.take(classify(*one)) for one in log[begin:end]):
+            for record in (self.router.take(classify(*one)) for one in log[begin:end]):
                 self.tracker.advance()
                 if isinstance(record, Data):
                     self.late += is_late(int(record.value), self.tracker.watermark)

@@ -14,7 +14,7 @@ from floodmark.schemas import Membership, Status, WatermarkRecord, is_late
 from floodmark.schemas.classify import Data, Mark, classify
 from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.counts import Mismatch, RecordCounts
-from floodmark.schemas.tracker import Sorter
+from floodmark.schemas.tracker import MarkRouter
 from support.world import (
     HAPPENINGS,
     WIDTH,
@@ -93,7 +93,7 @@ class Newcomer:
         self.slow = chance.random() < 0.3
         self.reader = Reader([name], event_time_of)
         self.reader.use_for("windows")
-        self.sorter = Sorter({name: self.reader.tracker})
+        self.router = MarkRouter({name: self.reader.tracker})
         self.counts = RecordCounts({(name, number) for number, begin in topic.begins.items() if begin})
         self.read: list[LogRecord] = []
         self.late: list[LogRecord] = []
@@ -122,7 +122,7 @@ class Newcomer:
             self.results[window.end] += len(window.rows)
 
     def _take(self, written: LogRecord) -> None:
-        record = self.sorter.take(classify(*written))
+        record = self.router.take(classify(*written))
         if isinstance(record, Mark):
             found = self.counts.on_mark(
                 record.record, topic=record.topic, partition=record.partition, offset=record.offset

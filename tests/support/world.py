@@ -23,7 +23,7 @@ from floodmark.schemas.classify import Data, Partition, classify
 from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.timestamps import promisable
-from floodmark.schemas.tracker import Sorter
+from floodmark.schemas.tracker import MarkRouter
 from floodmark.spark_jobs.lookahead.marks_ahead import Preview
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
@@ -354,7 +354,7 @@ class Follower:
         """Go on from what was stored."""
         self.reader = Reader([self.topic.topic], event_time_of, self.position)
         self.reader.use_for("windows")
-        self.sorter = Sorter({self.topic.topic: self.reader.tracker}, self.reader.applied)
+        self.router = MarkRouter({self.topic.topic: self.reader.tracker}, self.reader.applied)
         self.at: dict[int, int] = {}
 
     def needs(self, number: int) -> int:
@@ -368,7 +368,7 @@ class Follower:
             begin = self.at.setdefault(number, reader.begin.get((name, number), 0))
             end = chance.randint(begin, len(log))
             for record in log[begin:end]:
-                reader.take(self.sorter.take(classify(*record)))
+                reader.take(self.router.take(classify(*record)))
             self.at[number] = end
             if end == len(log):
                 reader.take_ends([((name, number), end)])

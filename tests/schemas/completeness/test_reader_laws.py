@@ -18,7 +18,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.schemas.tracker import Sorter
+from floodmark.schemas.tracker import MarkRouter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +79,7 @@ class MemoryConsumer:
     def __init__(self, log, chance, position=None, event_time=lambda record: int(record.value)):
         self.reader = Reader(["t"], event_time, position)
         self.log, self.chance = log, chance
-        self.sorter = Sorter({"t": self.reader.tracker}, self.reader.applied)
+        self.router = MarkRouter({"t": self.reader.tracker}, self.reader.applied)
         self.at = [self.reader.begin.get(("t", n), 0) for n in range(len(log.partitions))]
 
     def poll(self, most=6):
@@ -92,7 +92,7 @@ class MemoryConsumer:
                 offset = self.at[partition]
                 key, value, headers = entries[offset]
                 self.at[partition] += 1
-                self.reader.take(self.sorter.take(classify("t", partition, offset, 0, key, value, headers)))
+                self.reader.take(self.router.take(classify("t", partition, offset, 0, key, value, headers)))
 
     def rows(self):
         self.reader.use_for("rows")
@@ -308,9 +308,9 @@ def test_an_error_in_event_time_loses_nothing():
         return int(record.value)
 
     log, reader = simple(), Reader(["t"], event_time)
-    sorter = Sorter({"t": reader.tracker})
+    router = MarkRouter({"t": reader.tracker})
     for offset, (key, value, _) in enumerate(log.partitions[0]):
-        record = sorter.take(classify("t", 0, offset, 0, key, value))
+        record = router.take(classify("t", 0, offset, 0, key, value))
         while True:
             try:
                 reader.take(record)
@@ -427,19 +427,19 @@ def test_positions_are_values_and_cheap():
 def test_sizes_stay_bounded_over_many_events():
     """What waits is bounded by the disorder of the events, not by their number; one row may wait all the time."""
     reader = Reader(["t"], lambda record: int(record.value))
-    sorter, most, rows = Sorter({"t": reader.tracker}), 0, 0
-    first = sorter.take(classify("t", 0, 0, 0, None, b"99999999"))
+    router, most, rows = MarkRouter({"t": reader.tracker}), 0, 0
+    first = router.take(classify("t", 0, 0, 0, None, b"99999999"))
     reader.take(first)
     for number in range(1, 30_001):
         if number % 100 == 0:
             record = mark("a", number, number // 100)
-            reader.take(sorter.take(classify("t", 0, number, 0, *mark_record(record))))
+            reader.take(router.take(classify("t", 0, number, 0, *mark_record(record))))
             rows += sum(1 for _ in reader.rows())
             sizes = len(reader._buffer), len(reader._queue), len(reader._waiting["t", 0])  # noqa: SLF001  # its memory
             most = max(most, *sizes)
         else:
             value = b"%d" % (number + number % 7)
-            reader.take(sorter.take(classify("t", 0, number, 0, None, value)))
+            reader.take(router.take(classify("t", 0, number, 0, None, value)))
     assert rows + len(reader._buffer) == 29_701  # noqa: SLF001  # the same
     assert most < 20
     assert len(reader.position().text) < 2_000
