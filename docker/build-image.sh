@@ -21,8 +21,8 @@ debootstrap --variant=minbase --include=openjdk-17-jre-headless bookworm "$work/
 rm -rf "$work/image/var/cache/apt" "$work/image/var/lib/apt/lists" "$work/image/usr/share/doc" "$work/image/usr/share/man"
 mkdir -p "$work/image/opt/kafka/libs" "$work/image/var/lib/kafka"
 "$python" -c 'from floodmark.producers.embedded.jars import fetch
-from floodmark.producers.embedded.broker import VERSION
-print(*fetch("org.apache.kafka", "kafka_2.13", VERSION), sep="\n")' | xargs -I{} cp {} "$work/image/opt/kafka/libs/"
+from floodmark.producers.embedded.broker import KAFKA_VERSION
+print(*fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), sep="\n")' | xargs -I{} cp {} "$work/image/opt/kafka/libs/"
 cp "$here"/kafka/start.sh "$here"/kafka/log4j2.xml "$work/image/opt/kafka/"
 chmod +x "$work/image/opt/kafka/start.sh"
 tar -C "$work/image" -c . | docker import --change 'ENTRYPOINT ["/opt/kafka/start.sh"]' - "$tag"

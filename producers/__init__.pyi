@@ -18,9 +18,9 @@ from floodmark.producers.strategies.basic import bounded_out_of_orderness as bou
 from floodmark.producers.strategies.basic import explicit as explicit
 from floodmark.producers.strategies.basic import ingress as ingress
 from floodmark.producers.strategies.basic import punctuated as punctuated
-from floodmark.producers.strategies.generator import Generator as Generator
-from floodmark.producers.strategies.generator import Strategy as Strategy
 from floodmark.producers.strategies.idleness import with_idleness as with_idleness
+from floodmark.producers.strategies.interface import Generator as Generator
+from floodmark.producers.strategies.interface import Strategy as Strategy
 from floodmark.producers.strategies.learned import adaptive as adaptive
 from floodmark.producers.strategies.learned import percentile as percentile
 from floodmark.schemas.classify import Data as Data

@@ -13,7 +13,7 @@ from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.sender import Sender
 from floodmark.producers.strategies.agenda import Agenda
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.generator import Strategy
+from floodmark.producers.strategies.interface import Strategy
 from floodmark.producers.strategies.pool_membership import PoolMembership, check_joining
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership

@@ -17,7 +17,7 @@ from floodmark.producers.predecessors import Predecessors
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.producers.sender import Sender
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.producers.strategies.generator import Strategy, strategy_of
+from floodmark.producers.strategies.interface import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import (
     BrokerUnavailableError,

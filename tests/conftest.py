@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import EmbeddedKafka, create_topics
-from floodmark.producers.embedded.broker import VERSION
+from floodmark.producers.embedded.broker import KAFKA_VERSION
 from floodmark.producers.embedded.jars import fetch
 from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs import local_session
@@ -45,7 +45,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Fetch and make once what all tests share: each Spark that one starts begins with the archive of classes."""
     if _is_whole(session.config) and not hasattr(session.config, "workerinput"):
         with suppress(FloodmarkError, OSError):  # the tests that need it say so
-            fetch("org.apache.kafka", "kafka_2.13", VERSION)
+            fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
             local_jars()
             if not archive_path().exists():
                 record_classes()

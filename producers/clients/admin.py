@@ -313,7 +313,7 @@ def offsets_since(
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedOffsets:
     """What Kafka still has of a partition, as offsets: the first record, the end, and the first since some time."""
 
     first: int
@@ -322,12 +322,12 @@ class Kept:
     """The first record with Kafka's timestamp at that time or later; where there is none, ``end``."""
 
     @property
-    def reaches_back(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all records since that time are there: none was deleted, or an earlier one is still there."""
         return self.first == 0 or self.since > self.first
 
 
-def kept_since(config: Config, topics: Collection[str], time: int) -> dict[Partition, Kept]:
+def retained_since(config: Config, topics: Collection[str], time: int) -> dict[Partition, RetainedOffsets]:
     """Ask what Kafka has of each partition.
 
     Every record before ``since`` has a timestamp before ``time``, in whatever order the timestamps stand.
@@ -342,7 +342,7 @@ def kept_since(config: Config, topics: Collection[str], time: int) -> dict[Parti
     """
     bounds = {place: bound for topic in topics for place, bound in offset_bounds(config, topic).items()}
     since = first_since(config, bounds, time)
-    return {place: Kept(*bound, since[place]) for place, bound in bounds.items()}
+    return {place: RetainedOffsets(*bound, since[place]) for place, bound in bounds.items()}
 
 
 def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], time: int) -> dict[Partition, int]:

@@ -22,7 +22,7 @@ from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.embedded.jars import fetch, java
 from floodmark.schemas.errors import EmbeddedKafkaError
 
-VERSION: Final = "4.1.0"
+KAFKA_VERSION: Final = "4.1.0"
 _START_TIMEOUT: Final = 90.0
 _STOP_TIMEOUT: Final = 30.0
 _PORT_TIMEOUT: Final = 1.0
@@ -88,7 +88,7 @@ class EmbeddedKafka:
             EmbeddedKafkaError: where it does not come up, or another broker uses the directory or one of its ports.
             JavaError: where there is no Java 17.
         """
-        jars = fetch("org.apache.kafka", "kafka_2.13", VERSION)
+        jars = fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.running:
             self._end_guard()  # of a broker that died by itself, before its claim is held again

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from floodmark.producers.strategies.generator import Built, Generator, State, Strategy
+from floodmark.producers.strategies.interface import Built, Generator, State, Strategy
 from floodmark.schemas.errors import WatermarkRegressionError
 from floodmark.schemas.timestamps import duration_of, event_time_of
 from typing_extensions import override

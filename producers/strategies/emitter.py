@@ -7,8 +7,8 @@ each of them.
 
 from typing import NoReturn
 
-from floodmark.producers.strategies.generator import Generator
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight, InFlights
+from floodmark.producers.strategies.interface import Generator
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import EndedError, IdleError
 from floodmark.schemas.records import Membership, Round, Status

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from floodmark.producers.strategies.generator import FORMAT, Built, Generator, Strategy, strategy_of
+from floodmark.producers.strategies.interface import FORMAT, Built, Generator, Strategy, strategy_of
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.strategies.generator import Built, Generator, State, Strategy
+from floodmark.producers.strategies.interface import Built, Generator, State, Strategy
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import MAX_PERCENTS
 from floodmark.schemas.stored_format import restoring

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from floodmark.producers.clients.admin import Config, Kept, answering, kept_since
+from floodmark.producers.clients.admin import Config, RetainedOffsets, answering, retained_since
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, Partition, mark_header
@@ -66,7 +66,7 @@ class Needs:
     largest_window: timedelta | None
     early: timedelta
 
-    def begins(self, time: int) -> tuple[int, dict[Partition, Kept]]:
+    def begins(self, time: int) -> tuple[int, dict[Partition, RetainedOffsets]]:
         """Return since when records must be there for results from a time on to be complete, and what is there.
 
         Raises:
@@ -75,11 +75,11 @@ class Needs:
         since = time - self._reach() - milliseconds(self.early)
         return since, self.kept(since)
 
-    def kept(self, since: int) -> dict[Partition, Kept]:
+    def kept(self, since: int) -> dict[Partition, RetainedOffsets]:
         """Return what Kafka has of each partition."""
-        found: dict[Partition, Kept] = {}
+        found: dict[Partition, RetainedOffsets] = {}
         for spec in self.specs:
-            found |= kept_since(spec.connection.config(), spec.topics, since)
+            found |= retained_since(spec.connection.config(), spec.topics, since)
         return found
 
     def _reach(self) -> int:
@@ -98,7 +98,7 @@ class Needs:
             raise UsageError(reason=reason)
         return given if given is not None else self.widths or 0
 
-    def deleted(self, place: Partition, since: str, kept: Kept, advice: str) -> RetentionError:
+    def deleted(self, place: Partition, since: str, kept: RetainedOffsets, advice: str) -> RetentionError:
         """Return the error for records that are not there any more."""
         name = f"{place[0]}/{place[1]}"
         return RetentionError(job=self.job, place=name, since=since, first=kept.first, advice=advice)
@@ -117,7 +117,7 @@ def at_time(needs: Needs, time: int) -> Beginning:
     """
     since, kept = needs.begins(time)
     for place, found in kept.items():
-        if not found.reaches_back:
+        if not found.is_complete:
             raise needs.deleted(place, _since(since), found, "give a later output_at")
     return Beginning({place: found.since for place, found in kept.items()}, output_at=time)
 
@@ -160,7 +160,7 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
             begins[place] = end
         elif ran is None and found.first > 0:
             raise needs.deleted(place, "from the first one on", found, "use a new output topic")
-        elif not found.reaches_back:
+        elif not found.is_complete:
             raise needs.deleted(place, _since(since), found, "use a new output topic")
         else:
             begins[place] = min(found.since, end)

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from floodmark.producers.embedded.broker import VERSION
+from floodmark.producers.embedded.broker import KAFKA_VERSION
 from floodmark.producers.embedded.jars import fetch, java
 
 _COMPILER = "3.38.0"
@@ -33,7 +33,7 @@ def compiled(classes, sources, jars):
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory):
     """Give a function that runs the reader or the writer: lines of JSON in, lines of JSON out."""
-    jars = fetch("org.apache.kafka", "kafka_2.13", VERSION)
+    jars = fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
     classpath = compiled(tmp_path_factory.mktemp("plain"), sorted(_HERE.glob("*.java")), jars)
 
     def run(program, *arguments, lines=()):
@@ -62,5 +62,5 @@ def flink(tmp_path_factory):
 @pytest.fixture(scope="session")
 def streams(tmp_path_factory):
     """Give the class path of the recipe for Kafka Streams."""
-    module = ("org.apache.kafka", "kafka-streams", VERSION)
+    module = ("org.apache.kafka", "kafka-streams", KAFKA_VERSION)
     return _engine("StreamsMarks.java", tmp_path_factory.mktemp("streams"), module)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from floodmark.producers.embedded.broker import VERSION
+from floodmark.producers.embedded.broker import KAFKA_VERSION
 from floodmark.producers.embedded.jars import fetch, java
 from support.processes import end_process
 
@@ -14,7 +14,7 @@ from support.processes import end_process
 @contextmanager
 def running(main: str, *arguments: object, log: Path, modules: Collection[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of Kafka's own programs from its Maven jars."""
-    jars = [jar for module in modules for jar in fetch("org.apache.kafka", module, VERSION)]
+    jars = [jar for module in modules for jar in fetch("org.apache.kafka", module, KAFKA_VERSION)]
     command = [java(), "-Xmx256m", "-cp", os.pathsep.join(map(str, jars)), main, *map(str, arguments)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

@@ -12,7 +12,7 @@ from floodmark.producers import (
     punctuated,
     with_idleness,
 )
-from floodmark.producers.strategies.generator import strategy_of
+from floodmark.producers.strategies.interface import strategy_of
 from floodmark.schemas.errors import InvalidEventTimeError, UsageError, WatermarkRegressionError
 
 SECOND = timedelta(seconds=1)

@@ -70,8 +70,8 @@ def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic
 
 
 def test_kafka_is_asked_once_where_the_job_begins(topic, source, checkpoint, written, monkeypatch):
-    asked, ask = [], choice.kept_since
-    monkeypatch.setattr(choice, "kept_since", lambda *given: asked.append(given) or ask(*given))
+    asked, ask = [], choice.retained_since
+    monkeypatch.setattr(choice, "retained_since", lambda *given: asked.append(given) or ask(*given))
     start(windows(source(written[0])), topic(1), checkpoint, start=Start(output_at=to_datetime(NOON + 60_000))).stop()
     assert len(asked) == 1
 
