@@ -155,7 +155,7 @@ def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
     """Return a mark as the Kafka record that it is.
 
     Raises:
-        InvalidRecordError: where it cannot be written.
+        InvalidRecordError: if it cannot be written.
 
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=12, partitions=1, emitted_at=0)
     >>> key, value, headers = mark_record(mark)
@@ -169,7 +169,7 @@ def round_records(marks: Round) -> list[MarkRecord]:
     """Return the marks of a round as Kafka records, in its order; what they have in common is encoded once.
 
     Raises:
-        InvalidRecordError: where one cannot be written.
+        InvalidRecordError: if one cannot be written.
     """
     key = mark_key(marks.shared.source)
     return [MarkRecord(key, value, [(HEADER, FORMAT_VERSION)]) for value in encode_round(marks)]

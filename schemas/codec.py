@@ -48,7 +48,7 @@ class AvroCodec:
         schema: the schema as a dict or as JSON text.
 
     Raises:
-        SchemaError: where it is no Avro schema.
+        SchemaError: if it is no Avro schema.
 
     >>> codec = AvroCodec({"type": "record", "name": "Score", "fields": [{"name": "points", "type": "int"}]})
     >>> codec.decode(codec.encode({"points": 7}))
@@ -70,7 +70,7 @@ class AvroCodec:
         """Return the bytes of one value.
 
         Raises:
-            InvalidValueError: where the value does not fit the schema.
+            InvalidValueError: if the value does not fit the schema.
         """
         body = BytesIO()
         body.write(self.prefix)
@@ -107,7 +107,7 @@ def without_logical_types(schema: Mapping[str, Any] | str) -> dict[str, Any]:
     """Return a schema whose times are plain ints; its fingerprint stays, for the canonical form ignores logical types.
 
     Raises:
-        SchemaError: where the text is no JSON object.
+        SchemaError: if the text is no JSON object.
 
     >>> without_logical_types('{"type": "long", "logicalType": "timestamp-millis"}')
     {'type': 'long'}
@@ -156,7 +156,7 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
     """Return the Kafka value of a watermark record.
 
     Raises:
-        InvalidRecordError: where it would be larger than `MAX_MARK_BYTES`.
+        InvalidRecordError: if it would be larger than `MAX_MARK_BYTES`.
 
     >>> record = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=4, emitted_at=15)
     >>> decode_watermark(b"__floodmark__/JFK", encode_watermark(record)) == record
@@ -169,7 +169,7 @@ def encode_round(marks: Round) -> list[bytes]:
     """Return the Kafka values of the marks of a round, in its order; what they have in common is encoded once.
 
     Raises:
-        InvalidRecordError: where one would be larger than `MAX_MARK_BYTES`, or cannot be.
+        InvalidRecordError: if one would be larger than `MAX_MARK_BYTES`, or cannot be.
     """
     shared, fields = marks.shared, _fields(marks.shared)
     begin = _WATERMARK.prefix + _written(_BEFORE_SEQUENCE, fields)

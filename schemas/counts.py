@@ -219,7 +219,7 @@ class RecordCounts:
         """Build it from what `snapshot` returned.
 
         Raises:
-            CorruptSnapshotError: where it is of another format or damaged.
+            CorruptSnapshotError: if it is of another format or damaged.
         """
         with restoring("of the record counts"):
             require_format(snapshot, FORMAT)

@@ -126,7 +126,7 @@ class WatermarkRecord:
     ``watermark.avsc`` and ``SPEC.md``.
 
     Raises:
-        InvalidRecordError: where a field is out of its range.
+        InvalidRecordError: if a field is out of its range.
 
     >>> WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=4, emitted_at=15).status
     <Status.ACTIVE: 'ACTIVE'>

@@ -33,7 +33,7 @@ def unframed(value: bytes) -> tuple[int, bytes]:
     r"""Return the id of a value's schema, and its body.
 
     Raises:
-        UnreadableValueError: where it has no frame.
+        UnreadableValueError: if it has no frame.
 
     >>> unframed(b"\x00\x00\x00\x01\x02{}")
     (258, b'{}')
@@ -50,7 +50,7 @@ def message_path(body: bytes) -> tuple[tuple[int, ...], bytes]:
     The path is a count and so many numbers, zigzag varints all; the single byte 0 is short for the first type.
 
     Raises:
-        UnreadableValueError: where there is no such path.
+        UnreadableValueError: if there is no such path.
 
     >>> message_path(b"\x00xyz"), message_path(b"\x04\x02\x00xyz")
     (((0,), b'xyz'), ((1, 0), b'xyz'))
@@ -103,7 +103,7 @@ class AvroBody:
     """Decode what some schema has written: a record's bytes alone, whose schema is known from elsewhere.
 
     Raises:
-        SchemaError: where it is no Avro schema of a record.
+        SchemaError: if it is no Avro schema of a record.
     """
 
     def __init__(self, schema: str, referenced: Sequence[str] = ()) -> None:
@@ -121,8 +121,8 @@ class AvroBody:
         """Return the value of some bytes, as a reader's schema has it.
 
         Raises:
-            UnreadableValueError: where this schema did not write them.
-            IncompatibleSchemaError: where the reader's schema cannot take what it wrote.
+            UnreadableValueError: if this schema did not write them.
+            IncompatibleSchemaError: if the reader's schema cannot take what it wrote.
         """
         source = BytesIO(body)
         try:
@@ -143,8 +143,8 @@ class AvroResolution:
     r"""Turn bodies of a writer's schema into bodies of a reader's, by Avro's rules of resolution.
 
     Raises:
-        SchemaError: where one of them is no Avro schema of a record.
-        IncompatibleSchemaError: where a time has another unit: Avro itself would take the one for the other.
+        SchemaError: if one of them is no Avro schema of a record.
+        IncompatibleSchemaError: if a time has another unit: Avro itself would take the one for the other.
 
     >>> old = '{"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}'
     >>> new = old.replace("int", "long").replace("]}", ', {"name": "y", "type": "int", "default": 1}]}')

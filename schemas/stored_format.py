@@ -16,7 +16,7 @@ def restoring(where: str, advice: str = "restore an intact copy") -> Iterator[No
     """Turn whatever goes wrong while the block reads a snapshot into one error.
 
     Raises:
-        CorruptSnapshotError: where the block raises.
+        CorruptSnapshotError: if the block raises.
 
     >>> try:
     ...     with restoring("of a job"):

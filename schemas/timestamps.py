@@ -119,7 +119,7 @@ def duration_of(value: object, what: str, least: int = 0) -> int:
         least: the least that it may be, milliseconds.
 
     Raises:
-        UsageError: where it is no timedelta, or less than ``least``.
+        UsageError: if it is no timedelta, or less than ``least``.
 
     >>> duration_of(timedelta(seconds=5), "the bound")
     5000

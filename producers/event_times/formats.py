@@ -60,7 +60,7 @@ class InputFormat(ABC):
         Whatever the bytes are, a time within the years 1 to 9999 or one of two errors comes out.
 
         Raises:
-            UnreadableValueError, InvalidEventTimeError: where it tells a time that cannot be read.
+            UnreadableValueError, InvalidEventTimeError: if it tells a time that cannot be read.
             InfrastructureError: where what the format asks does not answer, so that nothing can be said of the record.
         """
         try:
@@ -85,7 +85,7 @@ def json_object(value: bytes | None) -> dict[str, Any]:
     """Return a value's JSON object.
 
     Raises:
-        UnreadableValueError: where it is none.
+        UnreadableValueError: if it is none.
     """
     try:
         found = json.loads(value or b"")
@@ -161,7 +161,7 @@ def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> 
     """Return the time in a field: a number of a unit, ISO text, or an aware datetime.
 
     Raises:
-        InvalidEventTimeError: where it holds none of these.
+        InvalidEventTimeError: if it holds none of these.
 
     >>> _time_in({"at": "1970-01-01T01:00:01+01:00"}, "at", ["at"], "ms")
     1000

@@ -104,7 +104,7 @@ class InjectorState:
         """Return it as a header's value.
 
         Raises:
-            InjectorError: where it would be larger than Kafka takes.
+            InjectorError: if it would be larger than Kafka takes.
         """
         packed = base64.b64encode(zlib.compress(json.dumps({"format": FORMAT, **asdict(self)}).encode(), 1))
         if len(packed) > _MAX_STATE:
@@ -118,7 +118,7 @@ class InjectorState:
         """Take up what `pack` returned.
 
         Raises:
-            CorruptSnapshotError: where it is something else.
+            CorruptSnapshotError: if it is something else.
         """
         with restoring("of an injector", "another writer uses this source id; stop it, and inject with a new one"):
             found = json.loads(zlib.decompress(base64.b64decode(value, validate=True)))

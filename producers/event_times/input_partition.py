@@ -112,7 +112,7 @@ class InputPartition(ABC):
         """Take up the state that `snapshot` returned.
 
         Raises:
-            CorruptSnapshotError: where it is something else.
+            CorruptSnapshotError: if it is something else.
         """
 
 
@@ -254,7 +254,7 @@ class ByResolved(InputPartition):
         """Take up the promise.
 
         Raises:
-            CorruptSnapshotError: where there is none.
+            CorruptSnapshotError: if there is none.
         """
         with restoring("of a changefeed", "begin anew"):
             watermark = state["watermark"]

@@ -67,7 +67,7 @@ class TimePolicy:
         max_keys: of how many substreams the watermark is kept, beside those at the floor.
 
     Raises:
-        UsageError: where a tolerance is negative or an action is not known.
+        UsageError: if a tolerance is negative or an action is not known.
 
     >>> state = TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(milliseconds=20)).build()
     >>> state.decide(event_time=100, arrival=100)
@@ -241,7 +241,7 @@ class TimePolicyState:
         """Take up the state that `snapshot` returned.
 
         Raises:
-            CorruptSnapshotError: where it is something else.
+            CorruptSnapshotError: if it is something else.
         """
         with restoring("of a time policy", "begin anew"):
             watermark, arrival = state["watermark"], state["arrival"]

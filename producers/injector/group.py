@@ -59,9 +59,9 @@ class InjectorGroup(Closing):
         clock: where the time comes from.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where it cannot begin.
-        InjectorError: where the target has another number of partitions than the input.
-        UsageError: where the injection aligns its partitions, which different members have.
+        UnknownTopicError, BrokerUnavailableError: if it cannot begin.
+        InjectorError: if the target has another number of partitions than the input.
+        UsageError: if the injection aligns its partitions, which different members have.
     """
 
     def __init__(
@@ -186,9 +186,9 @@ class InjectorGroup(Closing):
             stop: is asked between the steps.
 
         Raises:
-            InjectorError, BrokerUnavailableError: where a partition cannot continue, or one topic has grown alone.
-            RecreatedTopicError, UnknownTopicError: where the input is another topic now, or is missing.
-            FencedError: where somebody outside the group writes for a partition of ours.
+            InjectorError, BrokerUnavailableError: if a partition cannot continue, or one topic has grown alone.
+            RecreatedTopicError, UnknownTopicError: if the input is another topic now, or is missing.
+            FencedError: if somebody outside the group writes for a partition of ours.
         """
         while not stop():
             self.step(progress)

@@ -70,11 +70,11 @@ class Injector(Closing):
         clock: where the time comes from.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError, FencedError: where it cannot begin.
-        InjectorError: where the target topic has fewer partitions than the input, replaces timestamps that are event
+        UnknownTopicError, BrokerUnavailableError, FencedError: if it cannot begin.
+        InjectorError: if the target topic has fewer partitions than the input, replaces timestamps that are event
             times, or cannot be reset.
-        CorruptSnapshotError: where the target holds a state that cannot be read.
-        RecreatedTopicError: where the input was deleted and created again since it was read.
+        CorruptSnapshotError: if the target holds a state that cannot be read.
+        RecreatedTopicError: if the input was deleted and created again since it was read.
     """
 
     def __init__(  # two are what it is, the rest has defaults
@@ -154,7 +154,7 @@ class Injector(Closing):
             stop: is asked between the steps.
 
         Raises:
-            InjectorError: where it cannot go on; with ``until_end`` also where all was passed on and told no time.
+            InjectorError: if it cannot go on; with ``until_end`` also where all was passed on and told no time.
         """
         ended = False
         while not (ended or stop()):
@@ -251,9 +251,9 @@ class Injector(Closing):
         """Mark what has moved, and commit it together with the records.
 
         Raises:
-            InjectorError: where a step was interrupted: what it has half done may not be committed.
-            RecreatedTopicError, UnknownTopicError: where the input is another topic now, or is missing.
-            FencedError, BrokerUnavailableError: where Kafka does not take it.
+            InjectorError: if a step was interrupted: what it has half done may not be committed.
+            RecreatedTopicError, UnknownTopicError: if the input is another topic now, or is missing.
+            FencedError, BrokerUnavailableError: if Kafka does not take it.
         """
         if self._amid:
             reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"

@@ -24,8 +24,8 @@ def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int,
         equal: whether the target may have no more than the input: a group marks no partition that the input lacks.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where they cannot be asked.
-        InjectorError: where the target has too few, or too many.
+        UnknownTopicError, BrokerUnavailableError: if they cannot be asked.
+        InjectorError: if the target has too few, or too many.
     """
     source, target = injection.source_topic, injection.target_topic
     sizes = require_topics(config, [source, target, *([injection.dropped_to] if injection.dropped_to else [])])
@@ -64,7 +64,7 @@ class InputTopic(Closing):
         """Tell whether an error only says that a partition has been read to its end.
 
         Raises:
-            InjectorError: where retention has deleted what comes next.
+            InjectorError: if retention has deleted what comes next.
             KafkaException: for another error that trying again does not help.
         """
         if is_end(error):

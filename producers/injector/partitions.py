@@ -119,7 +119,7 @@ class InjectedPartitions:
         decisions: what an earlier run decided, where it is repeated.
 
     Raises:
-        InjectorError: where retention has overtaken the last committed transaction.
+        InjectorError: if retention has overtaken the last committed transaction.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class InjectedPartitions:
         """Refuse an injection of which no record had a readable time.
 
         Raises:
-            InjectorError: where records were passed on, and none had one.
+            InjectorError: if records were passed on, and none had one.
         """
         silent = self.outcomes["unreadable"] + self.outcomes["timeless"]
         if silent and not any(partition.input.timed for partition in self._all.values()):

@@ -169,9 +169,9 @@ def preview_injection(injection: Injection, config: Config, limit: int = 1_000) 
     """Say what an injection would do with the next records of its input, and write nothing, nor fence anybody.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where the input cannot be read.
-        CorruptSnapshotError: where the target holds a state that cannot be read.
-        RecreatedTopicError: where the input was deleted and created again since it was read.
+        UnknownTopicError, BrokerUnavailableError: if the input cannot be read.
+        CorruptSnapshotError: if the target holds a state that cannot be read.
+        RecreatedTopicError: if the input was deleted and created again since it was read.
     """
     begins = begin_offsets(config, [injection.source_topic])
     starts = {number: begin for (_, number), begin in begins.items()}

@@ -28,8 +28,8 @@ def states_of(config: Config, topic: str, source: str, partitions: Collection[in
     """Return by partition the state that an injector wrote last.
 
     Raises:
-        BrokerUnavailableError: where the topic cannot be read.
-        CorruptSnapshotError: where a state cannot be read.
+        BrokerUnavailableError: if the topic cannot be read.
+        CorruptSnapshotError: if a state cannot be read.
     """
     return last_matching(config, topic, partitions, lambda record: _state_of(record, source))
 
@@ -38,8 +38,8 @@ def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tupl
     """Read what an earlier injection decided: per partition, before which input offset which watermark was in force.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where it cannot be read.
-        CorruptSnapshotError: where a state cannot be read.
+        UnknownTopicError, BrokerUnavailableError: if it cannot be read.
+        CorruptSnapshotError: if a state cannot be read.
     """
     found: dict[int, list[tuple[int, int]]] = {}
     for record in read_until_end(config, begin_offsets(config, [topic])):
@@ -57,7 +57,7 @@ def reset_target(config: Config, injection: Injection) -> int:
     writing: fence it first.
 
     Raises:
-        InjectorError: where something else is there, or Kafka refuses; then nothing has been deleted.
+        InjectorError: if something else is there, or Kafka refuses; then nothing has been deleted.
     """
     topic = injection.target_topic
     counted: dict[int, dict[int, int]] = {}

@@ -40,7 +40,7 @@ class ChainReader(Closing):
         progress: is told which topic is read.
 
     Raises:
-        BrokerUnavailableError: where nobody answers.
+        BrokerUnavailableError: if nobody answers.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ def checker_of(config: Config, topic: str) -> Checker:
     """Return a checker that knows what Kafka has deleted of a topic: its beginnings, or what compaction leaves out.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
+        UnknownTopicError, BrokerUnavailableError: if Kafka cannot say.
     """
     partial = [number for (_, number), begin in begin_offsets(config, [topic]).items() if begin > 0]
     return Checker(partial, compacted=topic in compacted_topics(config, [topic]))
@@ -40,7 +40,7 @@ def findings(
         progress: is told how many records have been read.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where it cannot be read.
+        UnknownTopicError, BrokerUnavailableError: if it cannot be read.
     """
     known, size = 0, require_topics(config, [topic])[topic]
     while known < size:

@@ -47,10 +47,10 @@ class WatermarkedConsumer(Closing):
         position: where to go on, as stored before; default: from the beginning.
 
     Raises:
-        UnknownTopicError: where a topic does not exist; also by a call that reads, where it was deleted.
-        BrokerUnavailableError: where no broker answers.
-        CorruptSnapshotError: where the position is not one of these topics.
-        RecreatedTopicError: where a topic was deleted and created again; also by a call that reads.
+        UnknownTopicError: if a topic does not exist; also by a call that reads, where it was deleted.
+        BrokerUnavailableError: if no broker answers.
+        CorruptSnapshotError: if the position is not one of these topics.
+        RecreatedTopicError: if a topic was deleted and created again; also by a call that reads.
         DeletedRecordsError: by a call that reads, where Kafka has deleted records before they were read.
     """
 
@@ -91,7 +91,7 @@ class WatermarkedConsumer(Closing):
 
         Raises:
             UnreadableTopicError: once, where all sources have ended and no record of a topic had an event time.
-            UsageError: where the consumer is in use for something else.
+            UsageError: if the consumer is in use for something else.
         """
         self._reader.use_for("rows")
         self._read(timeout)

@@ -44,7 +44,7 @@ class Observer(Closing):
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
-        RecreatedTopicError: where a topic was deleted and created again since it was read.
+        RecreatedTopicError: if a topic was deleted and created again since it was read.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Observer(Closing):
         """Take in partitions that were added since; where no broker answers, another time.
 
         Raises:
-            RecreatedTopicError, UnknownTopicError: where a topic is not the one that was read, or is missing.
+            RecreatedTopicError, UnknownTopicError: if a topic is not the one that was read, or is missing.
         """
         for topic, count in self._watch.check().items():
             if count > self._assigned[topic]:
@@ -109,9 +109,9 @@ class Observer(Closing):
         left early loses nothing: the rest comes with the next call.
 
         Raises:
-            DeletedRecordsError: where Kafka has deleted records before they were read.
+            DeletedRecordsError: if Kafka has deleted records before they were read.
             RecreatedTopicError, UnknownTopicError: within some seconds, where a topic is deleted.
-            BrokerUnavailableError: where no broker answers.
+            BrokerUnavailableError: if no broker answers.
         """
         self._refresh_in_time()
         if not self._fetched:

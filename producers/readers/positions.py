@@ -18,7 +18,7 @@ class Positions:
     """The offsets of some topics, as of now.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where they cannot be asked.
+        UnknownTopicError, BrokerUnavailableError: if they cannot be asked.
     """
 
     def __init__(self, config: Config, topics: Iterable[str]) -> None:
@@ -38,7 +38,7 @@ class Positions:
         """Return what a consumer group has committed.
 
         Raises:
-            UsageError: where it has committed nothing of a topic.
+            UsageError: if it has committed nothing of a topic.
         """
         found = dict[Partition, int]()
         with closing(reading_consumer({**self._config, "group.id": group}, group, QUIET)) as consumer:
@@ -76,8 +76,8 @@ def last_marks(config: Config, topic: str) -> list[JobMark]:
     """Return what the job that is furthest behind has lately said of itself in its output topic, the last one last.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where the topic cannot be read.
-        UsageError: where no mark near its end says up to when a job has worked off its input.
+        UnknownTopicError, BrokerUnavailableError: if the topic cannot be read.
+        UsageError: if no mark near its end says up to when a job has worked off its input.
     """
     bounds = offset_bounds(config, topic)
     by_source: defaultdict[str, set[JobMark]] = defaultdict(set)

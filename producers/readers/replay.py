@@ -29,8 +29,8 @@ def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None)
         ends: where a partition ends before its end; default: with its last record.
 
     Raises:
-        BrokerUnavailableError: where nothing comes for too long.
-        KafkaException: where Kafka answers with an error.
+        BrokerUnavailableError: if nothing comes for too long.
+        KafkaException: if Kafka answers with an error.
     """
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
     with closing(reading_consumer(config, "floodmark-replay", _log, reset="earliest")) as consumer:

@@ -86,7 +86,7 @@ class Buffer(Generic[Row]):
             watermark: epoch milliseconds; the end of time completes all.
 
         Raises:
-            UsageError: where the width is not more than 0.
+            UsageError: if the width is not more than 0.
         """
         if width <= 0:
             raise UsageError(reason=f"the width of windows is {width} ms, expected more than 0")

@@ -85,7 +85,7 @@ class Reader:
     """Take the records of some topics, and give what is complete.
 
     Raises:
-        CorruptSnapshotError: where the position is not one of these topics.
+        CorruptSnapshotError: if the position is not one of these topics.
     """
 
     def __init__(self, topics: Collection[str], event_time: EventTimeOf, position: Position | None = None) -> None:
@@ -119,7 +119,7 @@ class Reader:
         """Fix what this reader is for.
 
         Raises:
-            UsageError: where it is for something else: what one way has handed out, another would lack.
+            UsageError: if it is for something else: what one way has handed out, another would lack.
         """
         if self._use not in {None, use}:
             raise UsageError(
@@ -152,7 +152,7 @@ class Reader:
         """Learn at which offset partitions end, once their records before it have been taken.
 
         Raises:
-            DeletedRecordsError: where a partition ends before the offset up to which it was read.
+            DeletedRecordsError: if a partition ends before the offset up to which it was read.
         """
         for place, end in ends:
             read = self.applied.get(place, 0)

@@ -30,7 +30,7 @@ class TopicIds(dict[str, str]):
         """Compare topics with those that were read, and keep the ids that were not known.
 
         Raises:
-            RecreatedTopicError: where a topic has another id.
+            RecreatedTopicError: if a topic has another id.
         """
         for topic, now in found.items():
             known = self.setdefault(topic, now)
@@ -127,7 +127,7 @@ def resume(position: Position | None, topics: Collection[str]) -> Resumed:
     """Return where to go on.
 
     Raises:
-        CorruptSnapshotError: where the text is no position, or one of other topics.
+        CorruptSnapshotError: if the text is no position, or one of other topics.
     """
     if position is None:
         return Resumed(Tracker(topics))
