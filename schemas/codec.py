@@ -1,7 +1,7 @@
 """Records to bytes and back: Avro single-object encoding.  Pure.  Only this and `registered_values` import fastavro.
 
-Single-object encoding (Avro 1.11 specification, "Single-object encoding") is ``C3 01``, the 8 little-endian bytes of
-the schema's CRC-64-AVRO fingerprint, then the body: a value says which schema wrote it, with no registry at hand.
+Single-object encoding (Avro 1.11 specification) is ``C3 01``, the 8 little-endian bytes of the schema's CRC-64-AVRO
+fingerprint, then the body.  So a value names its schema without a registry.
 """
 
 import json
@@ -26,13 +26,13 @@ from floodmark.schemas.records import KEY_PREFIX, Holder, Membership, Round, Sta
 MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
 MAX_MARK_BYTES: Final = 1024
-"""No watermark record is larger; checked before anything is decoded."""
+"""The size limit of a mark; checked before it is decoded."""
 _SHOWN: Final = 80
 _PERCENT: Final = re.compile(r"[1-9][0-9]?|100", re.ASCII)
 
 
 def single_object_prefix(schema: Any) -> bytes:  # noqa: ANN401  # JSON
-    """Return the ten bytes that every value of a schema begins with.
+    """Return the first ten bytes of every value of a schema.
 
     >>> single_object_prefix("null").hex()  # the specification's example: 0x63dd24e7cc258f8a, little-endian
     'c3018a8f25cce724dd63'
@@ -48,7 +48,7 @@ class AvroCodec:
         schema: the schema as a dict or as JSON text.
 
     Raises:
-        SchemaError: if it is no Avro schema.
+        SchemaError: if it is not an Avro schema.
 
     >>> codec = AvroCodec({"type": "record", "name": "Score", "fields": [{"name": "points", "type": "int"}]})
     >>> codec.decode(codec.encode({"points": 7}))
@@ -85,7 +85,7 @@ class AvroCodec:
         """Return the value of some bytes.
 
         Raises:
-            UnreadableValueError: for any bytes that this schema did not write, whatever they are.
+            UnreadableValueError: for any bytes that this schema did not write.
         """
         if data[:HEADER_SIZE] != self.prefix:
             raise self._unreadable(data, f"it begins with {data[:HEADER_SIZE].hex()}, expected {self.prefix.hex()}")
@@ -93,7 +93,7 @@ class AvroCodec:
         body.seek(HEADER_SIZE)
         try:
             value = fastavro.schemaless_reader(body, self._parsed, None)
-        except Exception as error:  # a hostile body can fail anywhere in the decoder; it must only ever be an error
+        except Exception as error:  # a hostile body can raise anything in the decoder
             raise self._unreadable(data, f"{type(error).__name__}: {error}") from error
         if body.tell() != len(data):
             raise self._unreadable(data, f"{len(data) - body.tell()} bytes are left over")
@@ -104,10 +104,10 @@ class AvroCodec:
 
 
 def without_logical_types(schema: Mapping[str, Any] | str) -> dict[str, Any]:
-    """Return a schema whose times are plain ints; its fingerprint stays, for the canonical form ignores logical types.
+    """Return a schema whose times are plain ints.  Its fingerprint stays: the canonical form has no logical types.
 
     Raises:
-        SchemaError: if the text is no JSON object.
+        SchemaError: if the text is not a JSON object.
 
     >>> without_logical_types('{"type": "long", "logicalType": "timestamp-millis"}')
     {'type': 'long'}
@@ -138,18 +138,18 @@ def watermark_schema() -> dict[str, Any]:
 _WATERMARK: Final = AvroCodec(without_logical_types(watermark_schema()))
 
 
-def _between(first: str, last: str) -> Any:  # noqa: ANN401  # as fastavro has it
-    """Return a schema of the fields from one to another: Avro writes a record as its fields, one after the other."""
+def _fields_schema(first: str, last: str) -> Any:  # noqa: ANN401  # as fastavro has it
+    """Return a schema of a range of fields: Avro writes the fields of a record one after the other."""
     raw = json.loads(_WATERMARK.schema_json)
     begin, end = _WATERMARK.fields.index(first), _WATERMARK.fields.index(last)
     return fastavro.parse_schema({**raw, "fields": raw["fields"][begin : end + 1]})
 
 
-_BEFORE_SEQUENCE: Final = _between("source", "epoch")
-_SEQUENCE: Final = _between("sequence", "sequence")["fields"][0]["type"]
-_BETWEEN: Final = _between("watermark", "partitions")
-_RECORDS: Final = _between("records", "records")["fields"][0]["type"]
-_BEHIND_RECORDS: Final = _between("emitted_at", "holder")
+_SOURCE_TO_EPOCH: Final = _fields_schema("source", "epoch")
+_SEQUENCE: Final = _fields_schema("sequence", "sequence")["fields"][0]["type"]
+_WATERMARK_TO_PARTITIONS: Final = _fields_schema("watermark", "partitions")
+_RECORDS: Final = _fields_schema("records", "records")["fields"][0]["type"]
+_EMITTED_AT_TO_HOLDER: Final = _fields_schema("emitted_at", "holder")
 
 
 def encode_watermark(record: WatermarkRecord) -> bytes:
@@ -166,18 +166,18 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
 
 
 def encode_round(marks: Round) -> list[bytes]:
-    """Return the Kafka values of the marks of a round, in its order; what they have in common is encoded once.
+    """Return the Kafka values of the marks of a round; the fields that they share are encoded once.
 
     Raises:
-        InvalidRecordError: if one would be larger than `MAX_MARK_BYTES`, or cannot be.
+        InvalidRecordError: if one would be larger than `MAX_MARK_BYTES`, or is not a valid record.
     """
     shared, fields = marks.shared, _fields(marks.shared)
-    begin = _WATERMARK.prefix + _written(_BEFORE_SEQUENCE, fields)
-    middle, end = _written(_BETWEEN, fields), _written(_BEHIND_RECORDS, fields)
+    begin = _WATERMARK.prefix + _written(_SOURCE_TO_EPOCH, fields)
+    middle, end = _written(_WATERMARK_TO_PARTITIONS, fields), _written(_EMITTED_AT_TO_HOLDER, fields)
     values = []
     for position, (_, sequence, records) in enumerate(marks.numbers):
         if sequence < 0 or (records is not None and records < 0):
-            marks[position]  # raises: it is no record
+            marks[position]  # building the record raises InvalidRecordError
         value = b"".join((begin, _written(_SEQUENCE, sequence), middle, _written(_RECORDS, records), end))
         values.append(_checked_size(shared, value))
     return values
@@ -188,7 +188,7 @@ def _fields(record: WatermarkRecord) -> dict[str, Any]:
     return {
         **{field: getattr(record, field) for field in _WATERMARK.fields},
         "status": record.status.value,
-        "membership": {"version": record.membership.version, "size": record.membership.size},  # asdict is dear
+        "membership": {"version": record.membership.version, "size": record.membership.size},  # asdict is slow
         "percentiles": None if percentiles is None else {str(part): time for part, time in percentiles.items()},
         "holder": None if holder is None else asdict(holder),
     }
@@ -209,13 +209,10 @@ def _checked_size(record: WatermarkRecord, data: bytes) -> bytes:
 
 
 def decode_watermark(key: bytes, value: bytes | None) -> WatermarkRecord:
-    """Return the watermark record under a mark key.
-
-    A record has one encoding, and no other is read: a varint that is too long, a negative number of a branch or a
-    symbol, a map in several blocks are refused, because the record does not encode to the same bytes again.
+    """Return the watermark record under a mark key.  Only the canonical encoding (``SPEC.md``) is accepted.
 
     Raises:
-        UnreadableMarkError: for anything else, whatever the bytes are.
+        UnreadableMarkError: for any other bytes.
     """
     if value is None or len(value) > MAX_MARK_BYTES:
         size = "no value" if value is None else f"{len(value)} bytes"

@@ -1,4 +1,4 @@
-"""What exists on the wire: the watermark record and its parts.  Pure values, valid by construction."""
+"""The watermark record and its parts.  Pure values, valid by construction."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from floodmark.schemas.errors import InvalidRecordError, UsageError
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 
 KEY_PREFIX: Final = b"__floodmark__/"
-"""The key of every watermark record begins so, whatever the version of its value."""
+"""The prefix of the key of every watermark record, in all versions of the format."""
 
 HEADER: Final = "floodmark"
 """The header that marks a watermark record for plain consumers and Connect's ``HasHeaderKey`` predicate."""
@@ -19,13 +19,13 @@ FORMAT_VERSION: Final = b"1"
 """The value of `HEADER`."""
 
 TIME_HEADER: Final = "floodmark-time"
-"""The header of a data record whose event time was adjusted: the time that counts, decimal epoch milliseconds."""
+"""The header of a data record with its effective event time, decimal epoch milliseconds."""
 
 SUBSTREAM_HEADER: Final = "floodmark-substream"
-"""The header of a data record with the watermark of its key behind it, decimal epoch milliseconds."""
+"""The header of a data record with the watermark of its key after this record, decimal epoch milliseconds."""
 
 MAX_PERCENTS: Final = 64
-"""So many percentiles fit into a mark, however long its source's id is and whatever its numbers are."""
+"""This many percentiles always fit into a mark."""
 
 _TIME: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _MAX_SOURCE_BYTES: Final = 200
@@ -36,9 +36,9 @@ _PERCENT: Final = range(1, 101)
 
 
 class Status(Enum):
-    """What a source says of itself.
+    """The state of a source.
 
-    ACTIVE: its watermark counts.  IDLE: do not wait for me until I am ACTIVE again.  ENDED: nothing more in this epoch.
+    ACTIVE: readers wait for its watermark.  IDLE: they do not, until it is ACTIVE again.  ENDED: its epoch is over.
     """
 
     ACTIVE = "ACTIVE"
@@ -47,24 +47,24 @@ class Status(Enum):
 
 
 class Verdict(Enum):
-    """What became of one watermark record."""
+    """What a tracker did with a watermark record."""
 
     ACCEPTED = "accepted"
     REPLAYED = "replayed"
-    """Seen before: an equal or lower sequence.  Normal after a crash or a rewind."""
+    """Its sequence is not above the last one.  Normal after a crash or a rewind."""
     REGRESSED = "regressed"
-    """A new sequence with a lower watermark: the watermark stays, the rest of the statement counts."""
+    """Accepted, but with a lower watermark than the last mark, which is kept."""
     FENCED = "fenced"
-    """From a lower epoch of its source: a zombie."""
+    """Its epoch is below that of its source: the writer is a zombie."""
     RETIRED = "retired"
-    """From a lower version of the membership."""
+    """Its membership version is below that of the topic."""
     AFTER_END = "after_end"
-    """From a source that had ended in this epoch."""
+    """Its source has ended in this epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """How many sources write to the topic, versioned: a higher version replaces every lower one."""
+    """How many sources write to the topic.  A higher version replaces all lower ones."""
 
     version: int = 1
     size: int = 1
@@ -74,14 +74,10 @@ def membership_of(value: object, whose: str) -> Membership:
     """Return a membership; a plain number of sources is version 1.
 
     Raises:
-        UsageError: what to write.
+        UsageError: for any other value.
 
     >>> membership_of(3, "source 'web'")
     Membership(version=1, size=3)
-    >>> membership_of("3", "source 'web'")
-    Traceback (most recent call last):
-    floodmark.schemas.errors.UsageError: source 'web': the membership is '3', expected a number of sources, \
-or Membership(version=1, size=3)
     """
     if isinstance(value, Membership):
         return value
@@ -93,9 +89,6 @@ or Membership(version=1, size=3)
 
 def check_versioned(value: object, last: Membership, whose: str) -> None:
     """Refuse a change to a plain number of sources: all sources must agree on its version.
-
-    Raises:
-        UsageError: what to write.
 
     >>> check_versioned(4, Membership(size=3), "source 'web'")
     Traceback (most recent call last):
@@ -110,7 +103,7 @@ as Membership(version=2, size=4)
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a minimum: the place a stuck chain is traced to.  ``None``: not known or not of that kind."""
+    """What holds back a watermark, so that a stuck chain can be traced.  ``None``: not known, or does not apply."""
 
     topic: str
     partition: int | None = None
@@ -120,10 +113,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkRecord:
-    """A promise: no later record of ``source`` in this partition has an event time below ``watermark``.
+    """A mark: no later record of ``source`` in this partition has an event time below ``watermark``.
 
-    Times are epoch milliseconds, ``lease`` is a duration in milliseconds.  The fields are explained one by one in
-    ``watermark.avsc`` and ``SPEC.md``.
+    Times are epoch milliseconds, ``lease`` is in milliseconds.  ``watermark.avsc`` and ``SPEC.md`` explain the fields.
 
     Raises:
         InvalidRecordError: if a field is out of its range.
@@ -147,7 +139,6 @@ class WatermarkRecord:
     holder: Holder | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no reader could use."""
         self._expect("source", self.source, "1 to 200 bytes of UTF-8", holds=_fits(self.source, _MAX_SOURCE_BYTES))
         for field in ("epoch", "sequence"):
             value = getattr(self, field)
@@ -183,7 +174,7 @@ class WatermarkRecord:
 
 
 def _fits(text: str, most: int) -> bool:
-    """Tell whether a text is UTF-8 of 1 to ``most`` bytes; lone surrogates are not."""
+    """Tell whether a text is 1 to ``most`` bytes of UTF-8; lone surrogates are not UTF-8."""
     try:
         return 0 < len(text.encode()) <= most
     except UnicodeEncodeError:
@@ -195,7 +186,7 @@ def _is_time(value: int | None) -> bool:
 
 
 def is_mark_key(key: bytes | None) -> bool:
-    """Tell a watermark record from data by its Kafka key alone.
+    """Tell a watermark record from a data record: only the Kafka key decides.
 
     >>> is_mark_key(b"__floodmark__/JFK"), is_mark_key(b"N14228"), is_mark_key(None)
     (True, False, False)
@@ -204,7 +195,7 @@ def is_mark_key(key: bytes | None) -> bool:
 
 
 def header_time(headers: Sequence[tuple[str, str | bytes | None]] | None, name: str) -> int | None:
-    """Return the time in a header of a data record: the last one that is readable; ``None``: there is none.
+    """Return the time in the last readable header of this name; ``None``: no such header.
 
     >>> header_time([(TIME_HEADER, b"12"), (TIME_HEADER, b"soon"), (TIME_HEADER, b"-30")], TIME_HEADER)
     -30
@@ -217,7 +208,7 @@ def header_time(headers: Sequence[tuple[str, str | bytes | None]] | None, name: 
 
 
 def source_of(key: bytes) -> str | None:
-    """Return the source that a mark key names; ``None``: no source can have that id.
+    """Return the source in a mark key; ``None``: it is not a valid id.
 
     >>> source_of(b"__floodmark__/JFK"), source_of(b"__floodmark__/"), source_of(b"N14228")
     ('JFK', None, None)
@@ -241,23 +232,12 @@ def mark_key(source: str) -> bytes:
 
 
 def processing_time_of(record: WatermarkRecord) -> int | None:
-    """Return up to when the writer of a mark has worked off what came to it; ``None``: it does not say.
+    """Return the time before which the writer of a mark has processed all of its input; ``None``: not known.
 
-    Beside its watermark, which speaks of event times, a mark speaks of processing time: *every record that its writer,
-    or a stage before it, took in before this time was worked off before the mark was written*.  Worked off means: for
-    a source, acknowledged by Kafka; for a stage, written, dropped, or held in state for its event time.  The difference
-    tells a stuck system, whose processing time does not advance, from late data, which is worked off and waits for its
-    event time alone ("Streaming Systems", ch. 3).
+    ``SPEC.md`` ("Processing time") has the rules.  It tells a stuck system, whose processing time does not advance,
+    from late data, which is processed and waits only for its event time ("Streaming Systems", ch. 3).  The times come
+    from the clocks of the writers; no result depends on them.
 
-    - A source with nothing in flight is as far as its mark.
-    - A stage is as far as the minimum over the sources that count in its inputs: the same rule, over the same sources,
-      as for the watermark.  So the time of the last stage speaks for the whole chain.
-    - A source that does not state it holds it back, and a time once reached is never taken back.
-
-    The times come from the clocks of their writers.  They are for people, and no result depends on them.
-
-    >>> from dataclasses import replace
-    >>> from floodmark.schemas.records import Holder
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=500)
     >>> waits = replace(mark, processing_time_watermark=420)
     >>> processing_time_of(mark), processing_time_of(waits), processing_time_of(replace(mark, holder=Holder("clicks")))
@@ -270,7 +250,7 @@ def processing_time_of(record: WatermarkRecord) -> int | None:
 
 
 class Number(NamedTuple):
-    """What is said of one partition alone."""
+    """The numbers of one partition in a `Round`."""
 
     partition: int
     sequence: int
@@ -278,7 +258,7 @@ class Number(NamedTuple):
 
 
 class Round:
-    """A partition and its mark, for each; the records are made as they are asked for.
+    """The marks of several partitions, which differ only in their numbers; each record is built when it is read.
 
     >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=2, emitted_at=15)
     >>> round_ = Round(mark, [Number(0, sequence=4, records=7), Number(1, sequence=9, records=None)])

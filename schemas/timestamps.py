@@ -1,6 +1,6 @@
-"""Event times: what one is, when it is late, how it crosses the API's edge.  Pure: reads no clock.
+"""Event times: their range, when one is late, and conversion.  Pure: reads no clock.
 
-Inside, a time is an ``int``: milliseconds since 1970-01-01T00:00:00Z.  At the edge it is an aware UTC ``datetime``.
+Internally, a time is an ``int``: milliseconds since 1970-01-01T00:00:00Z.  The API also takes aware ``datetime``.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -17,19 +17,17 @@ END_OF_TIME: Final = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z: the watermark of an input that has ended; releases everything."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SECONDS_FROM: Final = 1_000_000_000
-_SECONDS_AHEAD: Final = 10 * 365 * 86_400
-_NO_SECONDS: Final = 100_000_000_000
-"""From here on a number is milliseconds: March 1973; as seconds it would be the year 5138."""
+_SECONDS_IN_2001: Final = 1_000_000_000
+_TEN_YEARS_IN_SECONDS: Final = 10 * 365 * 86_400
+_LEAST_MILLISECONDS: Final = 100_000_000_000
+"""A float from here on is taken for milliseconds (March 1973); as seconds it would be the year 5138."""
 
 
 def is_late(event_time: int, watermark: int | None) -> bool:
-    """Tell whether a record comes behind a watermark: strictly, ``event_time < watermark``.
+    """Tell whether a record is late: ``event_time < watermark``, strictly.  With a watermark of ``None``, no record is.
 
-    All Python code of Floodmark compares the two here; columns in a Spark plan are compared by the same rule.  ``None``
-    (nothing promised yet) makes nothing late.
-    The strict reading is that of "Streaming Systems" (Akidau et al., ch. 3), CockroachDB and TiCDC; Flink's watermark
-    is ours minus one millisecond.
+    All Python code compares here; columns in a Spark plan use the same rule.  "Streaming Systems" (ch. 3), CockroachDB
+    and TiCDC read watermarks in the same way; Flink's watermark is ours minus one millisecond.
 
     >>> is_late(11, 12), is_late(12, 12), is_late(11, None)
     (True, False, False)
@@ -41,7 +39,7 @@ def from_datetime(moment: datetime) -> int:
     """Turn an aware datetime into epoch milliseconds, rounding down.
 
     Raises:
-        InvalidEventTimeError: for a naive datetime, or one that is outside the years 1 to 9999 in UTC.
+        InvalidEventTimeError: for a naive datetime, or one outside the years 1 to 9999 in UTC.
 
     >>> from_datetime(datetime(2013, 1, 1, tzinfo=UTC))
     1356998400000
@@ -78,10 +76,10 @@ def event_time_of(value: object) -> int:
     (12, 1763938400123)
     """
     if isinstance(value, datetime):
-        if value != value:  # noqa: PLR0124  # pandas' NaT, which is no time, is equal to nothing
+        if value != value:  # noqa: PLR0124  # pandas' NaT is a datetime, and equal to nothing
             raise InvalidEventTimeError(value=value, reason="it is a missing time; leave such a record out")
         return from_datetime(value)
-    if isinstance(value, float) and _NO_SECONDS <= value <= END_OF_TIME + 1:
+    if isinstance(value, float) and _LEAST_MILLISECONDS <= value <= END_OF_TIME + 1:
         value = floor(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         reason = "expected epoch milliseconds, such as time.time() * 1000, or an aware datetime"
@@ -93,33 +91,24 @@ def event_time_of(value: object) -> int:
 
 
 def are_seconds(time: int, now: int) -> bool:
-    """Tell whether an event time in milliseconds looks like one in seconds: January 1970, or else a time of our days.
+    """Tell whether an event time in milliseconds is probably one in seconds.
 
-    Of our days is what lies between September 2001 (10^9 seconds) and ten years from now.  A time near 1970 that
-    somebody made up for a test is far smaller, as a rule; it is legal, so this is a reason for a warning alone.
-
-    Args:
-        time: epoch milliseconds, as it was given.
-        now: wall clock, epoch milliseconds.
+    That is a number which, as seconds, is between September 2001 and ten years from now.  As milliseconds, it is in
+    January 1970.  Such a time is legal, but a wrong unit is more likely.
 
     >>> are_seconds(1_767_225_600, now=1_767_225_600_000), are_seconds(1_767_225_600_000, now=1_767_225_600_000)
     (True, False)
     >>> are_seconds(5_000, now=1_767_225_600_000)
     False
     """
-    return _SECONDS_FROM <= time <= now // 1000 + _SECONDS_AHEAD
+    return _SECONDS_IN_2001 <= time <= now // 1000 + _TEN_YEARS_IN_SECONDS
 
 
 def duration_of(value: object, what: str, least: int = 0) -> int:
-    """Return a duration in whole milliseconds.
-
-    Args:
-        value: the duration as the caller passed it.
-        what: its name, for the error.
-        least: the least that it may be, milliseconds.
+    """Return a duration in whole milliseconds; ``what`` names it in the error.
 
     Raises:
-        UsageError: if it is no timedelta, or less than ``least``.
+        UsageError: if it is not a timedelta, or less than ``least`` milliseconds.
 
     >>> duration_of(timedelta(seconds=5), "the bound")
     5000
@@ -142,7 +131,7 @@ def milliseconds(duration: timedelta) -> int:
 
 
 def promisable(time: int) -> int:
-    """Return the nearest watermark that an ACTIVE source may promise: within the calendar, below its end.
+    """Return the nearest watermark that an ACTIVE source may have: in the years 1 to 9999, and below `END_OF_TIME`.
 
     >>> promisable(5), promisable(END_OF_TIME) == END_OF_TIME - 1
     (5, True)
