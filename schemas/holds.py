@@ -1,4 +1,4 @@
-"""Why a stage's watermark is where it is: every place that holds it, by name.  Pure."""
+"""What holds back a stage's watermark: the sources, partitions and topics, by name.  Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from floodmark.schemas.records import Holder, Status
 from floodmark.schemas.topic_state import TopicState
 
 _MOST: Final = 100
-"""So many are named of the partitions without any mark, and of the sources that have reported."""
+"""The most partitions without a mark, and sources that have reported, to name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why a stage's watermark is where it is: one place that holds it, and since when (log time, milliseconds)."""
+    """One place that holds back a watermark, why, and since when (log time, epoch milliseconds)."""
 
     holder: Holder
     watermark: int | None
@@ -30,18 +30,17 @@ class Hold:
         return f"{place}: {self.reason}"
 
     def __repr__(self) -> str:
-        """Show the times as people read them."""
         return f"Hold({str(self)!r}, watermark={iso(self.watermark)}, since={iso(self.since)})"
 
     @property
     def sentence(self) -> str:
-        """The same for messages: who, why, at what watermark, and since when."""
+        """The hold as text for messages: who, why, the watermark, and since when."""
         at = "" if self.watermark is None else f" {iso(self.watermark)}"
         return f"{self}{at}" + ("" if self.since is None else f", since {iso(self.since)}")
 
 
 def name_holders(topics: Mapping[str, TopicState], watermark: int | None) -> list[Hold]:
-    """Name what holds a stage's watermark where it is, the strongest reason first; see `Tracker.holders`."""
+    """Return what `Tracker.holders` returns."""
     holds = list(chain.from_iterable(_unknown(name, topic) for name, topic in topics.items()))
     if holds:
         return holds
@@ -87,7 +86,7 @@ def _unknown_partition(name: str, topic: TopicState, part: PartitionState) -> It
 
 
 def missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:
-    """Say which sources have reported in a partition, how many have not, and what is known of these."""
+    """Say which sources have reported in a partition, how many have not, and what is known of those."""
     version, size = topic.roster.version, topic.roster.size
     retired = sorted({key for key, source in part.sources.items() if source.version != version} - here)
     joined = {key for key, member in topic.roster.members.items() if member.version == version}

@@ -1,4 +1,4 @@
-"""How the marks of a topic count for one reader: which percentile, and for how much earlier event times.  Pure."""
+"""How one reader counts the marks of a topic: by which percentile, and with which shift of event times.  Pure."""
 
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -10,7 +10,7 @@ from floodmark.schemas.tracker import Tracker
 
 
 def shifted(record: WatermarkRecord, shift: int) -> WatermarkRecord:
-    """Return what a record promises of event times that lie up to ``shift`` milliseconds before those it speaks of.
+    """Return a record for event times that a query has moved back by up to ``shift`` milliseconds.
 
     >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
     >>> shifted(record, 60).watermark, shifted(record, 0) is record
@@ -24,11 +24,7 @@ def shifted(record: WatermarkRecord, shift: int) -> WatermarkRecord:
 
 
 def driving(record: WatermarkRecord, percentile: int | None) -> WatermarkRecord:
-    """Return a record with the watermark that drives the job: that of the lowest percentile that is enough.
-
-    Args:
-        record: the record; where it has no such percentile, its own watermark drives.
-        percentile: 1 to 100; ``None``: all events count.
+    """Return a record whose watermark is that of the lowest percent that is ``percentile`` or higher, if it has one.
 
     >>> record = WatermarkRecord(
     ...     source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0, percentiles={50: 120, 99: 100}
@@ -43,18 +39,17 @@ def driving(record: WatermarkRecord, percentile: int | None) -> WatermarkRecord:
 
 
 class MarkPolicy(NamedTuple):
-    """How the marks of a topic count: see `driving` and `shifted`."""
+    """How a reader counts the marks of a topic: see `driving` and `shifted`."""
 
     percentile: int | None = None
     shift: int = 0
 
 
 AS_WRITTEN: Final = MarkPolicy()
-"""All events count, and at their own time."""
 
 
 def apply_mark(tracker: Tracker, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> Verdict | None:
-    """Let a tracker take in the next mark of its partition, see `driving` and `shifted`; ``None``: it is unreadable."""
+    """Apply a mark to a tracker, see `driving` and `shifted`; ``None``: the mark is unreadable."""
     place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
     if isinstance(mark, Unreadable):
         tracker.apply_unreadable(mark.source, offset=mark.offset, **place)

@@ -9,17 +9,13 @@ from floodmark.schemas.source_state import Member, Roster, SourceState
 
 
 class LeaseClock:
-    """The time that has passed in one partition, for all sources there with one length of lease.
+    """The time that has passed in one partition, for all its sources with one length of lease (milliseconds of log time).
 
-    Log times alone decide how long a source has been silent.  Log times of different writers cannot be compared: their
-    clocks differ.  The differences of one writer's own log times can.  So each writer moves the clock of a partition by
-    how much its own log time has advanced.  A step longer than the lease is not counted: a clock was set, one log time
-    is wrong, or the writer itself was silent.  So no single log time moves the clock by more than one lease, and none
-    of the steps that are counted after a source's record began more than one lease before it.  A lease has run out when
-    the clock has moved by more than two leases: at least one of them passed while the source was silent.
-
-    Args:
-        lease: its length, milliseconds of log time.
+    Only log times decide how long a source was silent, and those of different writers are never compared: their clocks
+    differ.  Each writer moves the clock by the step of its own log time.  A step longer than the lease does not count:
+    a clock was set, a log time is wrong, or the writer was silent.  A lease has run out when the clock has moved by
+    more than two leases: the source was silent for at least one of them, because a step may have begun up to one lease
+    before its last record.
 
     >>> clock = LeaseClock(lease=100)
     >>> clock.take("A", 1_000, anew=True)
@@ -35,12 +31,12 @@ class LeaseClock:
         self.lease = lease
         self.now = 0
         self.deadline = 0
-        """No lease has run out before the clock is past this."""
+        """The clock must pass this before another lease can run out."""
         self._hands: dict[str, list[int]] = {}
-        """Per source: the clock at one of its records and that record's log time, and the clock at its last record."""
+        """Per source: its hand (clock, log time; see ``SPEC.md``, "Lease"), and the clock at its last record."""
 
     def take(self, source: str, log_time: int, *, anew: bool) -> None:
-        """Note a source's record; ``anew``: the first one of its epoch, which may come from another machine."""
+        """Apply a source's record; ``anew``: the first one of its epoch, which may come from another machine."""
         hand = self._hands.get(source)
         if hand is None or anew:
             self._hands[source] = [self.now, log_time, self.now]
@@ -48,30 +44,30 @@ class LeaseClock:
         step = log_time - hand[1]
         if 0 < step <= self.lease:
             self.now = max(self.now, hand[0] + step)
-        if step > 0 or step < -self.lease:  # else a small step back: the source counts on where it was further
+        if step > 0 or step < -self.lease:  # after a small step back, steps count from the highest log time
             hand[0], hand[1] = self.now, log_time
         hand[2] = self.now
 
     def has_run_out(self, source: str) -> bool:
-        """Tell whether a source has been silent for longer than its lease allows."""
+        """Tell whether the lease of a source has run out."""
         return self.now > self.expiry(source)
 
     def expiry(self, source: str) -> int:
-        """Return the last time of the clock at which a source still counts."""
+        """Return the last time of this clock at which the lease of a source has not run out."""
         hand = self._hands.get(source)
         return (0 if hand is None else hand[2]) + 2 * self.lease
 
     def forget(self, source: str) -> None:
-        """Drop what is known of a source."""
+        """Forget a source."""
         self._hands.pop(source, None)
 
     def state(self) -> list[Any]:
-        """Return it as a value that JSON can carry."""
+        """Return the state as JSON values."""
         return [self.now, self._hands]
 
     @classmethod
     def of(cls, lease: int, state: list[Any]) -> "LeaseClock":
-        """Build it from what `state` returned."""
+        """Restore the `state`."""
         clock = cls(lease)
         clock.now, hands = state
         clock.deadline = clock.now
@@ -82,14 +78,14 @@ class LeaseClock:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """A combined statement; ACTIVE without a watermark is unknown."""
+    """A combined status and watermark; ACTIVE without a watermark is unknown."""
 
     status: Status
     watermark: int | None = None
 
     @property
     def unknown(self) -> bool:
-        """Whether nothing is promised."""
+        """Whether the watermark is unknown."""
         return self.status is Status.ACTIVE and self.watermark is None
 
 
@@ -108,7 +104,7 @@ def lowest(watermarks: Collection[int | None]) -> int | None:
 
 
 def least(parts: Iterable[Combined]) -> Combined:
-    """Combine the statements of partitions or of topics: the same rule for both.
+    """Combine partitions to a topic, or topics to a stage: the rule is the same.
 
     >>> least([Combined(Status.ACTIVE, 30), IDLE, Combined(Status.ACTIVE, 12)]).watermark
     12
@@ -133,23 +129,21 @@ class PartitionState:
     """The sources of one partition."""
 
     number: int
-    """Which partition."""
     roster: Roster
-    """Who is expected to write to its topic."""
     sources: dict[str, SourceState] = field(default_factory=dict)
     unreadable: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Sources that have left an unreadable mark behind their last statement: its offset and log time."""
+    """By source whose last mark is unreadable: the offset and log time of that mark."""
     clocks: dict[int, LeaseClock] = field(default_factory=dict)
     """By length of lease."""
     log_time: int = 0
     reported: int = 0
-    """How many sources have spoken here under the current version."""
+    """How many sources have marks of the current version here."""
     combined: Combined = UNKNOWN
     stale: bool = True
-    """Whether ``combined`` must be worked out anew."""
+    """Whether ``combined`` is out of date."""
 
     def combine(self) -> Combined:
-        """Return what the sources together say."""
+        """Combine the sources."""
         if self.stale:
             self.combined = self._combine()
             self.stale = False
@@ -177,11 +171,11 @@ class PartitionState:
         return self.roster.absent(self.number, self.reported)
 
     def recount(self) -> None:
-        """Find out anew how many sources have spoken under the current version."""
+        """Count the sources that have reported under the current version."""
         self.reported = sum(source.version == self.roster.version for source in self.sources.values())
 
     def set_lease(self, source: SourceState, lease: int | None) -> None:
-        """Keep one clock for each length of lease that a source here has."""
+        """Keep one clock for each length of lease of a source here."""
         before, source.lease = source.lease, lease
         if lease is not None and lease not in self.clocks:
             self.clocks[lease] = LeaseClock(lease)
@@ -189,7 +183,7 @@ class PartitionState:
             del self.clocks[before]
 
     def tick(self, source: SourceState, name: str, log_time: int, *, anew: bool) -> list[Member]:
-        """Move the clocks by a source's record; return the sources whose lease has run out by that."""
+        """Move the clocks by a source's record; return the sources whose lease has run out now."""
         expired = []
         for clock in self.clocks.values():
             clock.take(name, log_time, anew=anew)
@@ -201,7 +195,7 @@ class PartitionState:
         return expired
 
     def _expire(self, clock: LeaseClock) -> list[Member]:
-        """Find the sources whose lease has run out, and when the next one can."""
+        """Return the sources whose lease has run out, and set the deadline for the next one."""
         clock.deadline = clock.now + 2 * clock.lease
         expired = []
         for name, source in self.sources.items():
@@ -214,19 +208,19 @@ class PartitionState:
         return expired
 
     def remove(self, name: str) -> int:
-        """Forget a source; return its epoch, 0 where it is not known here."""
+        """Forget a source; return its epoch (0: not known here)."""
         source = self.sources.pop(name, None)
         for clock in self.clocks.values():
             clock.forget(name)
         return 0 if source is None else source.epoch
 
     def drop_unused_clocks(self) -> None:
-        """Keep the clocks of those leases that a source has."""
+        """Drop the clocks of leases that no source has."""
         leases = {source.lease for source in self.sources.values()}
         self.clocks = {lease: clock for lease, clock in self.clocks.items() if lease in leases}
 
     def state(self) -> dict[str, Any]:
-        """Return it as a value that JSON can carry."""
+        """Return the state as JSON values."""
         return {
             "log_time": self.log_time,
             "clocks": {str(lease): clock.state() for lease, clock in self.clocks.items()},
@@ -236,7 +230,7 @@ class PartitionState:
 
     @classmethod
     def of(cls, number: int, roster: Roster, stored: Mapping[str, Any]) -> "PartitionState":
-        """Build it from what `state` returned, and enter its sources into the roster."""
+        """Restore the `state`, and add its sources to the roster."""
         part = cls(number, roster)
         part.log_time = stored["log_time"]
         part.clocks = {int(lease): LeaseClock.of(int(lease), state) for lease, state in stored["clocks"].items()}

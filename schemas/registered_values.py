@@ -1,7 +1,7 @@
 """Values whose schema is in a registry: their frame, their Avro bodies, and resolution to a reader's schema.  Pure.
 
 The frame is Confluent's wire format: a byte 0, the id of the schema in four bytes (big-endian), then the body.  In
-Protobuf the body begins with the path of the message's type in its file.
+Protobuf, the body begins with the path of the message's type in its file.
 """
 
 import json
@@ -16,12 +16,13 @@ from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.errors import IncompatibleSchemaError, SchemaError, UnreadableValueError
 
 FRAME_SIZE: Final = 5
+_SHOWN: Final = 80
 _MAX_PATH: Final = 100
-_MORE: Final = 0x80  # more bytes of the number follow
+_MORE: Final = 0x80  # the bit that says that more bytes of the number follow
 
 
 def frame(schema_id: int) -> bytes:
-    """Return what stands before each body of a schema.
+    """Return the five bytes before each body of a schema.
 
     >>> frame(258).hex()
     '0000000102'
@@ -45,9 +46,9 @@ def unframed(value: bytes) -> tuple[int, bytes]:
 
 
 def message_path(body: bytes) -> tuple[tuple[int, ...], bytes]:
-    r"""Split the body of a Protobuf value: where its message's type stands in the file, and the message.
+    r"""Split the body of a Protobuf value: the path of the message's type in its file, and the message.
 
-    The path is a count and so many numbers, zigzag varints all; the single byte 0 is short for the first type.
+    The path is a count and then as many numbers, all zigzag varints; the single byte 0 stands for the first type.
 
     Raises:
         UnreadableValueError: if there is no such path.
@@ -96,14 +97,11 @@ def _no_path(body: bytes) -> UnreadableValueError:
     return UnreadableValueError(size=len(body), schema="framed Protobuf", reason="it names no type of message")
 
 
-_SHOWN: Final = 80
-
-
 class AvroBody:
-    """Decode what some schema has written: a record's bytes alone, whose schema is known from elsewhere.
+    """Decode Avro bodies of a known schema, which have no prefix.
 
     Raises:
-        SchemaError: if it is no Avro schema of a record.
+        SchemaError: if it is not an Avro schema of a record.
     """
 
     def __init__(self, schema: str, referenced: Sequence[str] = ()) -> None:
@@ -118,11 +116,11 @@ class AvroBody:
             raise SchemaError(schema=schema[:_SHOWN], reason=f"{type(error).__name__}: {error}") from error
 
     def decode(self, body: bytes, reader: Any = None) -> dict[str, Any]:  # noqa: ANN401  # as fastavro parses it
-        """Return the value of some bytes, as a reader's schema has it.
+        """Return the value of a body, resolved to a reader's schema.
 
         Raises:
-            UnreadableValueError: if this schema did not write them.
-            IncompatibleSchemaError: if the reader's schema cannot take what it wrote.
+            UnreadableValueError: if this schema did not write it.
+            IncompatibleSchemaError: if the value cannot be resolved to the reader's schema.
         """
         source = BytesIO(body)
         try:
@@ -140,11 +138,11 @@ class AvroBody:
 
 
 class AvroResolution:
-    r"""Turn bodies of a writer's schema into bodies of a reader's, by Avro's rules of resolution.
+    r"""Turn bodies of a writer's schema into bodies of a reader's schema, by Avro's rules of resolution.
 
     Raises:
-        SchemaError: if one of them is no Avro schema of a record.
-        IncompatibleSchemaError: if a time has another unit: Avro itself would take the one for the other.
+        SchemaError: if one of them is not an Avro schema of a record.
+        IncompatibleSchemaError: if a time has another unit; Avro itself would not notice.
 
     >>> old = '{"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}'
     >>> new = old.replace("int", "long").replace("]}", ', {"name": "y", "type": "int", "default": 1}]}')
@@ -157,7 +155,7 @@ class AvroResolution:
         self._writer, self._reader = AvroBody(plain[0], plain[2:]), AvroBody(plain[1])
         names = [self._reader.name, *self._reader.schema.get("aliases", [])]
         self.is_of_reader: Final = self._writer.name.split(".")[-1] in {name.split(".")[-1] for name in names}
-        """Whether the writer's records are those that the reader's schema speaks of, by their name."""
+        """Whether both schemas, or an alias of the reader's, have the same name."""
         self._same = not referenced and to_parsing_canonical_form(json.loads(writer)) == to_parsing_canonical_form(
             json.loads(reader)
         )
@@ -168,7 +166,7 @@ class AvroResolution:
                 raise IncompatibleSchemaError(schema=f"reader {self._reader.name}", reason=reason)
 
     def resolve(self, body: bytes) -> bytes:
-        """Return the body that the reader's schema would have written; one that is its own already stays as it is.
+        """Return a body in the reader's schema.
 
         Raises:
             UnreadableValueError, IncompatibleSchemaError: as `AvroBody.decode`.
@@ -181,7 +179,7 @@ class AvroResolution:
 
 
 def _units(schema: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401  # JSON
-    """Return what the times in a schema count in, by the paths of their fields."""
+    """Return the logical types of the times in a schema, by the paths of their fields."""
     if isinstance(schema, list):
         return {name: unit for option in schema for name, unit in _units(option, path).items()}
     if not isinstance(schema, Mapping):

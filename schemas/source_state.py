@@ -1,4 +1,4 @@
-"""The last statement of a source in one partition, and in all partitions of a topic together.  Pure."""
+"""The last mark of a source in one partition, and its state over all partitions of a topic.  Pure."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,32 +12,31 @@ class Member:
     """One source over all partitions of a topic."""
 
     version: int = 0
-    """The newest version of the membership that it spoke under."""
+    """The newest membership version of its marks."""
     reach: int = 0
-    """How many partitions it knows: it writes to no others."""
+    """The partition count in its marks: it writes to no other partitions."""
     active_partitions: int = 0
-    """In how many partitions it is ACTIVE with its lease not run out."""
+    """In how many partitions it is ACTIVE, with a lease that has not run out."""
     unended_partitions: int = 0
-    """In how many partitions it has not ENDED."""
 
     @property
     def activity(self) -> tuple[bool, bool]:
-        """Whether it is active anywhere, and whether it has yet to end anywhere."""
+        """Whether it is active in any partition, and whether it has not ended in any."""
         return self.active_partitions > 0, self.unended_partitions > 0
 
 
 @dataclass(slots=True, eq=False)
 class Roster:
-    """Who is expected to write to a topic: its newest membership, and its sources."""
+    """The sources of a topic, and its newest membership."""
 
     version: int = 0
     size: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     joined: int = 0
-    """How many sources have spoken under the current version."""
+    """How many sources have marks of the current version."""
 
     def absent(self, number: int, reported: int) -> dict[str, Member]:
-        """Return the sources that do not know of a partition and are active in none that they know."""
+        """Return the sources that do not know a partition, and are active nowhere."""
         if self.joined == reported:
             return {}
         return {
@@ -49,13 +48,13 @@ class Roster:
 
 @dataclass(slots=True, eq=False)
 class SourceState:
-    """The last statement of one source in one partition."""
+    """The last accepted mark of one source in one partition."""
 
     member: Member
     epoch: int = -1
     sequence: int = -1
     watermark: int | None = None
-    """Below the end of time, which is reached by the end alone."""
+    """Below `END_OF_TIME`, which only ENDED gives."""
     status: Status = Status.ENDED
     version: int = 0
     records: int | None = None
@@ -65,12 +64,10 @@ class SourceState:
     active: bool = False
     """Whether it is ACTIVE here and its lease has not run out."""
     processing_time: int | None = None
-    """Up to when it has worked off what came to it, see `processing_time_of`; ``None``: not known.
-
-    It is not kept in snapshots: the next record tells it."""
+    """See `processing_time_of`.  It is not in snapshots: the next mark has it."""
 
     def refuse(self, record: WatermarkRecord) -> Verdict | None:
-        """Say why a record is not the next statement of this source; ``None``: it is."""
+        """Return why a record is ignored; ``None``: it is accepted."""
         if record.epoch < self.epoch:
             return Verdict.FENCED
         if record.epoch > self.epoch:
@@ -80,10 +77,10 @@ class SourceState:
         return Verdict.AFTER_END if self.status is Status.ENDED else None
 
     def replace(self, record: WatermarkRecord, log_time: int) -> Verdict:
-        """Replace the last statement by the next one, but for ``version``, ``lease`` and ``active``.
+        """Take over the next mark, except ``version``, ``lease`` and ``active``.
 
         Returns:
-            ACCEPTED, or REGRESSED where the watermark is below the last one of this epoch, which stays.
+            ACCEPTED, or REGRESSED if the watermark is below the last one of this epoch, which is kept.
         """
         if record.epoch != self.epoch:
             self.epoch, self.watermark = record.epoch, None
@@ -103,7 +100,7 @@ class SourceState:
         return Verdict.ACCEPTED
 
     def state(self) -> list[object]:
-        """Return it as a value that JSON can carry."""
+        """Return the state as JSON values."""
         return [
             *(self.epoch, self.sequence, self.watermark, self.status.value, self.version, self.records, self.lease),
             *(self.log_time, self.since),
@@ -111,7 +108,7 @@ class SourceState:
 
     @classmethod
     def of(cls, state: list[Any], member: Member) -> "SourceState":
-        """Build it from what `state` returned."""
+        """Restore the `state`."""
         epoch, sequence, watermark, status, version, records, lease, log_time, since = state
         status, watermark = Status(status), None if watermark is None else promisable(watermark)
         active = status is Status.ACTIVE

@@ -1,7 +1,4 @@
-"""What a reader knows of one topic: its partitions, and who is expected to write to it.  Pure.
-
-The rules, and why they are so, stand in `tracker` and in ``SPEC.md``.
-"""
+"""The state of one topic: its partitions and its sources.  Pure.  ``SPEC.md`` ("Readers") has the rules."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,39 +11,39 @@ from floodmark.schemas.records import Status, Verdict, WatermarkRecord
 from floodmark.schemas.source_state import Member, Roster, SourceState
 
 FENCES: Final = 1000
-"""Of so many forgotten sources the epoch is kept."""
+"""The number of forgotten sources whose epochs are kept."""
 
 
 @dataclass(slots=True, eq=False)
 class TopicState:
-    """The partitions of one topic, and who is expected to write to it."""
+    """The partitions of one topic, and its sources."""
 
     roster: Roster = field(default_factory=Roster)
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     partition_count: int = 0
     fences: dict[str, int] = field(default_factory=dict)
-    """The last epoch of sources that were forgotten."""
+    """The last epochs of forgotten sources."""
     unreadable_offsets: dict[int, int] = field(default_factory=dict)
-    """Per partition the offset of the last unreadable mark: one that is read again changes nothing."""
+    """Per partition, the offset of the last unreadable mark: a second read of it changes nothing."""
     full: int = 0
     """In how many partitions all sources of the current version have reported."""
     retiring: bool = False
-    """Whether there may be sources of older versions that can be forgotten once all have reported."""
+    """Whether sources of older versions may be left to forget."""
 
     def combine(self) -> Combined:
-        """Return what the partitions together say."""
+        """Combine the partitions."""
         if self.partition_count == 0:
             return UNKNOWN
         return least(part.combine() for part in self._all())
 
     def processing_times(self) -> list[int | None]:
-        """Return up to when each source that counts has worked off what came, by partition; ``None``: not known."""
+        """Return `processing_time_of` the last mark of each source that counts, over all partitions."""
         if self.combine().unknown:
             return [None]
         return [source.processing_time for part in self.partitions.values() for source in part.waited_for()]
 
     def _all(self) -> Iterator[PartitionState]:
-        # Without any mark, the first is the one that most sources know of, and the last the one that fewest do.
+        # Most sources know the first partition without a mark, and fewest the last: no other can decide.
         if len(self.partitions) < self.partition_count:
             yield from (self.empty(number) for number in {*self.unmarked(1), *self.unmarked(1, last=True)})
         yield from self.partitions.values()
@@ -56,13 +53,13 @@ class TopicState:
         return PartitionState(number, self.roster)
 
     def unmarked(self, most: int, *, last: bool = False) -> Iterator[int]:
-        """Yield the first, or the last, partitions without any mark; a count of millions may be claimed."""
+        """Yield the first, or the last, ``most`` partitions without a mark: a mark may claim billions."""
         numbers = range(self.partition_count)
         missing = (n for n in (reversed(numbers) if last else numbers) if n not in self.partitions)
         return islice(missing, most)
 
     def apply(self, record: WatermarkRecord, number: int, log_time: int, counts: Counter[str]) -> Verdict:
-        """Apply one mark of a partition; one that is ignored changes nothing."""
+        """Apply one mark of a partition; an ignored one changes nothing."""
         name, membership, roster = record.source, record.membership, self.roster
         version = membership.version
         if version < roster.version:
@@ -89,13 +86,13 @@ class TopicState:
         return self._accept(part, source, record, log_time)
 
     def epoch(self, name: str, number: int) -> int:
-        """Return the epoch of a source that counts in a partition; -1: there is none."""
+        """Return the epoch of a source in a partition; -1: none."""
         part = self.partitions.get(number)
         source = None if part is None else part.sources.get(name)
         return self.fences.get(name, -1) if source is None else source.epoch
 
     def apply_unreadable(self, name: str, number: int, offset: int, log_time: int) -> bool:
-        """Wait for a source until its next readable record in a partition; tells whether it is known, and new."""
+        """Hold the partition until the source's next readable mark; tell whether the source is known and the mark new."""
         last = self.unreadable_offsets.get(number, -1)
         self.unreadable_offsets[number] = max(offset, last)
         if offset <= last or name not in self.roster.members:
@@ -106,7 +103,7 @@ class TopicState:
         return True
 
     def _end_unreadable(self, record: WatermarkRecord, number: int) -> None:
-        """End the wait for a source that an unreadable mark began: it can be read again, and is retired."""
+        """End the wait after an unreadable mark: the source's next mark is readable, and only its version is old."""
         part = self.partitions.get(number)
         if part is None or record.source not in part.unreadable:
             return
@@ -116,10 +113,10 @@ class TopicState:
         else:
             refused = source.refuse(record) is not None
         if refused:
-            return  # a zombie, or a replay: not its next statement
+            return  # a zombie or a replay
         del part.unreadable[record.source]
         part.stale = True
-        self.retiring = True  # that mark may have been all that kept it from being forgotten
+        self.retiring = True  # the source may now be forgotten
 
     def _accept(self, part: PartitionState, source: SourceState, record: WatermarkRecord, log_time: int) -> Verdict:
         name, member, status, version = record.source, source.member, record.status, self.roster.version
@@ -147,7 +144,7 @@ class TopicState:
         return verdict
 
     def _member(self, record: WatermarkRecord, number: int) -> Member:
-        """Return a source as the topic knows it, entered under the current version and with the partitions it knows."""
+        """Return a source's `Member`, updated by its mark."""
         roster = self.roster
         member = roster.members.get(record.source)
         if member is None:
@@ -169,7 +166,7 @@ class TopicState:
         return part
 
     def _count(self, member: Member, *, active: int = 0, unended: int = 0) -> None:
-        """Note that a source is active, or has not ended, in so many partitions more."""
+        """Change in how many partitions a source is active, or has not ended."""
         before = member.activity
         member.active_partitions += active
         member.unended_partitions += unended
@@ -183,7 +180,7 @@ class TopicState:
     def _change_membership(self, version: int, size: int, counts: Counter[str]) -> None:
         roster = self.roster
         if version == roster.version:
-            # Two sizes under one version: the larger holds longer, so it is the safe one.
+            # Of two sizes of one version, the larger is safe: readers wait longer.
             counts["membership_conflicts"] += 1
             size = max(size, roster.size)
         roster.version, roster.size = version, size
@@ -191,7 +188,7 @@ class TopicState:
         self._combine_anew()
 
     def _recount(self) -> None:
-        """Find out anew who has spoken under the current version, and where."""
+        """Count again which sources have reported under the current version, and where."""
         roster = self.roster
         for part in self.partitions.values():
             part.recount()
@@ -200,7 +197,7 @@ class TopicState:
         self.retiring = roster.joined < len(roster.members)
 
     def _retire(self) -> None:
-        """Forget sources of older versions: all members of this one have reported.  Their epochs still fence."""
+        """Forget sources of older versions; their epochs still fence."""
         self.retiring = False
         members, parts = self.roster.members, self.partitions.values()
         unreadable = {name for part in parts for name in part.unreadable}
@@ -214,7 +211,7 @@ class TopicState:
             del self.fences[name]
 
     def state(self) -> dict[str, Any]:
-        """Return it as a value that JSON can carry."""
+        """Return the state as JSON values."""
         roster, count = self.roster, self.partition_count
         return {
             "membership": {"version": roster.version, "size": roster.size},
@@ -229,7 +226,7 @@ class TopicState:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "TopicState":
-        """Build it from what `state` returned."""
+        """Restore the `state`."""
         topic = cls()
         roster = topic.roster
         roster.version, roster.size = stored["membership"]["version"], stored["membership"]["size"]
