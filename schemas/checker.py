@@ -1,7 +1,7 @@
-"""Does a topic keep its promises?  A validator of the log as it stands.  Pure: is fed records, says what is wrong.
+"""Check that a topic follows the specification, from its records.  Pure.
 
-It judges by `schemas/SPEC.md` alone, one partition at a time in the order of the log, and shares nothing with the
-tracker but the records themselves.  The idea of a validator that replays a feed is CockroachDB's ``cdctest``.
+It applies ``SPEC.md`` to one partition at a time, in the order of the log, and shares no rules with the tracker.  The
+idea of a validator that replays a feed is CockroachDB's ``cdctest``.
 """
 
 from collections import Counter, OrderedDict, defaultdict
@@ -18,16 +18,16 @@ from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkR
 from floodmark.schemas.timestamps import is_late
 
 _REPLAYS: Final = 64
-"""So many marks of a source are remembered, to tell a replay from another mark under the same number."""
+"""The number of marks to remember per source, to find different marks with the same number."""
 
 
 class Fault(Enum):
     """What can be wrong with a topic."""
 
     LATE_ROW = "late row"
-    """A data record behind what every source had promised in its partition."""
+    """A data record earlier than the watermark of its partition."""
     REGRESSING_MARK = "regressing mark"
-    """A source took back a promise within an epoch."""
+    """A watermark lower than an earlier one of the same source and epoch."""
     MISSING_MEMBER = "missing member"
     """Fewer sources have reported in a partition than the membership says."""
     SURPLUS_MEMBER = "surplus member"
@@ -35,25 +35,25 @@ class Fault(Enum):
     SEQUENCE_GAP = "sequence gap"
     """A mark is missing between two."""
     LOST_ROWS = "lost rows"
-    """A mark counts more data records than stand before it."""
+    """A mark counts more data records than there are before it."""
     SURPLUS_ROWS = "surplus rows"
-    """More data records stand in a partition than its sources have counted: duplicates, or a writer without marks."""
+    """More data records than the sources have counted: duplicates, or a writer without marks."""
     UNREADABLE_MARK = "unreadable mark"
     """A mark key without a readable watermark record."""
     UNREADABLE_ROW = "unreadable row"
-    """A data record that does not decode, or has no event time."""
+    """A data record that cannot be decoded, or has no event time."""
     UNREADABLE_TOPIC = "unreadable topic"
-    """Not one data record of the topic has an event time: the wrong schema, field or unit."""
+    """No data record of the topic has an event time: the schema, field or unit is wrong."""
     CONFLICTING_REPLAY = "conflicting replay"
     """Two different marks with the same source, epoch and sequence."""
     ZOMBIE = "zombie"
-    """A mark of an older epoch, behind one of a newer."""
+    """A mark of an older epoch, after one of a newer epoch."""
     MEMBERSHIP_CONFLICT = "membership conflict"
-    """Two sizes under one version."""
+    """Two sizes of one membership version."""
     AFTER_END = "after end"
-    """A mark of a source that had ended, or data when all had."""
+    """A mark of a source that has ended, or data after all have."""
     UNMARKED_PARTITION = "unmarked partition"
-    """A partition that the sources name, or that the topic has, without any mark."""
+    """A partition without a mark."""
     MISSING_HEADER = "missing header"
     """A watermark record without the header that plain consumers skip by."""
 
@@ -83,9 +83,9 @@ class _Source:
     promised: int | None = None
     """The highest of all epochs: readers never take a watermark back."""
     is_unread: bool = False
-    """Whether a later mark could not be read: it may be active again."""
+    """Whether its last mark is unreadable: the source may be active again."""
     hashes: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
-    """A hash of each of the last marks, by epoch and sequence."""
+    """Hashes of its last marks, by epoch and sequence."""
 
     def promise(self, watermark: int | None) -> None:
         if watermark is not None:
@@ -104,11 +104,11 @@ class _Partition:
 
 
 class Checker:
-    """Check one topic.  What is kept in memory goes by sources and partitions, not by records.
+    """Check one topic.  Memory grows with sources and partitions, not with records.
 
     Args:
-        partial: partitions whose first records are not there any more, so that their counts begin in the middle.
-        compacted: whether records are left out on purpose, so that nothing counts.
+        partial: partitions whose first records Kafka has deleted: record counts begin later there.
+        compacted: whether Kafka compacts the topic; record counts are then not checked.
 
     >>> from floodmark.schemas.classify import classify, mark_record
     >>> mark = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=30, partitions=1, emitted_at=0, records=0)
@@ -125,12 +125,13 @@ class Checker:
         self._partitions: dict[int, _Partition] = defaultdict(_Partition)
         self._record_counts = None if compacted else RecordCounts({("", number) for number in partial})
         self._sizes: dict[int, int] = {}
-        self._standings: dict[int, tuple[int | None, bool]] = {}
+        self._combined: dict[int, tuple[int | None, bool]] = {}
+        """By partition: its watermark, and whether all sources have ended; kept until the next mark."""
         self._version = 0
         self._named = 0
-        self._timed = 0
-        self._untimed = 0
-        self._first_untimed: tuple[int, int, str] | None = None
+        self._with_event_time = self._without_event_time = 0
+        self._first_without: tuple[int, int, str] | None = None
+        """Partition, offset and message of the first record without event time."""
 
     def data(
         self, partition: int, offset: int, event_time: int | None, *, readable: bool = True, reason: str = ""
@@ -138,10 +139,10 @@ class Checker:
         """Take a data record, and return what is wrong with it.
 
         Args:
-            partition: where.
-            offset: where.
-            event_time: the time that counts, epoch milliseconds; ``None``: not known, so lateness is not judged.
-            readable: whether it decoded to something with an event time.
+            partition: of the record.
+            offset: of the record.
+            event_time: effective event time, epoch milliseconds; ``None``: not known, so lateness is not checked.
+            readable: whether it has a readable event time.
             reason: why not.
         """
         self.records["data"] += 1
@@ -152,11 +153,11 @@ class Checker:
         state.last_offset = offset
         if not readable:
             message = "the value has no readable event time" + (reason and f": {reason}")
-            self._untimed += 1
-            self._first_untimed = self._first_untimed or (partition, offset, message)
+            self._without_event_time += 1
+            self._first_without = self._first_without or (partition, offset, message)
             found.append((Fault.UNREADABLE_ROW, message))
-        self._timed += event_time is not None
-        watermark, ended = self._standing(partition)
+        self._with_event_time += event_time is not None
+        watermark, ended = self._combine(partition)
         if event_time is not None and is_late(event_time, watermark):
             times = f"({iso(event_time)} < {iso(watermark)})"
             found.append((Fault.LATE_ROW, f"event time {event_time} is behind the watermark {watermark} {times}"))
@@ -169,7 +170,7 @@ class Checker:
         partition, offset = mark.partition, mark.offset
         state = self._partitions[partition]
         state.last_offset = offset
-        self._standings.pop(partition, None)
+        self._combined.pop(partition, None)
         if isinstance(mark, Unreadable):
             source = state.sources.get(mark.source or "")
             if source is not None:
@@ -195,7 +196,7 @@ class Checker:
     def _membership(self, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
         version, size = record.membership.version, record.membership.size
         if version > self._version or size > self._sizes.get(version, 0):
-            self._standings.clear()  # it holds for all partitions
+            self._combined.clear()  # the membership is the same in all partitions
         known = self._sizes.setdefault(version, size)
         if known != size:
             yield Fault.MEMBERSHIP_CONFLICT, f"membership {version} has size {size} here and {known} elsewhere"
@@ -222,7 +223,7 @@ class Checker:
             yield Fault.ZOMBIE, f"a mark of epoch {record.epoch}, and epoch {last.epoch} has begun"
             return
         if record.epoch > last.epoch:
-            source.watermark = None  # a new epoch begins anew
+            source.watermark = None
         elif record.sequence <= last.sequence:
             return
         elif last.status is Status.ENDED:
@@ -238,41 +239,37 @@ class Checker:
         for found in () if counts is None else counts.on_mark(record, topic="", partition=partition, offset=offset):
             since = "the beginning" if found.after is None else f"offset {found.after}"
             unit = "mark(s) missing" if found.kind is Mismatch.GAP else "row(s)"
-            yield Fault(found.kind.value), f"{found.records} {unit} since {since}"  # the two are called alike
+            yield Fault(found.kind.value), f"{found.records} {unit} since {since}"  # both enums have these values
 
     def _members(self, state: _Partition) -> dict[str, _Source]:
         return {n: s for n, s in state.sources.items() if s.last.membership.version == self._version}
 
-    def _standing(self, partition: int) -> tuple[int | None, bool]:
-        """Return what all sources of the partition have promised, and whether all have ended.
-
-        ``None``: not all have promised, or none is active.  It is kept until the next mark: there may be many sources.
-        """
-        found = self._standings.get(partition)
-        if found is None:
-            found = self._standings[partition] = self._work_out(self._members(self._partitions[partition]))
-        return found
-
-    def _work_out(self, members: dict[str, _Source]) -> tuple[int | None, bool]:
-        if len(members) < self._sizes.get(self._version, 1):
-            return None, False
-        active = [source.promised for source in members.values() if source.is_waited_for]
-        known = [watermark for watermark in active if watermark is not None]
-        ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members.values())
-        return min(known) if known and len(known) == len(active) else None, ended
+    def _combine(self, partition: int) -> tuple[int | None, bool]:
+        """Return a partition's watermark (``None``: unknown, or none is active), and whether all sources have ended."""
+        if partition not in self._combined:
+            members = self._members(self._partitions[partition]).values()
+            if len(members) < self._sizes.get(self._version, 1):
+                watermark, ended = None, False
+            else:
+                promised = [source.promised for source in members if source.is_waited_for]
+                known = [watermark for watermark in promised if watermark is not None]
+                watermark = min(known, default=None) if len(known) == len(promised) else None
+                ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members)
+            self._combined[partition] = watermark, ended
+        return self._combined[partition]
 
     def _only_named(self, partitions: int) -> set[int]:
-        """Return the lowest and the highest partition that marks alone name: a mark may claim billions."""
+        """Return the lowest and the highest unmarked partition that only marks name: a mark may claim billions."""
         numbers = range(partitions, self._named)
         found = (next((n for n in way if n not in self._partitions), None) for way in (numbers, reversed(numbers)))
         return {number for number in found if number is not None}
 
     def finish(self, partitions: int) -> list[Finding]:
-        """Return what only the end of the log shows to be wrong."""
+        """Return the faults that only show at the end of the log."""
         found = []
-        if self._first_untimed is not None and not self._timed:
-            number, offset, cause = self._first_untimed
-            total = f"none of {self._untimed} data records has an event time"
+        if self._first_without is not None and not self._with_event_time:
+            number, offset, cause = self._first_without
+            total = f"none of {self._without_event_time} data records has an event time"
             message = f"{total}; of the first, {cause}; check schema, field and unit"
             found.append(Finding(Fault.UNREADABLE_TOPIC, number, offset, None, message))
         size = self._sizes.get(self._version, 1)

@@ -1,7 +1,6 @@
-"""The one edge between Kafka's records and Floodmark's: what a record is, and how a mark is written.  Pure.
+"""From Kafka records to Floodmark's and back: what a record is, and how a mark is written.  Pure.
 
-`classify` is the only reader of mark keys, `mark_record` and `round_records` are the only writers of them; all that
-reads or writes a topic goes through these, so the wire contract stands in one place.
+All code that reads or writes a topic goes through these functions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +26,11 @@ Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
 Offsets = Mapping[Partition, int]
-"""An offset in each of some partitions."""
+"""Offsets by partition."""
 
 
 class Place(NamedTuple):
-    """Where a record stands.
+    """The topic, partition and offset of a record.
 
     >>> str(Place("clicks", 0, 12))
     'clicks/0@12'
@@ -51,17 +50,17 @@ class _Record:
     partition: int
     offset: int
     log_time: int
-    """Kafka's timestamp, epoch milliseconds; 0 where there is none."""
+    """Kafka's timestamp, epoch milliseconds; 0 if there is none."""
 
     @property
     def place(self) -> Place:
-        """Where it stands."""
+        """The topic, partition and offset."""
         return Place(self.topic, self.partition, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class Data(_Record):
-    """A data record as it stands in Kafka."""
+    """A data record as it is in Kafka."""
 
     key: bytes | None
     value: bytes | None
@@ -75,7 +74,7 @@ class Mark(_Record):
     record: WatermarkRecord
     headers: Headers | None = None
     verdict: Verdict | None = None
-    """What a tracker made of it; ``None``: it was not applied to one."""
+    """``None``: it was not applied to a tracker."""
 
     @property
     def source(self) -> str:
@@ -85,11 +84,11 @@ class Mark(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable(_Record):
-    """A mark key whose value cannot be read: counted, no watermark moves, and its source is waited for."""
+    """A record under a mark key whose value cannot be read: it is counted, and readers wait for its source."""
 
     reason: str
     source: str | None
-    """The source that the key names; ``None``: no source can have that id."""
+    """The source in the key; ``None``: it is not a valid id."""
     headers: Headers | None = None
 
 
@@ -108,16 +107,7 @@ def classify(
     value: bytes | None,
     headers: Headers | None = None,
 ) -> Classified:
-    """Return what a Kafka record is; the key alone decides between data and marks.
-
-    Args:
-        topic: where it stands.
-        partition: where it stands.
-        offset: where it stands.
-        log_time: Kafka's timestamp, epoch milliseconds.
-        key: as it is in Kafka.
-        value: as it is in Kafka.
-        headers: as they are in Kafka.
+    """Return what a Kafka record is; only the key decides whether it is a mark.
 
     >>> classify("clicks", 0, 7, 0, b"user-1", b"{}").key
     b'user-1'
@@ -134,17 +124,14 @@ def classify(
 
 
 def mark_header(record: Classified, source: str, name: str) -> bytes | None:
-    """Return a header that a source has added to a mark of its own; ``None``: it is no such record.
-
-    The last one of that name counts.  It may stand on a mark that another version of Floodmark has written.
-    """
+    """Return the last header of this name on a source's own mark, also of another version; ``None``: not found."""
     if isinstance(record, Data) or record.source != source:
         return None
     return dict(record.headers or ()).get(name)
 
 
 class MarkRecord(NamedTuple):
-    """A mark as Kafka takes it."""
+    """Key, value and headers of a mark, for Kafka."""
 
     key: bytes
     value: bytes
@@ -152,10 +139,10 @@ class MarkRecord(NamedTuple):
 
 
 def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
-    """Return a mark as the Kafka record that it is.
+    """Return a mark as a Kafka record.
 
     Raises:
-        InvalidRecordError: if it cannot be written.
+        InvalidRecordError: if it would be too large.
 
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=12, partitions=1, emitted_at=0)
     >>> key, value, headers = mark_record(mark)
@@ -166,10 +153,10 @@ def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
 
 
 def round_records(marks: Round) -> list[MarkRecord]:
-    """Return the marks of a round as Kafka records, in its order; what they have in common is encoded once.
+    """Return the marks of a round as Kafka records, in its order.
 
     Raises:
-        InvalidRecordError: if one cannot be written.
+        InvalidRecordError: as `encode_round`.
     """
     key = mark_key(marks.shared.source)
     return [MarkRecord(key, value, [(HEADER, FORMAT_VERSION)]) for value in encode_round(marks)]

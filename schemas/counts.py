@@ -1,19 +1,13 @@
-"""Are the records all there?  Holds what the marks have counted against the rows that really stand before them.  Pure.
+"""Compare the counts in the marks with the data records before them.  Pure.
 
-Theory of operation
--------------------
-Every mark says how many data records its source wrote to its partition in this epoch, before the mark.  The reader
-counts the rows it sees.  The invariant: *the rows before a mark are never fewer than what all sources have counted by
-then*; fewer means that rows are lost.  More rows mean duplicates or a writer without marks, but only where they cannot
-be rows that a source has yet to count: with one source in the partition, at each of its marks.  Where the reader knows
-only bounds of the rows before a mark, nothing is reported that the bounds do not prove.
+The invariant: *before a mark there are at least as many data records as all sources have counted by then*.  With fewer,
+rows are lost.  More rows are duplicates, or have a writer without marks, unless a source may still count them.  So a
+surplus is reported only at marks of a partition's only source; others must have ended.  If only bounds of the number of
+rows are known, only what the bounds prove is reported.
 
-The rows that a crashed epoch wrote behind its last mark were never counted.  A source marks every partition before its
-first record of a new epoch, so with one source they are what stands between the two marks; with several, surplus rows
-can no longer be told from them.  With several sources, counts stay exact after a crash only where the mark's membership
-has size 1 and all other sources in the partition have ended: an ended source has counted all of its rows.
-Where reading begins behind the first record, rows of a source that was not seen yet may stand between any two marks of
-the others, so surplus rows are not reported.
+A crashed epoch leaves rows after its last mark that it never counts.  With one source, they are the rows between that
+mark and the first of the new epoch.  With several sources, surplus rows are no longer reported, unless the membership
+has size 1 and all other sources have ended.  Nor are they if reading began after the first record.
 
 Counts in the stream as a proof of completeness are an idea of the change-data protocol CDCv2.
 """
@@ -30,19 +24,19 @@ FORMAT: Final = 1
 
 
 class Mismatch(StrEnum):
-    """How a partition and its marks can disagree."""
+    """How the marks of a partition can disagree with its records."""
 
     LOST = "lost rows"
-    """The marks count more data records than stand before them."""
+    """The marks count more data records than there are before them."""
     SURPLUS = "surplus rows"
-    """More data records stand before a mark than its source has counted: duplicates, or a writer without marks."""
+    """There are more data records before a mark than its source has counted."""
     GAP = "sequence gap"
     """A mark is missing between two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """One disagreement: what, where (after one offset, before another), by whose mark, and how many records."""
+    """One disagreement: how many records, between the offsets ``after`` and ``before``, by the marks of a source."""
 
     kind: Mismatch
     topic: str
@@ -67,7 +61,7 @@ class _Source:
     sequence: int
     records: int | None
     earlier: int | None
-    """Rows of its earlier epochs; negative where reading began after its first rows; ``None``: it does not count."""
+    """Rows of its earlier epochs; negative if reading began after its first rows; ``None``: it counts no rows."""
     ended: bool
     offset: int
 
@@ -82,17 +76,17 @@ class _Partition:
 
     rows: int = 0
     reported: int = 0
-    """Rows counted less rows there, as far as it has been reported."""
+    """Counted rows minus rows read, as far as the difference was reported."""
     whole: bool = True
-    """Whether its first records are read, too."""
+    """Whether reading began at its first record."""
     inexact: bool = False
-    """Whether a crash left rows uncounted that cannot be told from surplus ones."""
+    """Whether a crash left rows uncounted, which cannot be told from surplus rows."""
     sources: dict[str, _Source] = field(default_factory=dict)
 
     def on_mark(
         self, record: WatermarkRecord, offset: int, least: int, most: int
     ) -> Iterator[tuple[Mismatch, int | None, int]]:
-        """Note a mark with between ``least`` and ``most`` rows before it; yield what is wrong, since when, how much."""
+        """Apply a mark with ``least`` to ``most`` rows before it; yield each mismatch, since which offset, its size."""
         source = self.sources.get(record.source)
         if source is not None and (record.epoch, record.sequence) <= (source.epoch, source.sequence):
             return
@@ -107,24 +101,24 @@ class _Partition:
         yield from ((kind, since, count) for kind, count in self._compare(record, least, most))
 
     def _earlier(self, source: _Source | None, record: WatermarkRecord, least: int, most: int) -> int | None:
-        """Return how many rows to add to what this epoch of a source has counted."""
+        """Return the number of rows of a source's earlier epochs."""
         if record.records is None:
             return None
         if source is not None and record.epoch == source.epoch:
             return source.earlier
         if source is not None and record.sequence > 0 and not self.whole:
-            source = None  # its epoch began before the first record: what was read of it so far are a zombie's marks
+            source = None  # its epoch began before the first record, so the marks read before are a zombie's
         if source is None and self.whole:
             return 0
         if source is not None and (source.ended or source.total is None):
             return source.total
         others = [other.total for name, other in self.sources.items() if name != record.source]
-        # Where others are members, they may have written rows before their first mark here, even beside ended sources.
+        # Other members may have written rows before their first mark here.
         alone = record.membership.size == 1 and self._have_others_ended(record.source)
         if not alone or None in others:
             self.inexact = True
             return -record.records if source is None else source.total
-        # Only this source can have left rows uncounted: so many that the counts are even now.
+        # Only this source can have left rows uncounted, so the difference is theirs.
         self.inexact = self.inexact or least < most
         uncounted = least + self.reported - record.records - sum(total for total in others if total is not None)
         return uncounted if source is None or source.total is None else max(source.total, uncounted)
@@ -156,7 +150,10 @@ class _Partition:
 
 
 class RecordCounts:
-    """The record counts of all partitions that a stage reads, each against the rows that are there.
+    """The record counts of all partitions of a stage.
+
+    Args:
+        partial: partitions whose first records are not read.
 
     >>> counts = RecordCounts()
     >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=1, emitted_at=0, records=3)
@@ -179,18 +176,15 @@ class RecordCounts:
         rows: int = 0,
         most: int | None = None,
     ) -> list[Discrepancy]:
-        """Compare the count of a mark with the rows before it.
+        """Compare the count of a mark with the rows before it; return each disagreement once.
 
         Args:
             record: the mark.
-            topic: where it stands.
-            partition: where it stands.
-            offset: where it stands.
-            rows: data records between the last `on_rows` of this partition and the mark; the least there can be.
-            most: the most there can be; default: ``rows`` is exact.
-
-        Returns:
-            Where rows and counts disagree, each disagreement once.
+            topic: of the mark.
+            partition: of the mark.
+            offset: of the mark.
+            rows: the number of data records between the last `on_rows` of this partition and the mark, at least.
+            most: the same, at most; default: ``rows`` is exact.
         """
         state = self._partition(topic, partition)
         found = state.on_mark(record, offset, state.rows + rows, state.rows + max(rows, most or 0))
@@ -210,16 +204,16 @@ class RecordCounts:
         return state
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all of it as a value that JSON can carry; `restore` gives an equal one."""
+        """Return the state as JSON values."""
         partitions = [[topic, number, state.state()] for (topic, number), state in self._partitions.items()]
         return {"format": FORMAT, "partial": sorted(self._partial), "partitions": partitions}
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> "RecordCounts":
-        """Build it from what `snapshot` returned.
+        """Restore a `snapshot`.
 
         Raises:
-            CorruptSnapshotError: if it is of another format or damaged.
+            CorruptSnapshotError: if it has another format, or is damaged.
         """
         with restoring("of the record counts"):
             require_format(snapshot, FORMAT)

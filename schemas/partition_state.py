@@ -9,7 +9,7 @@ from floodmark.schemas.source_state import Member, Roster, SourceState
 
 
 class LeaseClock:
-    """The time that has passed in one partition, for all its sources with one length of lease (milliseconds of log time).
+    """The time that has passed in one partition, for all its sources with one length of lease (milliseconds).
 
     Only log times decide how long a source was silent, and those of different writers are never compared: their clocks
     differ.  Each writer moves the clock by the step of its own log time.  A step longer than the lease does not count:

@@ -53,7 +53,7 @@ class TopicState:
         return PartitionState(number, self.roster)
 
     def unmarked(self, most: int, *, last: bool = False) -> Iterator[int]:
-        """Yield the first, or the last, ``most`` partitions without a mark: a mark may claim billions."""
+        """Yield the first or last ``most`` partitions without a mark: a mark may claim billions."""
         numbers = range(self.partition_count)
         missing = (n for n in (reversed(numbers) if last else numbers) if n not in self.partitions)
         return islice(missing, most)
@@ -92,7 +92,7 @@ class TopicState:
         return self.fences.get(name, -1) if source is None else source.epoch
 
     def apply_unreadable(self, name: str, number: int, offset: int, log_time: int) -> bool:
-        """Hold the partition until the source's next readable mark; tell whether the source is known and the mark new."""
+        """Hold the partition until the source's next readable mark; tell whether source and mark are known and new."""
         last = self.unreadable_offsets.get(number, -1)
         self.unreadable_offsets[number] = max(offset, last)
         if offset <= last or name not in self.roster.members:
