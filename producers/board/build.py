@@ -145,7 +145,8 @@ def _state(combined: Combined, rows: Collection[SourceView]) -> State:
         return State.MISSING if any(row.state is State.MISSING for row in rows) or not rows else State.UNKNOWN
     if combined.status is not Status.ACTIVE:
         return _STATES[combined.status]
-    return State.CATCHING_UP if any(row.state is State.CATCHING_UP for row in rows) else State.ACTIVE
+    shown = {row.state for row in rows}
+    return next((state for state in (State.SILENT, State.CATCHING_UP) if state in shown), State.ACTIVE)
 
 
 def _held_by(combined: Combined, rows: Collection[SourceView]) -> tuple[SourceView, ...]:
@@ -250,9 +251,11 @@ def _row(  # what was read of it, and when
     elif status is State.ACTIVE and history.gains:
         status = State.CATCHING_UP
     verdict = history.verdict(heard, front)
+    if verdict is Health.STOP and status in {State.ACTIVE, State.CATCHING_UP}:
+        status = State.SILENT
     cause = cause_of(history, verdict, heard)
     *older, newer = history.epochs(heard) or (None,)
-    behind = status in {State.ACTIVE, State.CATCHING_UP}
+    behind = status in {State.ACTIVE, State.CATCHING_UP, State.SILENT}
     return SourceView(
         topic=name,
         partition=part.number,

@@ -13,6 +13,7 @@ from typing import Final
 from floodmark.producers.board.build import build
 from floodmark.producers.board.model import Board
 from floodmark.producers.board.source_history import TopicMarks
+from floodmark.producers.board.timeline import Timeline
 from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.timestamps import END_OF_TIME
 
@@ -38,6 +39,7 @@ class Fold:
         self._unread: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
         self._newest: tuple[int, str] | None = None
+        self.timeline: Final = Timeline()
 
     @property
     def topics(self) -> frozenset[str]:
@@ -74,6 +76,7 @@ class Fold:
                 marks.state.apply_unreadable(record.source, record.partition, record.offset, record.log_time)
             return
         marks.take(record, self._counts, read_at)
+        self.timeline.note(record.topic, record.log_time, marks.state)
         if self._newest is None or record.log_time > self._newest[0]:
             self._newest = (record.log_time, str(record.place))
 

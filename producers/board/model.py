@@ -1,16 +1,13 @@
 """The board as a value: stages, their topics, partitions and sources, and what is to be said of each.  Pure."""
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.source_history import Health, is_failure
 from floodmark.schemas.records import Holder
-from floodmark.schemas.timestamps import milliseconds
 
 FORMAT: Final = 1
 """Of the JSON that `Board.as_json` gives; a key that is there stays, new ones may come."""
@@ -31,6 +28,8 @@ class State(StrEnum):
     ACTIVE = "active"
     CATCHING_UP = "catching up"
     """Active, and nearer to the clock at every step."""
+    SILENT = "silent"
+    """Its last mark says active, and it sends no marks any more."""
     IDLE = "idle"
     """It asks not to be waited for, or its lease has run out."""
     ENDED = "ended"
@@ -164,46 +163,3 @@ class Board:
         unread = [{"topic": topic, "reason": reason} for topic, reason in self.unread]
         body = {"now": self.now, "stages": [asdict(stage) for stage in self.stages]}
         return {"format": FORMAT, "status": status, **body, "unread": unread, "notes": list(self.notes)}
-
-
-KEPT: Final = timedelta(minutes=15)
-"""How far back a timeline reaches."""
-_STEPS: Final = 900
-"""So many points are kept of a topic at most: more than a screen has places for."""
-
-Point = tuple[int, int]
-"""When it was looked at, and the watermark then; epoch milliseconds both."""
-
-
-class Timeline:
-    """Keep the watermark of each topic at each look, of the last minutes.
-
-    >>> from floodmark.producers.board.fold import Fold
-    >>> from floodmark.schemas.classify import Mark
-    >>> from floodmark.schemas.records import WatermarkRecord
-    >>> fold, timeline = Fold(["clicks"]), Timeline()
-    >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=7, partitions=1, emitted_at=0)
-    >>> fold.take(Mark("clicks", 0, 0, 0, mark))
-    >>> timeline.add(fold.board(now=1_000))
-    >>> timeline.add(fold.board(now=2_000))
-    >>> timeline.after(1_000)
-    {'clicks': [(2000, 7)]}
-    """
-
-    def __init__(self) -> None:
-        self._points: dict[str, deque[Point]] = {}
-        self._apart = milliseconds(KEPT) // _STEPS
-
-    def add(self, board: Board) -> None:
-        """Keep what a board says; a topic without a watermark has no point to draw."""
-        oldest = board.now - milliseconds(KEPT)
-        for topic in board.topics():
-            points = self._points.setdefault(topic.topic, deque())
-            while points and points[0][0] < oldest:
-                points.popleft()
-            if topic.watermark is not None and (not points or board.now - points[-1][0] >= self._apart):
-                points.append((board.now, topic.watermark))
-
-    def after(self, moment: int) -> dict[str, list[Point]]:
-        """Return the points of each topic that were added for later looks than that of a moment."""
-        return {topic: [point for point in points if point[0] > moment] for topic, points in self._points.items()}

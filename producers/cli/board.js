@@ -9,9 +9,24 @@ const COLUMNS = [
 ];
 const NUMBERS = new Set(["wall", "processing", "local", "global", "since"]);
 const TITLES = { wall: "wall lag", since: "for" };
+const HINTS = {
+  wall: "clock minus watermark",
+  processing: "age of the oldest unfinished work, in this stage and all stages before it",
+  local: "watermark of the job's inputs minus its own",
+  global: "watermark of the first topics of the chain minus its own",
+  verdict: "follows from the last ten marks",
+  "held by": "the source that the watermark waits for",
+  since: "how long the source has held the watermark",
+};
+const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
+const ROUND = [
+  100, 200, 500, ...[1, 2, 5, 10, 15, 30].map((n) => n * SECOND), ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE),
+  ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000].map((n) => n * DAY),
+];
 const WORDS = { ok: "all is well", stuck: "stuck or failing", unknown: "cannot tell" };
 
 const lines = new Map();
+let last = 0;
 let sorted = { by: null, down: false };
 let chosen = null;
 let view = null;
@@ -94,6 +109,7 @@ function showTable() {
   byId("heads").replaceChildren(...COLUMNS.map(([name]) => {
     const head = element("th", undefined, NUMBERS.has(name) ? "number" : "");
     if (sorted.by === name) head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
+    head.title = HINTS[name] ?? "";
     const button = element("button", TITLES[name] ?? name);
     button.addEventListener("click", () => {
       sorted = { by: name, down: sorted.by === name && !sorted.down };
@@ -114,7 +130,9 @@ function showTable() {
       const value = topic[name];
       const text = name === "verdict" ? value ?? "?" : shown ? shown(value, view) : value;
       const kind = name === "verdict" ? kindOf(value) : NUMBERS.has(name) ? "number" : name === "held by" ? "long" : "";
-      row.append(element("td", text, kind));
+      const cell = element("td", text, kind);
+      cell.dataset.name = TITLES[name] ?? name;
+      row.append(cell);
     }
     return row;
   }));
@@ -136,22 +154,35 @@ function showSources() {
   byId("notes").replaceChildren(...view.notes.map((note) => element("li", note)));
 }
 
-// A line for each topic, its name at its end; names that would meet are pushed apart.
+// The multiples of a round number of seconds, minutes, hours or days between two times, at most `most` of them.
+function roundSteps(low, high, most) {
+  const step = ROUND.find((size) => (high - low) / size <= most) ?? ROUND.at(-1);
+  const steps = [];
+  for (let at = Math.ceil(low / step) * step; at <= high; at += step) steps.push(at);
+  return steps;
+}
+
+// A line for each topic, its name at its end; names that would meet are pushed apart, and so are equal lines.
 function chart(svg, value, label, clock) {
   const width = svg.clientWidth, height = svg.clientHeight;
   const right = 112, top = 10, bottom = 22;
-  const shown = view.topics.map(({ topic }, number) => [topic, lines.get(topic) ?? [], number % COLORS]);
+  const shown = view.topics.map(({ topic, state, watermark }, number) => {
+    const points = lines.get(topic) ?? [];
+    const holds = watermark !== null && !["idle", "ended"].includes(state);
+    return [topic, holds && points.length ? [...points, [view.now, watermark]] : points, number % COLORS];
+  });
   const all = shown.flatMap(([, points]) => points);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
   if (!all.length) return;
-  const first = Math.min(view.now - 60000, Math.min(...all.map(([at]) => at)));
+  const first = all.reduce((least, [at]) => Math.min(least, at), view.now - MINUTE);
   const values = all.map(value);
-  let low = Math.min(...values), high = Math.max(...values);
-  const room = Math.max(1000, (high - low) * 0.05);
+  let low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
+  const room = Math.max(SECOND, (high - low) * 0.05);
+  if (clock && view.now < high + 2 * (high - low)) high = Math.max(high, view.now);
   low = clock || low < 0 ? low - room : 0;
   high += room;
-  const steps = [0, 1, 2, 3, 4].map((step) => low + (high - low) * step / 4);
+  const steps = roundSteps(low, high, 5);
   const left = Math.max(74, ...steps.map((of) => label(of).length * 7 + 12));
   const x = (at) => left + (at - first) / (view.now - first) * (width - left - right);
   const y = (of) => height - bottom - (of - low) / (high - low) * (height - top - bottom);
@@ -159,26 +190,27 @@ function chart(svg, value, label, clock) {
     svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(of), y2: y(of) }));
     svg.append(drawn("text", { x: left - 6, y: y(of) + 4, "text-anchor": "end" }, label(of)));
   }
-  for (const part of width > 480 ? [0, 0.5, 1] : [0, 1]) {
-    const at = first + (view.now - first) * part;
-    const anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
-    const text = part === 1 ? "now" : "-" + span(view.now - at);
-    svg.append(drawn("text", { x: x(at), y: height - 6, "text-anchor": anchor }, text));
+  for (const ago of roundSteps(0, view.now - first, width > 480 ? 5 : 2)) {
+    const text = ago ? "-" + span(ago).replace(".0", "") : "now";
+    svg.append(drawn("text", { x: x(view.now - ago), y: height - 6, "text-anchor": "middle" }, text));
   }
-  if (clock && view.now < high + (high - low)) {
+  if (clock && view.now < high) {
     const from = Math.max(first, low), until = Math.min(view.now, high);
-    if (from < until) svg.append(drawn("path", { class: "clock", d: `M${x(from)},${y(from)}L${x(until)},${y(until)}` }));
+    svg.append(drawn("path", { class: "clock", d: `M${x(from)},${y(from)}L${x(until)},${y(until)}` }));
+    svg.append(drawn("text", { x: x(until) + 6, y: y(until) + 4 }, "clock"));
   }
   const names = [];
-  for (const [topic, points, color] of shown) {
-    if (!points.length) continue;
-    const path = points.map((point, n) => `${n ? "L" : "M"}${x(point[0]).toFixed(1)},${y(value(point)).toFixed(1)}`);
+  shown.forEach(([topic, points, color], number) => {
+    if (!points.length) return;
+    const apart = shown.length > COLORS ? 0 : 2.5 * (number - (shown.length - 1) / 2);
+    const place = (point) => `${x(point[0]).toFixed(1)},${(y(value(point)) + apart).toFixed(1)}`;
+    const path = points.map((point, n) => `${n ? "L" : "M"}${place(point)}`);
     svg.append(drawn("path", { class: `s${color}`, d: path.join("") }));
-    names.push({ topic, color, at: y(value(points[points.length - 1])) });
-  }
+    names.push({ topic, color, at: y(value(points.at(-1))) + apart });
+  });
   names.sort((a, b) => a.at - b.at);
   names.forEach((name, n) => { if (n) name.at = Math.max(name.at, names[n - 1].at + 14); });
-  const over = Math.max(0, (names[names.length - 1]?.at ?? 0) - (height - bottom));
+  const over = Math.max(0, (names.at(-1)?.at ?? 0) - (height - bottom));
   for (const { topic, color, at } of names) {
     const text = topic.length > 16 ? topic.slice(0, 15) + "\u2026" : topic;
     svg.append(drawn("text", { class: `s${color}`, x: width - right + 6, y: at - over + 4 }, text));
@@ -195,21 +227,26 @@ function show() {
   chart(byId("lags"), ([at, watermark]) => at - watermark, (of) => wall(Math.round(of)), false);
 }
 
-function keep(added) {
-  for (const [topic, points] of Object.entries(added)) {
-    const kept = [...(lines.get(topic) ?? []), ...points];
-    lines.set(topic, kept.filter(([at]) => at >= view.now - KEPT));
+function keep(next) {
+  if (next.last < last) {  // the command was started again: ask for all of its points
+    lines.clear();
+    last = 0;
+    return;
   }
+  for (const [topic, points] of Object.entries(next.lines)) {
+    const kept = [...(lines.get(topic) ?? []), ...points];
+    lines.set(topic, kept.filter(([at]) => at >= next.now - KEPT && at <= next.now));
+  }
+  last = next.last;
 }
 
 async function look() {
-  const last = Math.max(0, ...[...lines.values()].map((points) => points.at(-1)?.[0] ?? 0));
   try {
     const answer = await fetch(`board.json?after=${last}`);
     const next = await answer.json();
     if (next.now !== undefined) {
       view = next;
-      keep(next.lines);
+      keep(next);
       show();
     }
   } catch (error) {

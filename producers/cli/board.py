@@ -1,5 +1,6 @@
 """The commands ``board`` and ``why``."""
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -40,6 +41,7 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     Exit status with --once: 0 all is well, 1 a source is stuck or fails, 2 unknown or error.  Without --once: 0 after
     Ctrl-C or SIGTERM.
     """
+    from floodmark.producers.board.timeline import KEPT
     from floodmark.producers.cli import looking
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.schemas.errors import UsageError
@@ -47,7 +49,7 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     if serve and (once or json):
         raise UsageError(reason="--serve shows the board in a browser, --once and --json print it: use one of them")
     settings = kafka_settings(bootstrap_servers, config)
-    with looking.reading(settings, topics) as reader:
+    with looking.reading(settings, topics, past=KEPT if serve else timedelta()) as reader:
         if once:
             found = reader.board()
             looking.show(found, every=every, json=json)

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -10,8 +10,9 @@ from json import dumps
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from floodmark.producers.board.model import STATUSES, Board, SourceView, Stage, Timeline, TopicView
+from floodmark.producers.board.model import STATUSES, Board, SourceView, Stage, TopicView
 from floodmark.producers.board.source_history import Health
+from floodmark.producers.board.timeline import Point
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_text import groups, held_by, others_of, place, place_of, places, reason_of
 from floodmark.producers.clients.closing import Closing
@@ -100,7 +101,7 @@ class BoardPage(Closing):
     """
 
     def __init__(self, port: int) -> None:
-        self._timeline = Timeline()
+        self._points: Mapping[str, Sequence[Point]] = {}
         self._view: dict[str, Any] = {}
         self._lock = threading.Lock()
         page = self
@@ -120,16 +121,22 @@ class BoardPage(Closing):
         """Where a browser on this machine finds it."""
         return f"http://{_HOST}:{self._server.server_port}/"
 
-    def show(self, board: Board) -> None:
-        """Show this board from now on."""
+    def show(self, board: Board, points: Mapping[str, Sequence[Point]]) -> None:
+        """Show this board, and these points of each topic's line, from now on."""
         view = page_view(board)
         with self._lock:
-            self._view = view
-            self._timeline.add(board)
+            self._view, self._points = view, points
 
     def _answer(self, after: int) -> bytes:
+        """Return the view with the points whose number is higher than ``after``."""
         with self._lock:
-            return dumps({**self._view, "lines": self._timeline.after(after)}).encode()
+            view, points = self._view, self._points
+        last = max((line[-1].number for line in points.values() if line), default=0)
+        new = {
+            topic: [(point.at, point.watermark) for point in line if point.number > after]
+            for topic, line in points.items()
+        }
+        return dumps({**view, "lines": new, "last": last}).encode()
 
     @override
     def close(self) -> None:

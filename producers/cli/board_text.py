@@ -157,16 +157,16 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
 
 
 def groups(rows: Iterable[SourceView]) -> list[list[SourceView]]:
-    """Return the sources with what is the same in several partitions together, the worst first."""
+    """Return each source once, with the partitions in which its verdict is the same; the worst first."""
     found: defaultdict[tuple[object, ...], list[SourceView]] = defaultdict(list)
-    for row in rows:
-        found[row.topic, row.source, row.verdict, row.state, row.watermark, row.reason].append(row)
-    return sorted(found.values(), key=lambda group: -severity(group[0].verdict))
+    for row in sorted(rows, key=lambda row: (row.watermark is None, row.watermark)):
+        found[row.topic, row.source, row.verdict, row.state, row.cause].append(row)
+    return sorted(found.values(), key=lambda group: (-severity(group[0].verdict), places(group)))
 
 
 def places(group: Sequence[SourceView]) -> str:
-    """Return where a source stands that is the same in some partitions."""
-    numbers = [str(one.partition) for one in group]
+    """Return the topic, the partitions and the name of a source."""
+    numbers = [str(number) for number in sorted(row.partition for row in group)]
     more = f" +{len(numbers) - _SHOWN}" if len(numbers) > _SHOWN else ""
     return f"{group[0].topic}/{','.join(numbers[:_SHOWN])}{more}/{group[0].source or UNNAMED}"
 

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from json import dumps
 from typing import Final
 
@@ -26,7 +27,9 @@ _UNWRAPPED: Final = 10_000
 
 
 @contextmanager
-def reading(settings: dict[str, str], topics: list[str], *, since: bool = False) -> Iterator[ChainReader]:
+def reading(
+    settings: dict[str, str], topics: list[str], *, since: bool = False, past: timedelta = timedelta()
+) -> Iterator[ChainReader]:
     """Read the chain; Ctrl-C and SIGTERM end the command, and no log disturbs the screen."""
     console = Console(stderr=True)
     logging.disable()
@@ -34,7 +37,11 @@ def reading(settings: dict[str, str], topics: list[str], *, since: bool = False)
         with ended_by_signals(COULD_NOT):
             with console.status("reading") as status:
                 reader = ChainReader(
-                    settings, topics, since=since, progress=lambda topic: status.update(f"reading {escape(topic)}")
+                    settings,
+                    topics,
+                    since=since,
+                    past=past,
+                    progress=lambda topic: status.update(f"reading {escape(topic)}"),
                 )
             with reader:
                 yield reader
@@ -95,7 +102,7 @@ def serve(reader: ChainReader, interval: float, port: int) -> None:
     with BoardPage(port) as page:
         typer.echo(f"floodmark: the board is at {page.url}; Ctrl-C ends it", err=True)
         while True:
-            page.show(reader.board())
+            page.show(reader.board(), reader.points())
             reader.poll(interval)
 
 

@@ -6,6 +6,7 @@ Nothing is written or committed, and no consumer group is joined: the right to r
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from heapq import merge
 from itertools import accumulate
 from operator import itemgetter
@@ -15,6 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.fold import Fold
 from floodmark.producers.board.model import Board
+from floodmark.producers.board.timeline import Point
 from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.closing import Closing
@@ -22,11 +24,14 @@ from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Classified, Data, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
+from floodmark.schemas.timestamps import milliseconds
 
 _PATIENCE: Final = 1.0
 """Seconds to wait for a broker's answer while the board is shown."""
-_SINCE: Final = 20_000
-"""So far back is looked for the moment since when a watermark stands."""
+_FAR: Final = 20_000
+"""Records of a partition to read at most, for the start of a stall or for the past."""
+_FAR_IN_ALL: Final = 200_000
+"""Records of a topic to read at most for the past."""
 
 
 class ChainReader(Closing):
@@ -35,7 +40,8 @@ class ChainReader(Closing):
     Args:
         config: confluent-kafka consumer settings; all pass through.
         topics: where to begin.
-        since: whether to read further back, to a bound, where it is not known since when a watermark stands.
+        since: whether to read further back if it is not known since when a watermark stands.
+        past: how much of the past to read for `points`; ended early in topics with many records.
         clock: of this machine.
         progress: is told which topic is read.
 
@@ -49,11 +55,13 @@ class ChainReader(Closing):
         topics: Iterable[str],
         *,
         since: bool = False,
+        past: timedelta = timedelta(),
         clock: Clock = Clock(),  # noqa: B008  # frozen
         progress: Callable[[str], None] = lambda _topic: None,
     ) -> None:
         self._config = config
         self._since = since
+        self._past = milliseconds(past)
         self._clock = clock
         self._progress = progress
         self._fold = Fold()
@@ -96,8 +104,11 @@ class ChainReader(Closing):
             trial = Fold([topic])
             for record in _in_turn(kept):
                 trial.take(record)
-            since = self._since and reach < _SINCE
+            since = self._since and reach < _FAR
             lacking = {(topic, number) for number in trial.lacking(topic, numbers, since=since)}
+            if self._past and reach < min(_FAR, _FAR_IN_ALL / len(bounds)):
+                oldest = began - self._past
+                lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}
         self._fold.add(topic, whole=past.whole)
         for record in _in_turn(kept):
             self._fold.take(record)
@@ -163,6 +174,10 @@ class ChainReader(Closing):
     def board(self) -> Board:
         """Draw the board of what was read."""
         return self._fold.board(self._clock.wall(), answered=not self._away)
+
+    def points(self) -> dict[str, list[Point]]:
+        """Return the watermark of each topic over the last minutes."""
+        return self._fold.timeline.points(self._clock.wall())
 
     def close(self) -> None:
         """Let go of all consumers."""

@@ -191,7 +191,8 @@ def test_silence_is_no_news_where_nothing_was_read():
     chain.fold.read_until("a", NOW)
     assert chain.fold.board(10 * NOW).topic("a").verdict is Health.OK
     chain.fold.read_until("a", 9 * NOW)
-    assert chain.fold.board(10 * NOW).topic("a").verdict is Health.STOP
+    stopped = chain.fold.board(10 * NOW).topic("a")
+    assert (stopped.verdict, stopped.state) == (Health.STOP, State.SILENT)
 
 
 def test_a_mark_that_was_read_as_it_came_is_no_older_than_that():

@@ -7,16 +7,18 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.model import KEPT, Timeline
+from floodmark.producers.board.timeline import KEPT, Timeline
 from floodmark.producers.cli.board_page import BoardPage, page_view
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import UsageError
+from floodmark.schemas.topic_state import TopicState
 from support.harness import until
 from support.marked_chain import MarkedChain
 
@@ -35,15 +37,47 @@ def fold(topic="clicks", sources=1, until_=3):
     return found
 
 
+def state_at(watermark):
+    state = TopicState()
+    state.apply(mark("web", watermark), 0, 0, Counter())
+    return state
+
+
 def test_a_timeline_forgets_and_stays_small():
-    timeline, board = Timeline(), fold()
-    minutes = KEPT // timedelta(minutes=1)
-    for tenth in range(2 * minutes * 600):
-        timeline.add(board.board(now=tenth * 100)) if tenth % 5 == 0 else None
-    points = timeline.after(0)["clicks"]
-    assert len(points) <= 901
-    assert points[0][0] >= points[-1][0] - KEPT // timedelta(milliseconds=1)
-    assert timeline.after(points[-2][0])["clicks"] == points[-1:]
+    timeline, state = Timeline(), state_at(7)
+    end = 2 * KEPT // timedelta(milliseconds=1)
+    for log_time in range(0, end, 500):
+        timeline.note("clicks", log_time, state)
+    points = timeline.points(end)["clicks"]
+    assert 890 <= len(points) <= 901
+    assert points[0].at >= end - KEPT // timedelta(milliseconds=1)
+    assert [point.number for point in points] == list(range(points[0].number, points[-1].number + 1))
+
+
+def test_a_mark_with_a_log_time_far_ahead_does_not_end_a_timeline():
+    timeline, state = Timeline(), state_at(7)
+    for log_time in (1_000, 10**15, 2_000, 3_000):
+        timeline.note("clicks", log_time, state)
+    assert [point.at for point in timeline.points(now=4_000)["clicks"]] == [1_000, 2_000, 3_000]
+
+
+def test_the_past_is_drawn_from_the_marks():
+    found = fold(until_=40)
+    assert [(point.at, point.watermark) for point in found.timeline.points(now=2_000)["clicks"]] == [
+        (0, 0),
+        (1_000, 1),
+        (2_000, 2),
+    ]
+
+
+def test_a_source_with_several_partitions_is_one_line():
+    found = Fold(["clicks"])
+    for number in range(40):
+        for partition in range(3):
+            made = mark("web", number + partition, sequence=number, partitions=3)
+            found.take(Mark("clicks", partition, number, number * 1_000, made))
+    sources = page_view(found.board(now=3_600_000))["sources"]
+    assert [source["place"] for source in sources] == ["clicks/0,1,2/web"]
 
 
 def test_a_page_of_a_thousand_sources_names_the_worst_and_stays_small():
@@ -55,7 +89,8 @@ def test_a_page_of_a_thousand_sources_names_the_worst_and_stays_small():
 @pytest.fixture
 def page():
     with BoardPage(0) as served:
-        served.show(fold().board(now=3_000))
+        found = fold()
+        served.show(found.board(now=3_000), found.timeline.points(now=3_000))
         yield served
 
 
@@ -81,7 +116,8 @@ def test_the_page_asks_nothing_of_anybody_else(page, path):
 def test_the_board_is_json_with_what_is_new(page):
     view = json.loads(ask(page, "/board.json")[1])
     assert [topic["topic"] for topic in view["topics"]] == ["clicks"]
-    assert view["lines"] == {"clicks": [[3_000, 2]]}
+    assert view["lines"] == {"clicks": [[0, 0], [1_000, 1], [2_000, 2]]}
+    assert json.loads(ask(page, f"/board.json?after={view['last'] - 1}")[1])["lines"] == {"clicks": [[2_000, 2]]}
     for after in ("3000", "x", "-1", "\u0663"):
         answer, body = ask(page, f"/board.json?after={after.encode().hex() if not after.isascii() else after}")
         assert answer.status == 200
