@@ -1,4 +1,4 @@
-"""A thread that sends the marks that are due while nobody calls; it ends with its source, or with the process."""
+"""A thread that sends marks while the caller is quiet; it ends with its source or with the process."""
 
 import atexit
 import logging
@@ -7,27 +7,21 @@ from collections.abc import Callable
 from typing import Final
 
 _log = logging.getLogger(__name__)
-_LONGEST: Final = 100
-_EXIT_TIMEOUT: Final = 10.0
+_LONGEST_PERIOD: Final = 100  # milliseconds
+_EXIT_TIMEOUT: Final = 10.0  # seconds
 
 
 class Background:
-    """Serves a source, or a pool of them, until it is stopped.
+    """Calls ``serve`` in a daemon thread every 0.1 seconds, or ``interval`` milliseconds if shorter, until `stop`.
 
-    The thread is a daemon: it keeps no process alive.  When the process ends, its owner is closed; one that is
-    killed, or ends by ``os._exit``, closes nothing, and readers wait for its source as for any dead one.
-
-    Args:
-        owner: what it serves, for the log and the name of the thread.
-        serve: sends what is due.
-        finish: closes the owner at the end of the process, within so many seconds; returns whether Kafka has
-            acknowledged all.
-        interval: time between marks, milliseconds.
+    When the process ends, it calls ``finish`` with a timeout in seconds, which returns whether Kafka has acknowledged
+    all
+    records.  After SIGKILL or ``os._exit`` nothing is closed, and readers wait for the source as for any dead one.
     """
 
     def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
         self._owner, self._serve, self._finish = owner, serve, finish
-        self._period = min(interval, _LONGEST) / 1000
+        self._period = min(interval, _LONGEST_PERIOD) / 1000
         self._failure: Exception | None = None
         self._stop = threading.Event()
         atexit.register(self._at_exit)
@@ -39,7 +33,7 @@ class Background:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Serve no more.  Called with the lock held, so that nothing is sent after it."""
+        """Stop the thread.  Hold the owner's lock, so that it sends nothing afterwards."""
         self._stop.set()
         atexit.unregister(self._at_exit)
 
@@ -47,17 +41,17 @@ class Background:
         while not self._stop.wait(self._period):
             try:
                 self._serve()
-            except Exception as failure:  # noqa: BLE001  # whatever it is, the caller has to learn of it
-                self.keep(failure)
+            except Exception as failure:  # noqa: BLE001  # any error must reach the caller
+                self.keep_failure(failure)
 
-    def keep(self, failure: Exception) -> None:
-        """Keep an error for the owner's next call, and log it, for there may be none; serving goes on."""
+    def keep_failure(self, failure: Exception) -> None:
+        """Log an error, and keep the first one for the owner's next call; the thread continues."""
         if self._failure is None:
             self._failure = failure
             _log.error("%s: an error beside the caller: %r", self._owner, failure, exc_info=failure)
 
     def raise_failure(self) -> None:
-        """Raise what was kept, once."""
+        """Raise the kept error, once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

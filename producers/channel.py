@@ -1,4 +1,4 @@
-"""What a source writes through: a Kafka client, the lock around it, and what the topic says beside the data."""
+"""What the sources of a topic share: a Kafka client, a lock, a background thread and what the topic says about them."""
 
 import logging
 import os
@@ -19,11 +19,11 @@ from floodmark.schemas.records import Membership, WatermarkRecord, membership_of
 
 _client_log = client_log(__name__)
 _log = logging.getLogger(__name__)
-_LOOK_INTERVAL: Final = 10_000
+_REFRESH_INTERVAL: Final = 10_000
 
 
 class Lock(Protocol):
-    """What a source holds while it decides and sends: a ``threading.RLock``."""
+    """A ``threading.RLock``, or what replaces it in a forked process."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...  # noqa: FBT001, FBT002, D102  # RLock's
     def release(self) -> None: ...  # noqa: D102
@@ -33,8 +33,8 @@ class Lock(Protocol):
     ) -> None: ...
 
 
-class _Refusal:
-    """Replaces the lock in a forked process: whatever takes it is refused, at no cost in the parent."""
+class _ForkedLock:
+    """Replaces the lock in a forked process: every use raises `ForkedError`."""
 
     def __init__(self, owner: str, parent: int) -> None:
         self._owner = owner
@@ -53,45 +53,41 @@ class _Refusal:
         self._refuse()
 
     def __exit__(self, *_: object) -> None:
-        """Nothing was taken."""
+        """Do nothing: `__enter__` always fails."""
 
 
 class Channel:
-    """The way of one source, or of all sources of a pool, to one topic.
+    """Connects one source, or all sources of a pool, to one topic.
 
-    In a fork of the process the client's threads do not run, and two writers would be one source: there the lock
-    refuses all use.
-
-    Args:
-        config: confluent-kafka settings; idempotence is switched on.
-        topic: the topic.
-        clock: where the time comes from.
-        leave: where a pool shares it between sources: called with the id of a source that has ended.
+    In a forked process the client's threads do not run, and two processes would write as one source.  There, taking the
+    lock raises `ForkedError`.  A pool passes ``on_source_ended``; it is called with the id of a source that has ended.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where the topic cannot be reached.
+        UnknownTopicError, BrokerUnavailableError: the topic cannot be reached.
     """
 
-    def __init__(self, config: Config, topic: str, clock: Clock, *, leave: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, config: Config, topic: str, clock: Clock, *, on_source_ended: Callable[[str], None] | None = None
+    ) -> None:
         self.client = Producer({**config, "enable.idempotence": True}, logger=_client_log)
         self.lock: Lock = threading.RLock()
-        """Held by every public method of a source or a pool."""
+        """Every public method of a source or a pool holds it."""
         self.partitions = partition_count(self.client, topic, config.get("bootstrap.servers"))
         """The last known number of partitions of the topic."""
         self.successors = Successors(config, topic, clock)
-        self.next_look = clock.steady() + _LOOK_INTERVAL
-        """When `look_beside` is due, by the steady clock, milliseconds."""
+        self.next_refresh = clock.steady() + _REFRESH_INTERVAL
+        """When `refresh_in_background` is due, by the steady clock, milliseconds."""
         self.background: Background | None = None
-        """The thread that serves the sources while no method is called."""
-        self.leave = leave
-        self.marks: Mapping[str, WatermarkRecord] | None = None
-        """The last marks in the topic by source, where a pool has read them for all its sources."""
-        self.floor = 0
+        """Sends marks while no method is called."""
+        self.on_source_ended = on_source_ended
+        self.last_marks: Mapping[str, WatermarkRecord] | None = None
+        """The last mark of each source in the topic, read once by a pool."""
+        self.lowest_epoch = 0
         """The lowest epoch that the next source may have."""
-        self.ending = False
+        self.source_ended = False
         """Whether a source has ended since the pool last counted its sources."""
         self.owner = "a producer"
-        """What uses it, for errors."""
+        """The producer or pool that uses the channel, for errors."""
         self._config = config
         self._topic = topic
         self._process = os.getpid()
@@ -101,25 +97,25 @@ class Channel:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is forked from that of the owner."""
-        return isinstance(self.lock, _Refusal)
+        """Whether this process was forked from the owner's process."""
+        return isinstance(self.lock, _ForkedLock)
 
     def refuse(self) -> None:
         """Refuse all use from now on, in a forked process."""
-        self.lock = _Refusal(self.owner, self._process)
+        self.lock = _ForkedLock(self.owner, self._process)
 
-    def start(self, serve: Callable[[], None], close: Callable[[float], bool], interval: int) -> None:
-        """Serve in a thread from now on, until it is stopped or the process ends, which closes the owner.
+    def start_background(self, serve: Callable[[], None], close: Callable[[float], bool], interval: int) -> None:
+        """Start the background thread; the end of the process closes the owner.
 
         Args:
-            serve: sends what is due.
-            close: closes the owner, within so many seconds; returns whether Kafka has acknowledged all.
+            serve: sends the marks that are due.
+            close: closes the owner, with a timeout in seconds; returns whether Kafka has acknowledged all records.
             interval: time between marks, milliseconds.
         """
         self.background = Background(self.owner, serve, lambda timeout: self._finish(close, timeout), interval)
 
     def _finish(self, close: Callable[[float], bool], timeout: float) -> bool:
-        """Close at the end of the process, unless another thread waits in a call for so long; in a fork do nothing."""
+        """Close the owner at the end of the process; false if another thread keeps the lock for ``timeout`` seconds."""
         if self.forked:
             return True
         if not self.lock.acquire(timeout=timeout):
@@ -131,42 +127,34 @@ class Channel:
 
     @property
     def stopped(self) -> bool:
-        """Whether there was a thread, and it was stopped."""
+        """Whether the background thread was stopped; false if there was none."""
         return self.background is not None and self.background.stopped
 
-    def stop(self) -> None:
-        """End the thread.  Called with the lock held, so that nothing is sent after it."""
+    def stop_background(self) -> None:
+        """Stop the background thread.  Hold the lock, so that it sends nothing afterwards."""
         if self.background is not None:
             self.background.stop()
 
-    def keep(self, failure: Exception) -> None:
-        """Keep an error for the next call of the owner, and log it."""
+    def keep_failure(self, failure: Exception) -> None:
+        """Log an error, and raise it in the next call of the owner."""
         if self.background is not None:
-            self.background.keep(failure)
+            self.background.keep_failure(failure)
 
     def raise_failure(self) -> None:
-        """Raise what has failed in the thread, once."""
+        """Raise the error of the background thread, once."""
         if self.background is not None:
             self.background.raise_failure()
 
     def ask_partitions(self, timeout: float | None = None) -> int:
-        """Return how many partitions the topic has now; waits for the answer.
-
-        Raises:
-            UnknownTopicError, BrokerUnavailableError: where there is none.
-        """
+        """Ask Kafka for the topic's partition count and wait for the answer (``timeout``: seconds)."""
         found = partition_count(self.client, self._topic, self._config.get("bootstrap.servers"), timeout)
         self.partitions = max(self.partitions, found)
         return self.partitions
 
-    def look_beside(self, now: int) -> None:
-        """Look for new partitions and later runs in threads: who produces must neither wait for the answer nor fail.
-
-        Args:
-            now: the steady clock, milliseconds.
-        """
-        self.next_look = now + _LOOK_INTERVAL
-        self.successors.look_beside(now)
+    def refresh_in_background(self, now: int) -> None:
+        """Look for new partitions and later runs in threads: the caller must neither wait nor fail."""
+        self.next_refresh = now + _REFRESH_INTERVAL
+        self.successors.refresh_in_background(now)
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._ask_quietly, daemon=True)
             self._thread.start()
@@ -178,21 +166,12 @@ class Channel:
             _log.info("cannot check whether topic %r has more partitions: %s", self._topic, error)
 
     def predecessors(self, source: str, wall: int) -> Predecessors:
-        """Return what the topic says of the sources before a new one.
-
-        Args:
-            source: the new one.
-            wall: wall clock, epoch milliseconds.
-        """
-        marks = last_marks(self._config, self._topic, wall) if self.marks is None else self.marks
-        return Predecessors(source, marks, self.floor)
+        """Return the last marks in the topic before a new source; ``wall``: wall clock, epoch milliseconds."""
+        marks = last_marks(self._config, self._topic, wall) if self.last_marks is None else self.last_marks
+        return Predecessors(source, marks, self.lowest_epoch)
 
     def require_timestamps(self, source: str) -> None:
-        """Refuse a topic whose brokers put their clocks' times in place of the stamps that the marks speak of.
-
-        Raises:
-            UsageError: the topic has ``message.timestamp.type=LogAppendTime``.
-        """
+        """Refuse a topic whose brokers replace the timestamps of records: with `ingress`, they are the event times."""
         if not self._keeps_timestamps and overwrites_timestamps(shared(self._config), self._topic):
             reason = "the topic has message.timestamp.type=LogAppendTime, so its brokers replace the times of ingress()"
             raise UsageError(reason=f"{source}: {reason}; set CreateTime, or pass event times with another strategy")
@@ -211,10 +190,10 @@ os.register_at_fork(after_in_child=_refuse_all)
 
 
 def check_settings(config: Config, source: object, membership: object, on_late: object) -> Membership:
-    """Refuse settings that cannot be right, before anything is connected; return the membership.
+    """Check a source's settings before anything connects; return the membership.
 
     Raises:
-        UsageError: which one, and what to write.
+        UsageError: names the setting and what to write.
 
     >>> check_settings({}, source="", membership=1, on_late="send")
     Traceback (most recent call last):

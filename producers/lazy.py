@@ -1,6 +1,6 @@
-"""Packages whose public names are imported when they are first used; the stub of a package is its one table of names.
+"""Packages that import their public names on first use.
 
-The stub, ``__init__.pyi``, is what type checkers read: a line ``from place import name as name`` for each name.
+The stub ``__init__.pyi`` is the only list of names, one line ``from place import name as name`` each.
 """
 
 import re
@@ -13,11 +13,9 @@ from pkgutil import get_data
 def lazy_names(
     package: str, needs: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[str, str], Callable[[str], object]]:
-    """Return the places of a package's names, as its stub says, and its ``__getattr__``.
+    """Return where a package's names are defined, by its stub, and its ``__getattr__``.
 
-    Args:
-        package: its ``__name__``.
-        needs: is called with a name before its first import; may raise why it cannot be imported.
+    ``needs`` is called with a name before its first import; it may raise why the name cannot be imported.
 
     >>> places, of = lazy_names("floodmark.producers")
     >>> places["ascending"], of("ascending").__name__

@@ -1,4 +1,4 @@
-"""The lines of a folder of files that appear, grow, stop growing and are deleted, and how complete they are."""
+"""The lines of a folder of log files that appear, grow, stop growing and are deleted, and their watermark."""
 
 import logging
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from floodmark.producers.strategies.growing_logs import GrowingLogs
 from floodmark.schemas.errors import UsageError
 
 _log = logging.getLogger(__name__)
-_CHUNK: Final = 1 << 20
-_CHECKED: Final = 1 << 10
+_CHUNK: Final = 1 << 20  # bytes
+_CHECKED: Final = 1 << 10  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log: where it stands, its bytes without the end of line, and its time."""
+    """A line of a log: its file, its offset in bytes, its bytes without the end of line, and its event time."""
 
     log: str
     position: int
@@ -29,34 +29,35 @@ class Line:
 
 @dataclass(slots=True)
 class _Part:
-    """What was read of one log, before any of it counts."""
+    """What was read of one log; nothing counts as read until all logs were read without an error."""
 
     lines: list[Line]
     skipped: int
     end: int
     before: bytes
-    """The last bytes before the end."""
+    """The last bytes before ``end``."""
 
 
 class LogFolder:
-    """Read the lines of all files in a folder, as they grow and appear.
+    """Read the lines of all files in a folder, as files grow and appear.
 
-    Produce the lines with a `WatermarkedProducer` and the strategy `explicit`; then ``advance`` it to `watermark`.
-    To resume after a restart, keep ``logs.snapshot()`` once the lines are acknowledged, and pass it to
+    Produce the lines with a `WatermarkedProducer` and the strategy `explicit`; then ``advance`` it to `watermark`.  To
+    resume after a restart, store ``logs.snapshot()`` after Kafka has acknowledged the lines, and pass it to
     ``logs.restore``.  ``logs.holders()`` names the files that hold the watermark.
 
-    A file that you delete is forgotten; a warning says how many bytes of it were not read.
+    If a file is deleted, a warning says how many of its bytes were not read.
 
     Args:
-        folder: where the files are.
-        event_time: from a line to its time, epoch milliseconds; ``None``: the line is counted and skipped.
+        folder: with the files.
+        event_time: returns the time of a line, epoch milliseconds; ``None``: the line is counted and skipped.
         pattern: of the names of the files.
-        quiet: a file that is read to its end and has not grown for longer than this does not hold the watermark.
-            Time counts where both the clock of the caller and the steady one say that it has passed.
-        clock: of which the steady one counts.
+        quiet: a file that was read to its end and has not grown for longer does not hold the watermark.  Both the
+            caller's
+            clock and the steady clock must have advanced by this time.
+        clock: only its steady clock is used.
 
     Raises:
-        UsageError: where ``quiet`` is not more than 0.
+        UsageError: ``quiet`` is not more than 0.
     """
 
     def __init__(
@@ -70,26 +71,26 @@ class LogFolder:
     ) -> None:
         self.logs = GrowingLogs(quiet)
         self.skipped = 0
-        """How many lines had no time."""
+        """Number of lines without a time."""
         self._folder = folder
         self._event_time = event_time
         self._pattern = pattern
         self._clock = clock
         self._looked: tuple[int, int] | None = None
-        """When the last look was, by both clocks, milliseconds."""
+        """The caller's clock and the steady clock at the last look, milliseconds."""
 
     def poll(self, now: int) -> list[Line]:
-        """Return the new whole lines of all files: of each at most a mebibyte, or one line that is longer.
+        """Return the new whole lines of all files: of each file at most a mebibyte, or one longer line.
 
-        After an error no line counts as read: the next call returns them all.
+        After an error, no line counts as read, and the next call returns the same lines.
 
         Args:
             now: wall clock, epoch milliseconds.
 
         Raises:
-            UsageError: where a file has shrunk or was replaced.
-            OSError: where the folder or a file cannot be read.
-            Exception: what ``event_time`` raises; a note on it names the line.
+            UsageError: a file has shrunk or was replaced.
+            OSError: the folder or a file cannot be read.
+            Exception: raised by ``event_time``; a note names the line.
         """
         parts = {name: self._read(name) for name in self._look(now)}
         for name, part in parts.items():
@@ -99,8 +100,8 @@ class LogFolder:
         return [line for part in parts.values() for line in part.lines]
 
     def _look(self, now: int) -> list[str]:
-        """Note the sizes of all files; return the names of those that have unread bytes."""
-        self._folder.stat()  # a folder that is away has no files, and all of them would count as deleted
+        """Note the sizes of all files; return the names of files with unread bytes."""
+        self._folder.stat()  # without it, all files of a missing folder would count as deleted
         sizes = {}
         for path in sorted(self._folder.glob(self._pattern)):
             try:
@@ -140,23 +141,23 @@ class LogFolder:
         return part
 
     def watermark(self, now: int) -> int | None:
-        """Return what can be promised of the lines that `poll` has yet to return, epoch milliseconds.
+        """Return the watermark of the lines that `poll` has not returned yet, epoch milliseconds.
 
-        It looks at all files first: what was written since `poll` holds it, too.
+        It looks at all files first, so bytes written since `poll` hold the watermark, too.
 
         Args:
             now: wall clock, epoch milliseconds.
 
         Raises:
-            UsageError: where a file has shrunk.
-            OSError: where the folder or a file cannot be read.
+            UsageError: a file has shrunk.
+            OSError: the folder or a file cannot be read.
         """
         self._look(now)
         return self.logs.watermark
 
 
 def _whole_lines(file: BinaryIO, size: int) -> bytes:
-    """Read up to the last end of line in the next chunk of at most ``size`` bytes; where it has none, read on."""
+    """Read at most ``size`` bytes, up to the last end of line in the first chunk that has one."""
     pieces: list[bytes] = []
     for start in range(0, size, _CHUNK):
         pieces.append(file.read(min(_CHUNK, size - start)))

@@ -1,4 +1,4 @@
-"""What a source hands to Kafka, and what becomes of it: its records, its marks, and those that were not accepted."""
+"""How a source hands its records and marks to Kafka, and what it does with those that Kafka rejects."""
 
 import logging
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from floodmark.schemas.errors import DeliveryError
 _log = logging.getLogger(__name__)
 _QUEUE_TIMEOUT: Final = 60.0
 _MOST_ROUNDS: Final = 8
-"""Rounds of marks in flight; while Kafka is away, more of them would fill the queue and say nothing new."""
+"""Rounds of marks in flight.  While Kafka is unreachable, more would fill the queue and say nothing new."""
 
 Headers = list[tuple[str, str | bytes | None]] | dict[str, str | bytes | None]
 OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
 class Record(NamedTuple):
-    """A record as it is handed to Kafka."""
+    """The arguments of ``confluent_kafka.Producer.produce``."""
 
     value: bytes | None
     key: bytes | None
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """What of a record its delivery report does not carry."""
+    """What Floodmark needs with the delivery report of a record."""
 
     in_flight: InFlight
     headers: Headers | None = None
@@ -45,7 +45,7 @@ class _Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """A record that Kafka did not accept: it holds the watermark until `WatermarkedProducer.resend` sends it again."""
+    """A record that Kafka rejected: it holds the watermark until `WatermarkedProducer.resend` sends it again."""
 
     value: bytes | None
     key: bytes | None
@@ -53,17 +53,17 @@ class FailedRecord:
     headers: Headers | None
     reason: str
     timestamp: int | None
-    """Kafka's timestamp, epoch milliseconds, where there was one."""
+    """Kafka's timestamp, epoch milliseconds; ``None``: Kafka's client gave none."""
     on_delivery: OnDelivery | None = field(repr=False)
     in_flight: InFlight = field(repr=False)
 
 
 class Outbox:
-    """One source's way into one topic."""
+    """Sends the records and marks of one source to one topic, and follows their delivery reports."""
 
     def __init__(self, client: Producer, topic: str, emitter: Emitter, clock: Clock) -> None:
         self.failed: list[FailedRecord] = []
-        """In the order in which they failed; those sent again are not here any more."""
+        """The oldest failure first; without records that were sent again."""
         self._client = client
         self._topic = topic
         self._emitter = emitter
@@ -71,31 +71,33 @@ class Outbox:
         self._failed_marks: dict[int, tuple[Record, str]] = {}
         self._marks_in_flight = 0
         self._callback_error: Exception | None = None
-        self._plain: tuple[InFlight, OnDelivery] | None = None
-        """What the records sent since the last marks hold, and the report of those that have nothing of their own."""
+        self._default_report: tuple[InFlight, OnDelivery] | None = None
+        """The delivery report of records without headers and ``on_delivery``, for this `InFlight`."""
 
     def send(self, record: Record, *, event_time: int, now: int) -> None:
-        """Send one record; after an error it was not sent.
+        """Send one record; if this raises an error, the record was not sent.
 
         Args:
-            record: as it is to stand in Kafka.
-            event_time: of the record, epoch milliseconds.
-            now: the steady clock, milliseconds.
+            record: the record.
+            event_time: epoch milliseconds.
+            now: steady clock, milliseconds.
 
         Raises:
             BufferError: the queue stayed full for a minute.
-            KafkaException: the client refuses it, for example for its size.
+            KafkaException: the client refuses the record, for example for its size.
         """
         value, key, partition, headers, timestamp, on_delivery = record
         in_flight = self._emitter.send(partition, event_time, now, value)
-        plain = self._plain
-        if plain is None or plain[0] is not in_flight:
-            plain = self._plain = in_flight, partial(self._delivered, _Sent(in_flight))
-        report = plain[1]
+        report: OnDelivery
         if headers is not None or on_delivery is not None:
             report = partial(self._delivered, _Sent(in_flight, headers, on_delivery))
+        elif self._default_report is not None and self._default_report[0] is in_flight:
+            report = self._default_report[1]
+        else:
+            report = partial(self._delivered, _Sent(in_flight))
+            self._default_report = in_flight, report
         try:
-            try:  # the short way; `_enqueue` waits for room
+            try:  # the fast path; `_enqueue` waits for room in the queue
                 self._client.produce(
                     self._topic, value, key, partition, report, headers=headers, timestamp=timestamp or 0
                 )
@@ -106,11 +108,7 @@ class Outbox:
             raise
 
     def resend(self) -> int:
-        """Send all failed records again, in the order in which they failed; returns how many.
-
-        Raises:
-            BufferError: the queue stayed full for a minute; what was not sent again is still in ``failed``.
-        """
+        """Send all failed records again, in order; return their number.  After an error, the rest is in ``failed``."""
         failed, self.failed = self.failed, []
         for position, lost in enumerate(failed):
             in_flight = self._emitter.resend(lost.in_flight, lost.partition, self._clock.steady())
@@ -125,37 +123,33 @@ class Outbox:
         return len(failed)
 
     def release(self) -> None:
-        """Let go of itself, or the client would stay, with its threads, until Python looks for circles."""
-        self._plain = None
+        """Break the reference cycle with the client, which otherwise stays until a garbage collection."""
+        self._default_report = None
 
     @property
-    def crowded(self) -> bool:
-        """Whether so many marks are in flight that more of them would help nobody."""
+    def has_mark_backlog(self) -> bool:
+        """Whether more than `_MOST_ROUNDS` rounds of marks are in flight."""
         return self._marks_in_flight > _MOST_ROUNDS * self._emitter.partitions
 
     def send_marks(self, *, wait: bool) -> bool:
-        """Send a mark to every partition; returns whether the client accepted all.
-
-        Raises:
-            BufferError: the queue stayed full for a minute, with ``wait``.
-        """
+        """Send a mark to every partition; return whether the client accepted all.  ``wait``: for room in its queue."""
         emitter = self._emitter
         self._client.poll(0)
         if emitter.fenced_by is not None:
             return True
-        # Once a source has ended nothing but what was not delivered is sent, again and unchanged: it may have arrived.
+        # After the end, rejected marks are sent again unchanged: Kafka may have written one all the same.
         failed, self._failed_marks = self._failed_marks, {}
         for record, _ in failed.values() if emitter.ended else ():
             self._send_mark(record, wait=True)
         marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
-        left = [number.partition for number in reversed(marks.numbers)]
+        sent = 0
         try:
-            for key, value, headers in round_records(marks):
-                self._send_mark(Record(value, key, left[-1], list(headers)), wait=wait)
-                left.pop()
+            for number, (key, value, headers) in zip(marks.numbers, round_records(marks), strict=True):
+                self._send_mark(Record(value, key, number.partition, list(headers)), wait=wait)
+                sent += 1
         except BaseException as error:
-            for partition in left:
-                emitter.unmark(partition)
+            for number in marks.numbers[sent:]:
+                emitter.unmark(number.partition)
             if wait or not isinstance(error, (BufferError, KafkaException)):
                 raise
             return False
@@ -167,7 +161,7 @@ class Outbox:
 
     @property
     def unacknowledged(self) -> int:
-        """How many records and marks of this source are in flight; others may use the same client."""
+        """Number of records and marks of this source in flight; other sources may use the same client."""
         return self._emitter.in_flight.pending + self._marks_in_flight
 
     @property
@@ -176,27 +170,14 @@ class Outbox:
         return not self._failed_marks and not self.unacknowledged
 
     def wait(self, timeout: float, *, marks: bool = False) -> None:
-        """Wait for all acknowledgements.
-
-        Args:
-            timeout: seconds.
-            marks: whether a mark that was not delivered is an error, too.
-
-        Raises:
-            DeliveryError: where one is missing after that, or a record has failed.
-        """
+        """Wait for all acknowledgements (``timeout``: seconds), then `check`."""
         self._client.flush(timeout)
         self.check(timeout, marks=marks)
 
     def check(self, waited: float, *, marks: bool = False) -> None:
-        """Raise what is missing after a wait.
+        """Raise a `DeliveryError` if a record failed or anything is in flight; with ``marks``, if a mark failed.
 
-        Args:
-            waited: for how long, seconds.
-            marks: whether a mark that was not delivered is an error, too.
-
-        Raises:
-            DeliveryError: an acknowledgement is missing, or a record has failed.
+        ``waited``: seconds waited so far, for the message.
         """
         left = self.unacknowledged
         reasons = [record.reason for record in self.failed]
@@ -212,14 +193,13 @@ class Outbox:
             )
 
     def _enqueue(self, record: Record, report: OnDelivery, *, wait: bool = True) -> None:
-        """Hand a record to the client; ``wait`` up to a minute for room in its queue."""
+        """Hand a record to the client; with ``wait``, for a minute until its queue has room."""
         value, key, partition, headers, timestamp, _ = record
         options = {} if timestamp is None else {"timestamp": timestamp}
         seconds = _QUEUE_TIMEOUT if wait else 0.0
         send(self._client, self._topic, value, key, partition, report, seconds=seconds, headers=headers, **options)
 
     def _delivered(self, sent: _Sent, error: KafkaError | None, message: Message) -> None:
-        """Called by the client for each record."""
         if error is None:
             sent.in_flight.ack()
         else:
@@ -227,7 +207,7 @@ class Outbox:
         if sent.on_delivery is not None:
             try:
                 sent.on_delivery(error, message)
-            except Exception as failure:  # noqa: BLE001  # the caller's; raised again where nothing is half done
+            except Exception as failure:  # noqa: BLE001  # of the caller; `raise_callback_error` raises it
                 self._callback_error = self._callback_error or failure
 
     def _keep_failed(self, sent: _Sent, error: KafkaError, message: Message) -> None:
@@ -255,7 +235,7 @@ class Outbox:
             _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, record.partition, error)
 
     def raise_callback_error(self) -> None:
-        """Raise what a caller's ``on_delivery`` has raised, once; an error of `send` means that nothing was sent."""
+        """Raise the first error of an ``on_delivery``, once."""
         error, self._callback_error = self._callback_error, None
         if error is not None:
             raise error

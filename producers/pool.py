@@ -1,4 +1,4 @@
-"""Many sources of a topic in one process, over one Kafka client: they join and leave while it runs."""
+"""Many sources of a topic in one process, with one Kafka client; they join and end while it runs."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,31 +19,33 @@ from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, Unkn
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import duration_of
 
-_MINUTE: Final = 60_000
+_MINUTE: Final = 60_000  # milliseconds
 
 
 class SourcePool:
-    """Sources of one topic that share a Kafka client, a lock and a thread, which sends their marks.
+    """Sources of one topic that share a Kafka client, a lock and a background thread, which sends their marks.
 
-    The pool owns the topic's membership.  Its first version is the clock's minute, or above the last version in the
-    topic if that is higher.  Each `join` takes the next version, and so does the pool after a source has ended.  All
-    sources use the new version from their next marks on.  So the pool must be the topic's only writer; if it is not,
-    give the ``membership`` that counts all sources.
+    The pool manages the topic's membership.  Its first version is the clock in minutes, or one above the last version
+    in
+    the topic if that is higher.  The version grows with each `join`, and after a source has ended.  So the pool must be
+    the
+    topic's only writer; otherwise, pass a ``membership`` that counts all sources.
 
-    What fails in the thread is raised by the next call of the pool or of one of its sources.  The end of the process
-    closes the pool; a process forked from this one may not use it.
+    The next call of the pool or of a source raises errors of the thread.  The end of the process closes the pool.  In a
+    forked process, its calls raise `ForkedError`.
 
     Args:
-        config: confluent-kafka settings; all pass through.  Idempotence is on and must stay on.
-        topic: the topic; it must exist.
-        membership: how many sources write to the topic, in this process and elsewhere: a number, or a `Membership`
-            once it has changed; default: those of the pool.
+        config: confluent-kafka settings, passed through.  Idempotence is on and must stay on.
+        topic: must exist.
+        membership: number of sources that write to the topic, in this process and elsewhere, or a `Membership` once it
+            has
+            changed; default: the pool counts its sources.
         interval: time between the marks of each source.
-        clock: where the time comes from; tests pass a `ManualClock`.
+        clock: for tests, a `ManualClock`.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once, not at the first record.
-        UsageError: for settings that cannot be right.
+        UsageError: a setting is wrong.
     """
 
     def __init__(
@@ -62,19 +64,19 @@ class SourcePool:
         self._sources: dict[str, WatermarkedProducer] = {}
         self._senders: dict[str, Sender] = {}
         self._agenda: Agenda[Sender] = Agenda()
-        channel = self._channel = Channel(config, topic, clock, leave=self._leave)
+        channel = self._channel = Channel(config, topic, clock, on_source_ended=self._remove)
         self._partitions = channel.partitions
-        channel.marks = last_marks(config, topic, clock.wall())
-        channel.floor = max((mark.epoch + 1 for mark in channel.marks.values()), default=0)
+        channel.last_marks = last_marks(config, topic, clock.wall())
+        channel.lowest_epoch = max((mark.epoch + 1 for mark in channel.last_marks.values()), default=0)
         version = 0
-        if membership is None:  # the clock counts where retention has deleted all marks: running readers know them
+        if membership is None:  # running readers may know marks that retention has deleted: use the clock, too
             version = max(clock.wall() // _MINUTE, last_membership_version(config, topic, channel.partitions))
         self._membership = PoolMembership(f"the pool of {topic!r}", None if membership is None else given, version)
         channel.owner = repr(self)
-        channel.start(self._attend, self.close, milliseconds)
+        channel.start_background(self._background_step, self.close, milliseconds)
 
     def __repr__(self) -> str:
-        """Show what it writes to; never a setting, which may be a secret."""
+        """Show no setting: it may be a secret."""
         return f"SourcePool(topic={self.topic!r}, sources={len(self._sources)})"
 
     @property
@@ -85,7 +87,7 @@ class SourcePool:
 
     @property
     def membership(self) -> Membership:
-        """How many sources write to the topic."""
+        """The number of sources that write to the topic, with its version."""
         with self._channel.lock:
             return self._membership.current
 
@@ -97,31 +99,33 @@ class SourcePool:
         on_late: Literal["send", "raise"] = "send",
         early: timedelta | None = None,
     ) -> list[WatermarkedProducer]:
-        """Add sources, all in one step; readers wait for them from the next mark of any source on.
+        """Add sources in one step; readers wait for all of them from the next mark of any source on.
 
-        What is there from the beginning must join in one call: a source that is alone may promise what makes the first
-        records of the next ones late.
+        At startup, add all sources in one call.  If one source starts alone, its watermark may make the first records
+        of the
+        others late.
 
         Args:
             sources: their ids.
-            strategy: how each of them knows its watermark.
-            lease: as for `WatermarkedProducer`, and so are the others.
-            on_late: what to do with a record behind the source's own promise.
-            early: refuse records whose event time is further ahead of the clock.
+            strategy: used by each of them.
+            lease: as for `WatermarkedProducer`.
+            on_late: as for `WatermarkedProducer`.
+            early: as for `WatermarkedProducer`.
 
         Returns:
-            The sources, in the order of their ids.
+            The sources, in the order of their ids in the call.
 
         Raises:
-            UsageError: a source has joined already, or none is given, or a given membership has no room.  After this or
-                any other error the pool is as it was before.
+            UsageError: a source has already joined, no id is given, or ``membership`` counts fewer sources.  After this
+                or any
+                other error the pool is unchanged.
         """
         with self._channel.lock:
             self._channel.raise_failure()
             if self._channel.stopped:
                 raise UsageError(reason=f"{self!r} is closed: make a new one")
             check_joining(repr(self), sources, self._sources.keys())
-            membership = self._membership.grown(len(self._here()), len(sources))
+            membership = self._membership.grown(len(self._open_emitters()), len(sources))
             new = [
                 WatermarkedProducer(
                     self._config,
@@ -138,80 +142,81 @@ class SourcePool:
                 )
                 for name in sources
             ]
-            self._adopt(membership)
+            self._use_membership(membership)
             for source in new:
                 sender = source._sender  # noqa: SLF001  # the pool sends the marks of its sources; users need not
                 self._sources[source.source], self._senders[source.source] = source, sender
                 self._agenda.add(sender)
-            self._channel.floor = max(source.epoch for source in new) + 1
+            self._channel.lowest_epoch = max(source.epoch for source in new) + 1
             return new
 
-    def _here(self) -> list[Emitter]:
-        """Return what the sources that have not ended promise; the other ones wait for their last marks."""
+    def _open_emitters(self) -> list[Emitter]:
+        """Return the emitters of sources that have not ended."""
         return [sender.emitter for sender in self._senders.values() if not sender.emitter.ended]
 
-    def _shrink(self) -> None:
-        """Leave sources that have ended out of the membership, or a reader that starts later may wait for their marks.
+    def _shrink_membership(self) -> None:
+        """Remove ended sources from the membership, or readers that start after retention wait for their marks.
 
-        Wait until each source has marked under the last version: a version that comes too soon is never complete.
+        Each source must first mark under the current version: readers cannot complete a version that is replaced too
+        soon.
         """
-        here = self._here()
-        smaller = self._membership.shrunk(len(here))
+        emitters = self._open_emitters()
+        smaller = self._membership.shrunk(len(emitters))
         if smaller is None:
-            self._channel.ending = False
-        elif all(emitter.marked == emitter.identity.membership for emitter in here):
-            self._channel.ending = False
-            self._adopt(smaller)
+            self._channel.source_ended = False
+        elif all(emitter.marked == emitter.identity.membership for emitter in emitters):
+            self._channel.source_ended = False
+            self._use_membership(smaller)
 
-    def _adopt(self, membership: Membership) -> None:
+    def _use_membership(self, membership: Membership) -> None:
         self._membership.current = membership
-        for emitter in self._here():
+        for emitter in self._open_emitters():
             emitter.change_membership(membership)
 
     def change_membership(self, membership: Membership) -> None:
-        """Use a newer membership, where the pool was given one; all sources speak under it with their next marks.
+        """Use a newer membership, if the pool was given one; all sources use it from their next marks on.
 
         Raises:
             UsageError: its version is not higher, it counts fewer sources than the pool has, or the pool counts its
-                sources itself.
+                sources.
         """
         with self._channel.lock:
-            self._membership.change(membership, len(self._here()))
-            self._adopt(membership)
+            self._membership.change(membership, len(self._open_emitters()))
+            self._use_membership(membership)
 
-    def _leave(self, source: str) -> None:
+    def _remove(self, source: str) -> None:
         self._sources.pop(source, None)
         sender = self._senders.pop(source, None)
         if sender is not None:
             self._agenda.remove(sender)
 
-    def _attend(self) -> None:
-        """Serve reports, and the marks that are due, with the lock for one source at a time: others can go on."""
+    def _background_step(self) -> None:
+        """Serve delivery reports and send marks, with the lock for one source at a time."""
         with self._channel.lock:
             channel, now = self._channel, self._clock.steady()
             if channel.stopped:
                 return
             channel.client.poll(0)
-            if self._channel.ending:
-                self._shrink()
-            if now >= channel.next_look:
-                channel.look_beside(now)
+            if self._channel.source_ended:
+                self._shrink_membership()
+            if now >= channel.next_refresh:
+                channel.refresh_in_background(now)
             if channel.partitions > self._partitions:
                 self._partitions = channel.partitions
-                self._agenda.hurry()
+                self._agenda.refresh()
             due = self._agenda.due(now)
-        self._each(due, Sender.attend)
+        self._for_each(due, Sender.send_due_marks_in_background)
 
-    def _each(self, senders: Iterable[Sender], do: Callable[[Sender], None]) -> None:
-        """Do something with each source; an error of one must not silence the others."""
+    def _for_each(self, senders: Iterable[Sender], do: Callable[[Sender], None]) -> None:
+        """Call a function for each source; after an error of one, continue with the others."""
         for sender in senders:
             try:
                 do(sender)
             except Exception as failure:  # noqa: BLE001  # of a strategy, for example
-                self._channel.keep(failure)
+                self._channel.keep_failure(failure)
 
     def flush(self, timeout: float = 60) -> int:
-        """Wait until all is acknowledged, then send marks of all sources that promise it, and wait for those.
+        """Wait until Kafka has acknowledged all records, then send marks of all sources, and wait for them.
 
         Args:
             timeout: of each wait, seconds.
@@ -220,34 +225,35 @@ class SourcePool:
             0, as `WatermarkedProducer.flush`.
 
         Raises:
-            DeliveryError: that of the first source of which Kafka did not accept all; the others have promised.
+            DeliveryError: of the first source with a rejected record or mark; the other sources were marked.
         """
         with self._channel.lock:
             senders = list(self._senders.values())
-            errors = self._settle(senders, timeout)
+            errors = self._flush_and_check(senders, timeout)
             with suppress(BrokerUnavailableError, UnknownTopicError):
                 self._channel.ask_partitions(timeout)
-            self._each(senders, _emit)
-            errors += self._settle(senders, timeout, marks=True)
+            self._for_each(senders, _emit)
+            errors += self._flush_and_check(senders, timeout, marks=True)
             if errors:
                 raise errors[0]
-            self._raise_kept(senders)
+            self._raise_failures(senders)
             return 0
 
     def end(self, timeout: float = 60) -> None:
-        """Let all sources end, and close the pool.
+        """End all sources, and close the pool.
 
         Args:
             timeout: of each wait, seconds.
 
         Raises:
-            DeliveryError: that of the first source of which Kafka did not accept all; it has not ended, others have.
-                Call its ``resend``, and then this again.
-            BrokerUnavailableError: where the topic's partitions cannot be learnt; no source has ended.
+            DeliveryError: of the first source with a rejected record or mark.  That source has not ended, others have:
+                call its
+                ``resend``, then ``end`` again.
+            BrokerUnavailableError: Kafka does not return the topic's partitions; no source has ended.
         """
         with self._channel.lock:
             senders = list(self._senders.values())
-            errors = self._settle(senders, timeout)
+            errors = self._flush_and_check(senders, timeout)
             failed = {error.source for error in errors}
             ending = {name: sender for name, sender in self._senders.items() if name not in failed}
             try:
@@ -256,18 +262,20 @@ class SourcePool:
                 if errors:
                     raise errors[0] from None
                 raise
-            self._each(ending.values(), Sender.emit_end)
-            errors += self._settle(ending.values(), timeout, marks=True)
+            self._for_each(ending.values(), Sender.emit_end)
+            errors += self._flush_and_check(ending.values(), timeout, marks=True)
             for name, sender in ending.items():
                 if sender.outbox.settled:
-                    self._leave(name)
+                    self._remove(name)
             if errors:
                 raise errors[0]
-            self._channel.stop()
-            self._raise_kept(senders)
+            self._channel.stop_background()
+            self._raise_failures(senders)
 
-    def _settle(self, senders: Iterable[Sender], timeout: float, *, marks: bool = False) -> list[DeliveryError]:
-        """Wait once, for all sources; returns the errors of those of which Kafka did not accept all."""
+    def _flush_and_check(
+        self, senders: Iterable[Sender], timeout: float, *, marks: bool = False
+    ) -> list[DeliveryError]:
+        """Wait for all sources at once; return the error of each source with a rejected record or mark."""
         self._channel.client.flush(timeout)
         errors = []
         for sender in senders:
@@ -278,15 +286,15 @@ class SourcePool:
         return errors
 
     def close(self, timeout: float = 10) -> bool:
-        """Wait for what is in flight, send marks that promise it, as far as there is room, and end the thread.
+        """Wait until Kafka has acknowledged all records, send marks if the queue has room, and stop the thread.
 
-        No source ends: readers go on to wait for them.
+        No source ends: readers continue to wait for them.
 
         Args:
             timeout: of each wait, seconds.
 
         Returns:
-            Whether all was acknowledged or has failed.
+            Whether each record was acknowledged or has failed.
         """
         return self._close(timeout, promise=not self._channel.stopped)
 
@@ -296,25 +304,25 @@ class SourcePool:
             try:
                 client.flush(timeout)
                 if promise:
-                    self._each(senders, lambda sender: sender.emit(wait=False))
+                    self._for_each(senders, lambda sender: sender.emit(wait=False))
                     client.flush(timeout)
                 closed = all(sender.outbox.unacknowledged == 0 for sender in senders)
             finally:
-                self._channel.stop()
+                self._channel.stop_background()
             if promise:
-                self._raise_kept(senders)
+                self._raise_failures(senders)
             return closed
 
-    def _raise_kept(self, senders: Iterable[Sender]) -> None:
+    def _raise_failures(self, senders: Iterable[Sender]) -> None:
         self._channel.raise_failure()
         for sender in senders:
-            sender.raise_kept()
+            sender.raise_failures()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Flush and close; after an error no promise is made.  In a fork: nothing."""
+        """Flush and close, or after an error only close, without marks.  In a forked process, do nothing."""
         if self._channel.forked:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a topic says of its sources before a new one begins: who wrote last, and in which epoch."""
+"""The marks in a topic before a new source starts: the last epoch of the source, and the other sources."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -13,13 +13,13 @@ from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
-_TAIL: Final = 100
-_FARTHEST: Final = 100_000
-_RECENT: Final = 60_000
+_TAIL: Final = 100  # records of each partition
+_FARTHEST: Final = 100_000  # records of each partition
+_RECENT: Final = 60_000  # milliseconds
 
 
 class Predecessors:
-    """The last mark of each source that wrote to a topic before a new one.
+    """The last mark of each source that wrote to a topic before a new source.
 
     >>> mark_of_web = WatermarkRecord(source="web", epoch=7, sequence=0, watermark=5, partitions=1, emitted_at=0)
     >>> mark_of_app = WatermarkRecord(source="app", epoch=1, sequence=0, watermark=5, partitions=1, emitted_at=0)
@@ -31,27 +31,27 @@ class Predecessors:
 larger number: give all sources membership=Membership(version=2, size=3)
     """
 
-    def __init__(self, source: str, marks: Mapping[str, WatermarkRecord], floor: int = 0) -> None:
-        self._floor = floor
+    def __init__(self, source: str, marks: Mapping[str, WatermarkRecord], lowest_epoch: int = 0) -> None:
+        self._lowest_epoch = lowest_epoch
         self._own = marks.get(source)
         self.epoch = -1 if self._own is None else self._own.epoch
-        """The source's last one; -1: none is known."""
+        """The source's last epoch; -1: unknown."""
         memberships = [mark.membership for mark in marks.values()]
         self.membership = max(memberships, key=attrgetter("version", "size"), default=Membership(0, 0))
-        """The last one, as readers see it: the highest version, with the largest size."""
+        """The one that readers follow: the highest version, and of that the largest size."""
         self._others = [mark for name, mark in sorted(marks.items()) if name != source]
 
     @property
     def watermark(self) -> int | None:
-        """What the source promised in its last run."""
+        """The watermark of the source's last run."""
         return None if self._own is None else self._own.watermark
 
     def next_epoch(self, wall: int) -> int:
-        """Return an epoch above that of the last run: the wall clock, where it was not set back."""
-        return max(wall, self._floor, self.epoch + 1)
+        """Return the wall clock, or an epoch above the last run's if the clock was set back."""
+        return max(wall, self._lowest_epoch, self.epoch + 1)
 
     def advice(self, membership: Membership, wall: int) -> str | None:
-        """Return why readers may not wait for the sources that a membership counts, and what to write; or nothing."""
+        """Return why readers may not wait for all sources of a membership, and what to do; ``None``: they wait."""
         last = self.membership
         if last.version > membership.version:
             return (
@@ -83,19 +83,16 @@ larger number: give all sources membership=Membership(version=2, size=3)
 
 
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:
-    """Return by source its newest mark, among those that could matter to a new source.
+    """Return the newest mark of each source that could matter to a new source.
 
-    It reads the last hundred records of each partition, and all that have a log time of ``now`` or later.  So the read
-    is short where the clock is right, and finds what was written before the clock was set back.  All partitions count:
-    a process that was killed may have marked only some of them.
-
-    Args:
-        config: confluent-kafka settings.
-        topic: the topic.
-        now: wall clock, epoch milliseconds.
+    It reads the last hundred records of each partition, and all with a log time of ``now`` (wall clock, epoch
+    milliseconds)
+    or later: those were written before the clock was set back.  It reads all partitions, because a killed process may
+    have
+    marked only some.
 
     Returns:
-        Nothing where the topic may not be read, or does not answer; a log line says so.
+        Empty if the topic cannot be read; a log line says so.
     """
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     try:
@@ -111,10 +108,10 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
 def last_membership_version(config: Config, topic: str, partitions: int) -> int:
     """Return the highest membership version among the last marks of all partitions; 0: there is no mark.
 
-    All partitions count: a pool that was killed amid a `join` may have used its last version in some of them only.
+    A pool that was killed during `join` may have used its last version in only some partitions.
 
     Raises:
-        BrokerUnavailableError, UnknownTopicError, KafkaException: where it cannot be read.
+        BrokerUnavailableError, UnknownTopicError, KafkaException: the topic cannot be read.
     """
     versions = [0]
 

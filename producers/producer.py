@@ -1,4 +1,4 @@
-"""A Kafka producer that interleaves its data with watermark records.  The thin shell around `emitter`."""
+"""A Kafka producer that writes watermark records between its data.  A thin shell around `Emitter`."""
 
 import time
 from contextlib import suppress
@@ -33,54 +33,58 @@ from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, ch
 from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of, is_late, to_datetime
 
 _log = client_log(__name__)
-_ALIGNMENT_INTERVAL: Final = 100
-_WAIT_REPORT: Final = 60_000
-_SLICE: Final = 0.005
-"""Seconds that `WatermarkedProducer.poll` leaves to other threads between two looks at the client.
+_ALIGNMENT_INTERVAL: Final = 100  # milliseconds
+_WAIT_REPORT: Final = 60_000  # milliseconds
+_POLL_SLICE: Final = 0.005
+"""Seconds that `WatermarkedProducer.poll` sleeps, without the lock, between two polls of the client.
 
-It does not wait in the client: with the lock, no other thread could produce; without it, a delivery report would wait
-for the lock of a thread that waits in `flush` for this report.
+A poll of the client that waits with the lock would block ``produce`` in other threads.  A poll without the lock could
+take a delivery report that a thread in `flush` waits for.
 """
 
 
 class WatermarkedProducer:
     """One source of one topic: produces records and, on an interval, its watermark to every partition.
 
-    Marks (watermark records) travel through the same client and partitions as the data, so they keep its order.  They
-    are never ahead of a record that is not yet acknowledged (see `emitter`).  Marks are due inside ``produce``,
-    ``poll``, ``flush`` and ``emit``: like any confluent-kafka producer, a quiet one must be polled, unless
-    ``background`` does it.  Threads may share it; one call at a time is served, and ``flush`` waits in its own.  A
-    process forked from this one may not use it (`ForkedError`).
+    Marks (watermark records) use the same client and partitions as the data, so they keep its order.  A mark is never
+    ahead
+    of a record that Kafka has not acknowledged.  ``produce``, ``poll``, ``flush`` and ``emit`` send the marks that are
+    due:
+    as with any confluent-kafka producer, call ``poll`` while there is no data, or use ``background``.  Threads may
+    share a
+    producer; each call takes a lock.  In a forked process, its calls raise `ForkedError`.
 
-    A broker that is away delays nothing until confluent-kafka's own queue is full (``queue.buffering.max.messages``);
-    then ``produce`` waits for room up to a minute.  New partitions are looked for every 10 seconds, beside the caller.
+    While the broker is unreachable, ``produce`` queues records.  It blocks only when confluent-kafka's queue is full
+    (``queue.buffering.max.messages``), for a minute at most.  A thread looks for new partitions every 10 seconds.
 
     Args:
-        config: confluent-kafka settings; all pass through.  Idempotence is on and must stay on.
-        topic: the topic; it must exist.
-        source: this writer's id, unique among the topic's sources.
+        config: confluent-kafka settings, passed through.  Idempotence is on and must stay on.
+        topic: must exist.
+        source: id of this writer, unique among the topic's sources.
         strategy: how the source knows its watermark, see `strategies`.
-        membership: how many sources write to the topic: a number, or a `Membership` once it has changed, with a higher
-            version.  A number is version 1.
-        epoch: generation of this writer, larger than that of any run before, or its calls raise `FencedError`;
-            default: wall clock, milliseconds, or one more than the last epoch if the topic has records of that time or
-            later (the clock was set back).
+        membership: number of sources that write to the topic.  A number is version 1; when it changes, pass a
+            `Membership`
+            with a higher version.
+        epoch: number of this start, higher than at any earlier start, or calls raise `FencedError`; default: wall
+            clock,
+            milliseconds, or the last epoch in the topic plus one, if the clock was set back.
         interval: time between marks.
-        lease: if readers may take this source for idle after so much silence (in log time); default: never.
-        on_late: what to do with a record behind the source's own promise: ``send`` it and count it, or ``raise``.
-        early: refuse records whose event time is further ahead of the clock: one of them would raise the watermark,
-            and make all others late; default: any is accepted.
-        alignment: how far this source may run ahead of the slowest other one of the topic; ``produce`` waits then.  A
-            source that has died is waited for as long as its lease says, a minute without one.
-        background: send marks from a thread too, while nobody calls; ``close``, or the end of the process, flushes.
-            ``on_delivery`` may be called in it.  What fails there is raised by the next ``produce``, ``poll``,
-            ``flush``, ``end`` or ``close``.
-        clock: where the time comes from; tests pass a `ManualClock`.
-        channel: set by `SourcePool.join`, whose sources share one; default: a Kafka client of its own.
+        lease: silence (in log time) after which readers treat this source as idle; default: never.
+        on_late: what to do with a record below this source's watermark: ``"send"`` it and count it, or ``"raise"``.
+        early: refuse records whose event time is further ahead of the clock, since one of them would make later records
+            late; default: accept all.
+        alignment: how far this source may be ahead of the slowest other source of the topic; ``produce`` then blocks.
+            It
+            waits for a dead source until its lease ends, or a minute without a lease.
+        background: also send marks from a thread.  ``close`` and the end of the process then flush, ``on_delivery`` may
+            be
+            called in the thread, and the next ``produce``, ``poll``, ``flush``, ``end`` or ``close`` raises its errors.
+        clock: for tests, a `ManualClock`.
+        channel: set by `SourcePool.join`; default: a Kafka client for this source alone.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once, not at the first record.
-        UsageError: for settings that cannot be right.
+        UsageError: a setting is wrong.
     """
 
     def __init__(  # noqa: PLR0913  # each is a decision of the user, most have defaults
@@ -113,7 +117,7 @@ class WatermarkedProducer:
         identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)
         self.topic = topic
         self._clock = clock
-        self._timed = False
+        self._first_time_checked = False
         self._stamps = generator.stamps
         self._alignment: Alignment | None = None
         self._next_alignment = clock.steady()
@@ -127,20 +131,20 @@ class WatermarkedProducer:
             channel.require_timestamps(repr(self))
         self._sender = Sender(channel, topic, self._emitter, clock, self._interval)
         self._outbox = self._sender.outbox
-        self._follow(before, wall)
+        self._resume(before, wall)
         if bound_ms is not None:
             self._alignment = Alignment(config, topic=topic, source=source, bound=bound_ms)
-        if channel.leave is None:
+        if channel.on_source_ended is None:
             channel.owner = repr(self)
             if background:
-                channel.start(self._attend, self.close, self._interval)
+                channel.start_background(self._background_step, self.close, self._interval)
         self._sender.polled = channel.background is None
 
-    def _follow(self, before: Predecessors, wall: int) -> None:
-        """Go on where the last run of this source ended; warn of others that no membership counts."""
+    def _resume(self, before: Predecessors, wall: int) -> None:
+        """Continue after the last run of this source; warn of sources that the membership does not count."""
         identity = self._emitter.identity
         if self._generator.stamps and before.watermark is not None:
-            self._generator.on_tick(self._clock.steady(), before.watermark)  # stamps do not go back, as epochs do not
+            self._generator.on_tick(self._clock.steady(), before.watermark)  # stamps never go back
         advice = before.advice(identity.membership, wall)
         if advice is not None:
             _log.warning("%r: %s", self, advice)
@@ -149,7 +153,7 @@ class WatermarkedProducer:
             _log.error("%r is fenced: the topic has marks of its epoch %d; pass a higher epoch=", self, before.epoch)
 
     def __repr__(self) -> str:
-        """Show who writes where; never a setting, which may be a secret."""
+        """Show no setting: it may be a secret."""
         identity = self._emitter.identity
         return f"{type(self).__name__}(topic={self.topic!r}, source={identity.source!r}, epoch={identity.epoch})"
 
@@ -160,20 +164,20 @@ class WatermarkedProducer:
 
     @property
     def epoch(self) -> int:
-        """The generation of this writer."""
+        """The number of this start."""
         return self._emitter.identity.epoch
 
     @property
     def ended(self) -> bool:
-        """Whether it sends no records any more."""
+        """Whether `end` was called."""
         return self._emitter.ended
 
     def advance(self, watermark: float | datetime) -> None:
-        """Promise that no later record of this source has an event time below ``watermark`` (strategy `explicit`).
+        """Set the watermark: no later record of this source has an event time below it (strategy `explicit`).
 
         Raises:
-            UsageError: where the strategy is another one.
-            WatermarkRegressionError: where it is below the last promise.
+            UsageError: the strategy is not `explicit`.
+            WatermarkRegressionError: the watermark is below the last one.
         """
         with self._channel.lock:
             self._generator.advance(self._checked_time(watermark))
@@ -189,26 +193,28 @@ class WatermarkedProducer:
         timestamp: int | None = None,
         headers: Headers | None = None,
     ) -> None:
-        """Send one record; returns at once, as confluent-kafka does.
+        """Send one record without waiting for Kafka's acknowledgement.
 
         Args:
-            value: as it is to stand in Kafka; not touched.
-            event_time: the time that watermarks are about: epoch milliseconds (``time.time() * 1000`` is rounded down)
-                or an aware datetime, also of NumPy and pandas.  If the first one looks like seconds, a warning says so.
-                ``None`` with the strategy `ingress`, whose time becomes Kafka's timestamp.
-            key: as it is to stand in Kafka; decides the partition.
-            partition: overrules the key; -1 is none, as in confluent-kafka.
-            on_delivery: called with an error or ``None``, and the message, once it was delivered or has failed; inside
-                any later call that serves reports.  What it raises comes out of the next ``poll`` or ``flush``.
-                Default: the setting ``on_delivery``.
-            timestamp: Kafka's own timestamp, epoch milliseconds; 0 or none: now.  It is no event time: marks and
-                lateness go by ``event_time`` alone.
-            headers: pairs or a dict, as they are to stand in Kafka; none may be called ``floodmark``.
+            value: written unchanged.
+            event_time: epoch milliseconds (rounded down), or an aware datetime, also of NumPy and pandas.  If the first
+                one
+                looks like seconds, a warning says so.  ``None`` with the strategy `ingress`, which uses Kafka's
+                    timestamp.
+            key: written unchanged; decides the partition.
+            partition: overrides the key; -1: none, as in confluent-kafka.
+            on_delivery: called with an error or ``None``, and the message, after delivery or failure, inside any call
+                that
+                serves reports.  The next ``poll`` or ``flush`` raises its errors.  Default: the setting
+                    ``on_delivery``.
+            timestamp: Kafka's timestamp, epoch milliseconds; 0 or ``None``: now.  Watermarks do not depend on it.
+            headers: pairs or a dict, written unchanged; the name ``floodmark`` is reserved.
 
         Raises:
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError, UsageError: nothing was sent.
-            FencedError: nothing was sent; another process writes as this source, and readers follow that one.  It
-                looks for one once a minute.
+            FencedError: nothing was sent.  Another process writes as this source, and readers follow it.  This is
+                checked once
+                a minute.
             BufferError: the queue stayed full for a minute; nothing was sent.
         """
         with self._channel.lock:
@@ -226,10 +232,10 @@ class WatermarkedProducer:
             if partition is None or partition == -1:
                 partition = self._partitioner(raw_key, emitter.partitions)
             elif not 0 <= partition < emitter.partitions:
-                self._require(partition)
+                self._require_partition(partition)
             if self._alignment is not None or not emitter.registered:
                 self._prepare(time)
-            if time is None:  # after the marks of `_prepare`, which promise the time until now
+            if time is None:  # not before `_prepare`, whose marks have the time until now
                 time = self._generator.stamp(self._clock.wall())
                 timestamp = max(1, time)  # 0 is "now" to confluent-kafka
             elif self._raise_late:
@@ -238,7 +244,7 @@ class WatermarkedProducer:
             record = Record(value, raw_key, partition, headers, timestamp, on_delivery or self._on_delivery)
             self._outbox.send(record, event_time=time, now=now)
             channel.client.poll(0)
-            self._sender.serve(now)
+            self._sender.send_due_marks(now)
 
     def _time_of(self, event_time: float | datetime | None) -> int:
         if self._stamps:
@@ -252,13 +258,13 @@ class WatermarkedProducer:
         return time
 
     def _checked_time(self, value: object) -> int:
-        """Return a time that the caller passed; warn where the first one looks like seconds.
+        """Convert the caller's time; if the first one looks like seconds, warn.
 
-        No error: made-up times may lie in January 1970, and later correct ones are not held up by a time so low.
+        It is no error: test data may have times in January 1970, and a time that low does not make later ones late.
         """
         time = event_time_of(value)
-        if not self._timed:
-            self._timed = True
+        if not self._first_time_checked:
+            self._first_time_checked = True
             if are_seconds(time, self._clock.wall()):
                 _log.warning(
                     "%r: the first event time is %d, which is %s; times are epoch milliseconds: did you pass seconds? "
@@ -291,8 +297,8 @@ class WatermarkedProducer:
         if is_late(event_time, promised):
             raise LateRecordError(source=self._emitter.identity.source, event_time=event_time, watermark=promised)
 
-    def _require(self, partition: int) -> None:
-        """Ask whether the topic has a partition that was not there before."""
+    def _require_partition(self, partition: int) -> None:
+        """Ask Kafka for new partitions; refuse a partition that the topic does not have."""
         if partition >= 0 and self._emitter.grow(self._channel.ask_partitions()) and self._emitter.registered:
             self.emit()
         if not 0 <= partition < self._emitter.partitions:
@@ -301,12 +307,12 @@ class WatermarkedProducer:
 
     @property
     def ahead(self) -> bool:
-        """Whether ``produce`` would wait, by the other sources' marks up to the last call that served any."""
+        """Whether ``produce`` would wait for slower sources, as of the last call that read their marks."""
         with self._channel.lock:
             return self._slower_peer() is not None
 
     def _slower_peer(self) -> tuple[int, str] | None:
-        """Return the watermark and the name of the source that this one waits for."""
+        """Return the watermark and the id of the source that this one waits for."""
         if self._alignment is None:
             return None
         now, peers = self._clock.steady(), self._alignment.peers
@@ -318,7 +324,7 @@ class WatermarkedProducer:
             self._alignment.poll(now)
 
     def _wait_for_peers(self) -> None:
-        """Wait while this source is ahead; it sends marks meanwhile, so that it is not taken for idle or dead."""
+        """Wait while this source is ahead; send marks meanwhile, so that readers do not take it for idle or dead."""
         self._poll_peers(self._clock.steady())
         report = self._clock.steady() + _WAIT_REPORT
         while (slowest := self._slower_peer()) is not None:
@@ -327,15 +333,15 @@ class WatermarkedProducer:
                 report += _WAIT_REPORT
                 _log.warning("%r waits for source %r, whose watermark is %s", self, slowest[1], iso(slowest[0]))
             self._channel.client.poll(_ALIGNMENT_INTERVAL / 1000)
-            self._serve()
+            self._send_due_marks()
         self._emitter.unpause()
 
     def _prepare(self, event_time: int | None) -> None:
-        """Mark before the first record, and before the first after idleness: readers must know whom to wait for."""
+        """Before the first record, or the first after idleness, send marks: readers must know the source."""
         if self._emitter.ended:
             raise EndedError(source=self._emitter.identity.source, action="send a record")
         if self._raise_late and event_time is not None and not self._emitter.registered:
-            self._refuse_late(event_time, self._emitter.watermark)  # what the marks are about to promise
+            self._refuse_late(event_time, self._emitter.watermark)  # that of the marks that are sent next
         if self._alignment is not None:
             self._wait_for_peers()
         self._register()
@@ -349,18 +355,19 @@ class WatermarkedProducer:
 
     @property
     def failed(self) -> list[FailedRecord]:
-        """The records that Kafka did not accept and that were not sent again; the watermark is held below each."""
+        """The records that Kafka rejected and that were not sent again; each holds the watermark."""
         with self._channel.lock:
             return list(self._outbox.failed)
 
     def resend(self) -> int:
-        """Send all records again that Kafka did not accept; returns how many.
+        """Send all failed records again, the oldest failure first; return their number.
 
-        This alone lets go of the watermark: each holds it until it is acknowledged.  They stand behind what was sent
-        since.  A record whose time ran out may be in the topic all the same, and then stands there twice.
+        Each record holds the watermark until Kafka acknowledges it.  The records are written after those sent since.  A
+        record
+        that timed out may already be in the topic, and is then there twice.
 
         Raises:
-            BufferError: the queue stayed full for a minute; what was not sent again still holds.
+            BufferError: the queue stayed full for a minute; records that were not sent again are still in `failed`.
         """
         with self._channel.lock:
             self._channel.client.poll(0)
@@ -369,42 +376,42 @@ class WatermarkedProducer:
             return self._outbox.resend()
 
     def poll(self, timeout: float = 0) -> int:
-        """Serve delivery reports, and send the marks that are due; after the end there are none.
+        """Serve delivery reports, and send the marks that are due; none after the end.
 
         Args:
-            timeout: how long to wait for a report, seconds; below 0: as long as it takes.
+            timeout: how long to wait for a report, seconds; below 0: without limit.
 
         Returns:
-            How many reports were served, those of marks among them.
+            Number of reports served, including those of marks.
         """
         deadline = Deadline(timeout)
         while True:
             with self._channel.lock:
                 served = self._channel.client.poll(0)
-                self._serve()
-                self._sender.raise_kept()
+                self._send_due_marks()
+                self._sender.raise_failures()
             if served or (timeout >= 0 and deadline.passed):
                 return served
-            time.sleep(_SLICE if timeout < 0 else min(_SLICE, max(0.0, deadline.left)))  # others may produce meanwhile
+            time.sleep(
+                _POLL_SLICE if timeout < 0 else min(_POLL_SLICE, max(0.0, deadline.left))
+            )  # others may produce meanwhile
 
-    def _attend(self) -> None:
-        """Serve in the background."""
+    def _background_step(self) -> None:
         with self._channel.lock:
             if not self._channel.stopped:
                 self._channel.client.poll(0)
-                self._serve()
+                self._send_due_marks()
 
     def _check_background(self) -> None:
-        """Raise what failed in the thread, before anything is sent; refuse to go on without the thread."""
-        self._sender.raise_kept()
+        """Raise errors of the thread before anything is sent; refuse a producer whose thread was stopped."""
+        self._sender.raise_failures()
         if self._channel.stopped and not self._emitter.ended:
             raise UsageError(reason=f"{self!r} is closed, and its marks would wait for poll(): make a new one")
 
-    def _serve(self) -> None:
-        """Do what is due, whenever the caller is here."""
+    def _send_due_marks(self) -> None:
         now = self._clock.steady()
         self._poll_peers(now)
-        self._sender.serve(now)
+        self._sender.send_due_marks(now)
 
     def emit(self) -> None:
         """Send the current watermark to every partition now; nothing after the end.
@@ -418,13 +425,13 @@ class WatermarkedProducer:
             self._sender.emit()
 
     def mark_idle(self, timeout: float = 60) -> None:
-        """Wait until all is acknowledged, then ask readers not to wait for this source until its next record.
+        """Wait until Kafka has acknowledged all records, then mark the source as idle until its next record.
 
         Args:
             timeout: seconds.
 
         Raises:
-            DeliveryError: where Kafka did not accept a record; then the source stays active, for it may be sent again.
+            DeliveryError: Kafka rejected a record; the source stays active, because the record may be sent again.
         """
         with self._channel.lock:
             self._outbox.wait(timeout)
@@ -432,12 +439,12 @@ class WatermarkedProducer:
             self.emit()
 
     def change_membership(self, membership: Membership) -> None:
-        """Use a newer membership from now on (the number of sources of the topic has changed).
+        """Use a newer membership from now on: the number of sources of the topic has changed.
 
         Raises:
-            UsageError: where its version is not above the last one; for a source of a pool always.
+            UsageError: its version is not above the last one, or the source belongs to a pool.
         """
-        if self._channel.leave is not None:
+        if self._channel.on_source_ended is not None:
             raise UsageError(reason=f"{self!r} uses the membership of its pool: call the pool's change_membership()")
         with self._channel.lock:
             identity = self._emitter.identity
@@ -447,17 +454,17 @@ class WatermarkedProducer:
 
     @property
     def watermark(self) -> int | None:
-        """What the source can promise now, epoch milliseconds; ``None``: nothing yet."""
+        """The source's watermark now, epoch milliseconds; ``None``: unknown."""
         with self._channel.lock:
             return self._emitter.watermark
 
     @property
     def late(self) -> int:
-        """How many records were sent behind the source's own promise."""
+        """Number of records sent below this source's own watermark."""
         return self._emitter.late
 
     def metrics(self) -> Metrics:
-        """Return what is measured of this source."""
+        """Return the counters and the state of this source."""
         with self._channel.lock:
             emitter = self._emitter
             oldest, watermark = emitter.oldest_arrival(), emitter.watermark
@@ -476,19 +483,19 @@ class WatermarkedProducer:
             )
 
     def flush(self, timeout: float = 60) -> int:
-        """Wait until all is acknowledged, then send marks that promise it, and wait for those.
+        """Wait until Kafka has acknowledged all records, then send marks that cover them, and wait for the marks.
 
-        Looks for new partitions first.  After ``end`` it only waits.
+        It also asks for new partitions.  After ``end`` it only waits.
 
         Args:
             timeout: of each wait, seconds.
 
         Returns:
-            How many records are left, as confluent-kafka does: 0, since any that is left is an error here.
+            0, where confluent-kafka returns the number of remaining records: here, a remaining record is an error.
 
         Raises:
-            DeliveryError: where Kafka did not accept a record or a mark; the watermark stays held below it.
-            FencedError: a later run of this source marks the topic; this one has waited for its records.
+            DeliveryError: Kafka rejected a record or a mark; failed records hold the watermark.
+            FencedError: a later run of this source marks the topic.
         """
         with self._channel.lock:
             self._outbox.wait(timeout)
@@ -497,21 +504,21 @@ class WatermarkedProducer:
                     self._channel.ask_partitions(timeout)
             self.emit()
             self._outbox.wait(timeout, marks=True)
-            self._sender.raise_kept()
+            self._sender.raise_failures()
         return 0
 
     def end(self, timeout: float = 60) -> None:
-        """Flush, then mark in every partition that this source has ended.
+        """Flush, then mark the source as ended in every partition.
 
         Args:
             timeout: of each wait, seconds.
 
         Raises:
-            DeliveryError: where Kafka did not accept a record; then no partition is marked.  Where it did not accept
-                such a mark: call it again.
-            BrokerUnavailableError: where the topic's partitions cannot be learnt; no partition is marked.
+            DeliveryError: Kafka rejected a record, and no partition was marked; or it rejected a mark: call ``end``
+                again.
+            BrokerUnavailableError: Kafka does not return the topic's partitions; no partition was marked.
             FencedError: a later run of this source marks the topic.
-            EndedError: where all of them were marked before.
+            EndedError: the source has already ended.
         """
         with self._channel.lock:
             if not self._emitter.ended:
@@ -524,21 +531,21 @@ class WatermarkedProducer:
             self._outbox.wait(timeout, marks=True)
             self._release()
             if self._channel.background is not None:
-                self._sender.raise_kept()
-            if self._channel.leave is not None:
-                self._channel.leave(self.source)
+                self._sender.raise_failures()
+            if self._channel.on_source_ended is not None:
+                self._channel.on_source_ended(self.source)
 
     def close(self, timeout: float = 10) -> bool:
-        """Wait for what is in flight, and close what only this source reads.
+        """Wait until Kafka has acknowledged all records, and close what this source does not share.
 
-        No mark is sent; call `flush` or `end` before to promise what was acknowledged, or use ``with``, which flushes.
-        With ``background`` marks that promise it are sent, as far as there is room for them, and waited for.
+        ``close`` sends marks only with ``background``.  Otherwise, call `flush` or `end` first, or use ``with``, which
+        flushes.
 
         Args:
             timeout: of each wait, seconds.
 
         Returns:
-            Whether all was acknowledged or has failed, see `failed`.
+            Whether each record was acknowledged or has failed; see `failed`.
         """
         running = self._channel.background is not None and not self._channel.stopped
         return self._close(timeout, promise=running and self._emitter.fenced_by is None)
@@ -554,23 +561,23 @@ class WatermarkedProducer:
             finally:
                 self._release()
             if promise:
-                self._sender.raise_kept()
+                self._sender.raise_failures()
             return closed
 
     def _release(self) -> None:
-        """Close what only this source uses; the sources of a pool leave the channel open."""
+        """Close what the source does not share; a pool keeps its channel open."""
         self._outbox.release()
         alignment, self._alignment = self._alignment, None
         if alignment is not None:
             alignment.close()
-        if self._channel.leave is None:
-            self._channel.stop()
+        if self._channel.on_source_ended is None:
+            self._channel.stop_background()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Flush; after an error only what is in flight is waited for, and no promise is made.  In a fork: nothing."""
+        """Flush, or after an error only wait for the records in flight.  In a forked process, do nothing."""
         if self._channel.forked:
             return
         try:

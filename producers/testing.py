@@ -1,6 +1,6 @@
-"""For tests of programs that write or read watermarks: a clock moved by hand, a topic in memory, marks in one line.
+"""For tests of programs that write or read watermarks: a manual clock, a topic in memory, marks in one line.
 
-Nothing here waits, and none of it needs a broker.
+Nothing here waits or needs a broker.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +16,11 @@ from floodmark.schemas.tracker import MarkRouter, Tracker
 
 
 class ManualClock(Clock):
-    """A clock that stands still until a test moves it: ``WatermarkedProducer(..., clock=ManualClock())``.
+    """A clock that a test moves: ``WatermarkedProducer(..., clock=ManualClock())``.
 
     Args:
-        wall: where the wall clock begins: epoch milliseconds or an aware datetime.
-        steady: where the steady clock begins, milliseconds.
+        wall: start of the wall clock: epoch milliseconds or an aware datetime.
+        steady: start of the steady clock, milliseconds.
 
     >>> clock = ManualClock(wall=1_000)
     >>> clock.advance(timedelta(seconds=5))
@@ -36,21 +36,21 @@ class ManualClock(Clock):
         super().__init__(wall=lambda: self._wall, steady=lambda: self._steady)
 
     def advance(self, duration: timedelta) -> None:
-        """Let time pass, on both clocks.
+        """Advance both clocks.
 
         Raises:
-            UsageError: where the duration is negative: time goes on, and `set` alone puts the wall clock back.
+            UsageError: the duration is negative; use `set` to put the wall clock back.
         """
         passed = duration_of(duration, "the time that is to pass")
         self._wall += passed
         self._steady += passed
 
     def set(self, wall: int | datetime) -> None:
-        """Set the wall clock, also back, as people and NTP do; the steady clock stays where it is."""
+        """Set the wall clock, also back, as NTP may do; the steady clock does not change."""
         self._wall = event_time_of(wall)
 
 
-def mark(  # noqa: PLR0913  # a test names what matters and leaves the rest
+def mark(  # noqa: PLR0913  # all have defaults
     source: str = "a",
     watermark: int | None = 0,
     sequence: int = 0,
@@ -64,23 +64,23 @@ def mark(  # noqa: PLR0913  # a test names what matters and leaves the rest
     lease: int | None = None,
     emitted_at: int = 0,
 ) -> WatermarkRecord:
-    """Return a watermark record; every field has a default but those that the test is about.
+    """Return a watermark record; name only the fields that matter to the test.
 
     Args:
-        source: whose promise it is.
+        source: id.
         watermark: epoch milliseconds; ``None``: unknown.
-        sequence: its number within the epoch, in its partition.
-        epoch: generation of the source.
+        sequence: number within the epoch and partition.
+        epoch: of the source.
         status: active, idle or ended.
         version: of the membership.
-        size: of the membership: how many sources write to the topic.
-        partitions: how many the source knows.
-        records: how many of its records stand before the mark; ``None``: not stated.
-        lease: after how much silence readers may leave the source out, milliseconds; ``None``: never.
+        size: of the membership: the number of sources of the topic.
+        partitions: number that the source knows.
+        records: number of its data records before the mark; ``None``: not stated.
+        lease: silence after which readers treat the source as idle, milliseconds; ``None``: never.
         emitted_at: wall clock, epoch milliseconds.
 
     Raises:
-        InvalidRecordError: where a field is out of its range.
+        InvalidRecordError: a field is out of its range.
 
     >>> mark("web", watermark=25).watermark
     25
@@ -91,7 +91,7 @@ def mark(  # noqa: PLR0913  # a test names what matters and leaves the rest
 
 
 class LogRecord(NamedTuple):
-    """A record as Kafka would hold it: data, or a mark in its bytes."""
+    """A data record or mark, with the bytes that Kafka would store."""
 
     topic: str
     partition: int
@@ -103,7 +103,7 @@ class LogRecord(NamedTuple):
 
 
 class InMemoryLog:
-    """A topic in memory: what is appended stays, in the bytes that Kafka would hold.
+    """A topic in memory, with the bytes that Kafka would store.
 
     >>> log = InMemoryLog("clicks", partitions=2)
     >>> log.append(b'{"at": 12}', key=b"user-1")
@@ -119,7 +119,7 @@ class InMemoryLog:
     def __init__(self, topic: str = "t", partitions: int = 1) -> None:
         self.topic = topic
         self.partitions: list[list[LogRecord]] = [[] for _ in range(partitions)]
-        """The records of each partition, in their order."""
+        """The records of each partition, by offset."""
 
     def append(
         self,
@@ -130,12 +130,12 @@ class InMemoryLog:
         headers: Headers = (),
         log_time: int = 0,
     ) -> int:
-        """Append data, or a mark with its own key and header; returns its offset.
+        """Append data, or a mark with its key and header; return its offset.
 
         Args:
             value: the bytes of the data, or a mark.
-            partition: where to.
-            key: of data; with a mark key (`mark_key`), ``value`` is taken for a mark in bytes, readable or not.
+            partition: to append to.
+            key: of data; with a mark key (`mark_key`), readers decode ``value`` as a mark.
             headers: of data.
             log_time: epoch milliseconds.
         """
@@ -146,16 +146,16 @@ class InMemoryLog:
         return len(records) - 1
 
     def append_marks(self, marks: Iterable[tuple[int, WatermarkRecord]], log_time: int = 0) -> None:
-        """Append a round of marks: pairs of a partition and its mark."""
+        """Append pairs of a partition and its mark."""
         for partition, record in marks:
             self.append(record, partition=partition, log_time=log_time)
 
     def grow(self, partitions: int) -> None:
-        """Add partitions, until there are so many; a topic never shrinks."""
+        """Add partitions, up to this number; a topic never shrinks."""
         self.partitions += [[] for _ in range(partitions - len(self.partitions))]
 
     def read(self, tracker: Tracker, begin: Mapping[int, int] | None = None) -> list[Classified]:
-        """Return every record as readers see it, partition by partition, and apply the marks to a tracker."""
+        """Return the records of each partition from ``begin`` on, classified, and apply the marks to a tracker."""
         router = MarkRouter({self.topic: tracker})
         return [
             router.take(classify(*record))

@@ -97,7 +97,7 @@ class BoardPage(Closing):
     """Serve a page that shows a board; `show` gives it a new one.
 
     Raises:
-        UsageError: where the port is taken.
+        UsageError: if the port is taken.
     """
 
     def __init__(self, port: int) -> None:

@@ -58,7 +58,7 @@ def show_preview(injection: Injection, settings: dict[str, str]) -> None:
     """Show what would become of the first records, and write nothing.
 
     Raises:
-        FloodmarkError: where none of them tells a time.
+        FloodmarkError: if none of them tells a time.
     """
     preview = preview_injection(injection, settings)
     typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))

@@ -23,7 +23,7 @@ def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[s
         config: a file of settings, see `settings_file`.
 
     Raises:
-        UsageError: where no address is given, or a setting is none that confluent-kafka knows.
+        UsageError: if no address is given, or a setting is none that confluent-kafka knows.
     """
     found = settings_file(config)
     settings = {name: value for name, value in found.items() if not name.startswith(REGISTRY)}
@@ -73,7 +73,7 @@ def text_file(path: Path) -> str:
     """Return the text of a file that an option names.
 
     Raises:
-        UsageError: where it cannot be read.
+        UsageError: if it cannot be read.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def seconds(value: float, option: str) -> timedelta:
     """Return the duration that an option gives in seconds.
 
     Raises:
-        UsageError: where it is no duration that a calendar of 9999 years knows.
+        UsageError: if it is no duration that a calendar of 9999 years knows.
 
     >>> seconds(1.5, "--late")
     datetime.timedelta(seconds=1, microseconds=500000)

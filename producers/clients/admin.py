@@ -86,7 +86,7 @@ def answering(
     """Turn what Kafka refuses within the block into one error; a refusal with the code ``but`` is none.
 
     Raises:
-        BrokerUnavailableError: where Kafka does not answer, or refuses, for lack of a right, too.
+        BrokerUnavailableError: if Kafka does not answer, or refuses, for lack of a right, too.
     """
     try:
         yield
@@ -100,7 +100,7 @@ def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
     """Return what Kafka answers to a question about partitions; asks again while the leader of one moves.
 
     Raises:
-        BrokerUnavailableError: where Kafka does not answer, or refuses, for lack of a right, too.
+        BrokerUnavailableError: if Kafka does not answer, or refuses, for lack of a right, too.
     """
     deadline = Deadline(TIMEOUT)
     while True:
@@ -125,8 +125,8 @@ def partition_count(
         timeout: seconds to wait for an answer; default: `TIMEOUT`.
 
     Raises:
-        UnknownTopicError: where it does not exist.
-        BrokerUnavailableError: where no broker answers.
+        UnknownTopicError: if it does not exist.
+        BrokerUnavailableError: if no broker answers.
     """
     # The first answer after creation can still lack the topic's leaders, so ask until the deadline.
     timeout = TIMEOUT if timeout is None else timeout
@@ -147,7 +147,7 @@ def existing_topics(config: Config) -> set[str]:
     """Return the names of all topics.
 
     Raises:
-        BrokerUnavailableError: where no broker answers.
+        BrokerUnavailableError: if no broker answers.
     """
     with answering(config.get("bootstrap.servers")):
         return set(AdminClient(dict(config), logger=QUIET).list_topics(timeout=TIMEOUT).topics)
@@ -171,8 +171,8 @@ def described(
         timeout: seconds to wait for an answer.
 
     Raises:
-        UnknownTopicError: where one does not exist.
-        BrokerUnavailableError: where no broker answers.
+        UnknownTopicError: if one does not exist.
+        BrokerUnavailableError: if no broker answers.
     """
     found = dict[str, tuple[str | None, int]]()
     asked = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
@@ -193,7 +193,7 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
     """Create topics that are not there yet, each with its number of partitions; waits until they can be used.
 
     Raises:
-        BrokerUnavailableError: where no broker answers.
+        BrokerUnavailableError: if no broker answers.
     """
     client = AdminClient(dict(config), logger=QUIET)
     servers = config.get("bootstrap.servers")
@@ -262,7 +262,7 @@ def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]
     """Return of each partition the offset of its first record, and that after its last readable one.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
+        UnknownTopicError, BrokerUnavailableError: if Kafka cannot say.
     """
     client, servers = AdminClient(shared(config), logger=QUIET), config.get("bootstrap.servers")
     numbers = range(partition_count(client, topic, servers))
@@ -286,7 +286,7 @@ def partition_bounds(consumer: Consumer, place: Partition, bootstrap_servers: ob
     """Return the offset of the first record of a partition, and the one after the last that the consumer may read.
 
     Raises:
-        BrokerUnavailableError: where Kafka cannot say.
+        BrokerUnavailableError: if Kafka cannot say.
     """
     asked = TopicPartition(*place)
     return answered(lambda: consumer.get_watermark_offsets(asked, timeout=TIMEOUT), bootstrap_servers)
@@ -298,7 +298,7 @@ def offsets_since(
     """Return the first offset of each partition whose Kafka timestamp is not before a time; negative: there is none.
 
     Raises:
-        BrokerUnavailableError: where Kafka cannot say of every partition.
+        BrokerUnavailableError: if Kafka cannot say of every partition.
     """
 
     def ask() -> dict[Partition, int]:
@@ -338,7 +338,7 @@ def retained_since(config: Config, topics: Collection[str], time: int) -> dict[P
         time: epoch milliseconds; before 1970 counts as 1970.
 
     Raises:
-        BrokerUnavailableError: where nobody answers.
+        BrokerUnavailableError: if nobody answers.
     """
     bounds = {place: bound for topic in topics for place, bound in offset_bounds(config, topic).items()}
     since = first_since(config, bounds, time)
@@ -354,7 +354,7 @@ def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], tim
         time: epoch milliseconds; before 1970 counts as 1970.
 
     Raises:
-        BrokerUnavailableError: where nobody answers.
+        BrokerUnavailableError: if nobody answers.
     """
     with closing(reading_consumer(config, "floodmark-arrivals", QUIET)) as consumer:
         since = offsets_since(consumer, dict.fromkeys(bounds, time), config.get("bootstrap.servers"))

@@ -29,8 +29,8 @@ class FramedValues:
         """Return a record's fields.
 
         Raises:
-            UnreadableValueError: where it has no frame, its schema is unknown to the registry, or did not write it.
-            RegistryError: where the registry does not say.
+            UnreadableValueError: if it has no frame, its schema is unknown to the registry, or did not write it.
+            RegistryError: if the registry does not say.
         """
         schema_id, body = unframed(value)
         decode = self._decoders.get(schema_id)

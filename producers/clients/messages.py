@@ -17,7 +17,7 @@ class Messages:
     """Decode the messages of one schema.
 
     Raises:
-        SchemaError: where it is none.
+        SchemaError: if it is none.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -58,7 +58,7 @@ class Messages:
         """Return the type of message at a path in the file.
 
         Raises:
-            UnreadableValueError: where there is none.
+            UnreadableValueError: if there is none.
         """
         types: Any = list(self._file.message_types_by_name.values())
         found: Descriptor | None = None
@@ -74,7 +74,7 @@ class Messages:
         """Return the fields of a message by their names; times are aware datetimes, what is not set is ``None``.
 
         Raises:
-            UnreadableValueError: where this schema did not write it.
+            UnreadableValueError: if this schema did not write it.
         """
         return _plain(self.message(self.type_of(path), body))
 
@@ -83,7 +83,7 @@ class Messages:
         """Return the message of some bytes.
 
         Raises:
-            UnreadableValueError: where they are none of this type.
+            UnreadableValueError: if they are none of this type.
         """
         try:
             return message_factory.GetMessageClass(kind).FromString(body)

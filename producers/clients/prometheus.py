@@ -166,7 +166,7 @@ class PrometheusExporter:
     """A collector of prometheus-client: `METRICS`, of every instance that has reported.
 
     Raises:
-        UsageError: where prometheus-client is not installed.
+        UsageError: if prometheus-client is not installed.
     """
 
     def __init__(self, registry: Any = None) -> None:  # noqa: ANN401  # of an extra
@@ -230,7 +230,7 @@ def _types() -> dict[str, Any]:
     """Return the class of each type of metric.
 
     Raises:
-        UsageError: where prometheus-client is not installed.
+        UsageError: if prometheus-client is not installed.
     """
     try:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415  # an extra
@@ -247,7 +247,7 @@ def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noq
         registry: see `PrometheusExporter`.
 
     Raises:
-        UsageError: where prometheus-client is not installed or the port is taken.
+        UsageError: if prometheus-client is not installed or the port is taken.
     """
     exporter = PrometheusExporter(registry)
     from prometheus_client import start_http_server  # noqa: PLC0415  # an extra

@@ -61,8 +61,8 @@ class Registry:
             through; ``timeout`` is 10 seconds where nothing else is said.
 
     Raises:
-        UsageError: where a setting is none that the client knows.
-        ImportError: where the client is not installed.
+        UsageError: if a setting is none that the client knows.
+        ImportError: if the client is not installed.
     """
 
     def __init__(self, url: str, config: Mapping[str, Any] | None = None) -> None:
@@ -90,7 +90,7 @@ class Registry:
         """Return the schema of an id; ``None``: the registry has none.
 
         Raises:
-            RegistryError: where it does not say.
+            RegistryError: if it does not say.
         """
         known = _known(self.key, self)
         remembered = known.missing.get(schema_id)
@@ -140,8 +140,8 @@ class Registry:
         """Return the text of a subject's newest schema, for example as a reader's schema.
 
         Raises:
-            UnregisteredSchemaError: where there is no such subject.
-            RegistryError: where the registry does not answer.
+            UnregisteredSchemaError: if there is no such subject.
+            RegistryError: if the registry does not answer.
         """
         found = self._subject(subject, lambda: self._client.get_latest_version(subject))
         return str(found.schema.schema_str)
@@ -164,9 +164,9 @@ class Registry:
             register: register it where it is not there yet.
 
         Raises:
-            UnregisteredSchemaError: where it is not there, and is not to be registered.
-            IncompatibleSchemaError: where the subject's rules, or the registry, do not take it.
-            RegistryError: where the registry does not answer.
+            UnregisteredSchemaError: if it is not there, and is not to be registered.
+            IncompatibleSchemaError: if the subject's rules, or the registry, do not take it.
+            RegistryError: if the registry does not answer.
         """
         from confluent_kafka.schema_registry import Schema as Asked  # noqa: PLC0415  # only an extra brings it
 
@@ -184,7 +184,7 @@ class Registry:
         """Make sure that it answers.
 
         Raises:
-            RegistryError: where it does not.
+            RegistryError: if it does not.
         """
         self._answer("say which types of schema it knows", self._client.get_schema_types)
 
@@ -222,7 +222,7 @@ def registry_of(given: Registry | Mapping[str, Any]) -> Registry:
     """Return a registry, also from the settings that ``SchemaRegistryClient`` takes.
 
     Raises:
-        UsageError: where the settings name no ``url``.
+        UsageError: if the settings name no ``url``.
 
     >>> registry_of({"url": "http://localhost:8081", "basic.auth.user.info": "me:secret"})
     Registry('http://localhost:8081')

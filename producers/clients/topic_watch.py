@@ -22,8 +22,8 @@ class TopicWatch:
     What is read before a `check` that succeeds is of the same topics: an id never comes back.
 
     Raises:
-        RecreatedTopicError: where a topic has another id than before.
-        UnknownTopicError, BrokerUnavailableError: where Kafka cannot say.
+        RecreatedTopicError: if a topic has another id than before.
+        UnknownTopicError, BrokerUnavailableError: if Kafka cannot say.
     """
 
     def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
@@ -51,8 +51,8 @@ class TopicWatch:
             How many partitions each topic has; empty without an answer.
 
         Raises:
-            RecreatedTopicError: where a topic has another id than before.
-            UnknownTopicError: where a topic is missing for the second time in succession.
+            RecreatedTopicError: if a topic has another id than before.
+            UnknownTopicError: if a topic is missing for the second time in succession.
         """
         try:
             found = described(self._client, self._topics, self._servers, _PATIENCE)

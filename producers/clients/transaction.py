@@ -34,7 +34,7 @@ class Transaction:
             `BrokerUnavailableError`, as for all else.
 
     Raises:
-        FencedError, BrokerUnavailableError: where Kafka does not take it; so do all its methods.
+        FencedError, BrokerUnavailableError: if Kafka does not take it; so do all its methods.
     """
 
     def __init__(

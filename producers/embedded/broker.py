@@ -85,8 +85,8 @@ class EmbeddedKafka:
         """Start the broker and wait until it answers.
 
         Raises:
-            EmbeddedKafkaError: where it does not come up, or another broker uses the directory or one of its ports.
-            JavaError: where there is no Java 17.
+            EmbeddedKafkaError: if it does not come up, or another broker uses the directory or one of its ports.
+            JavaError: if there is no Java 17.
         """
         jars = fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ def java() -> str:
     """Return the path of a Java that is new enough.
 
     Raises:
-        JavaError: where there is none.
+        JavaError: if there is none.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -61,8 +61,8 @@ def fetch(organisation: str, module: str, version: str, *, alone: bool = False) 
     """Return a module's jars with all they depend on; the first call downloads them, later ones need no network.
 
     Raises:
-        JavaError: where there is no Java.
-        EmbeddedKafkaError: where the download fails; its log is named.
+        JavaError: if there is no Java.
+        EmbeddedKafkaError: if the download fails; its log is named.
     """
     name = f"{module}-{version}" + "-alone" * alone
     target = cache() / name
@@ -86,8 +86,8 @@ def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:
     """Download files with Ivy.
 
     Raises:
-        JavaError: where there is no Java.
-        EmbeddedKafkaError: where nothing comes.
+        JavaError: if there is no Java.
+        EmbeddedKafkaError: if nothing comes.
     """
     spark = find_spec("pyspark")
     ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")) if spark and spark.origin else []

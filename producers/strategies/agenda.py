@@ -6,23 +6,24 @@ from typing import Generic, Protocol, TypeVar
 _SPARE = 64
 
 
-class Marked(Protocol):
-    """What has marks due, again and again."""
+class HasDueTime(Protocol):
+    """A source, seen by `Agenda`."""
 
     @property
     def due_at(self) -> int:
-        """When the next ones are due, by a clock that is never set, milliseconds."""
+        """When its next marks are due, by a steady clock, milliseconds."""
         ...
 
 
-S = TypeVar("S", bound=Marked)
+S = TypeVar("S", bound=HasDueTime)
 
 
 class Agenda(Generic[S]):
-    """Sources by the time at which their marks are due, so that nobody has to look at each of them all the time.
+    """A heap of sources by due time, so that a pool need not ask every source all the time.
 
-    A source sends marks when it is used, too, which puts them off beside this.  So a time here is the earliest that is
-    possible; it is put right when it has come.  Where one comes nearer, `hurry`.
+    A source may postpone its due time, because calls send marks, too; `due` then corrects the time.  After a source's
+    due
+    time may have become earlier, call `refresh`.
 
     >>> class Daily:
     ...     due_at = 24
@@ -36,28 +37,28 @@ class Agenda(Generic[S]):
     """
 
     def __init__(self) -> None:
-        self._here: set[S] = set()
+        self._members: set[S] = set()
         self._times: list[tuple[int, int, S]] = []
         self._number = 0
 
     def add(self, source: S) -> None:
-        """Attend to a source from now on."""
+        """Add a source."""
         self._number += 1
-        self._here.add(source)
+        self._members.add(source)
         heapq.heappush(self._times, (source.due_at, self._number, source))
 
     def remove(self, source: S) -> None:
-        """Forget a source, if it is here."""
-        self._here.discard(source)
-        if len(self._times) > 2 * len(self._here) + _SPARE:  # those that were removed must not pile up
-            self.hurry()
+        """Remove a source, if it is a member."""
+        self._members.discard(source)
+        if len(self._times) > 2 * len(self._members) + _SPARE:  # bounds the memory of removed sources
+            self.refresh()
 
     def due(self, now: int) -> list[S]:
-        """Return the sources whose marks are due, each once; they are asked again in a millisecond at the earliest."""
+        """Return the sources with due marks, each once; a source returns in the next millisecond at the earliest."""
         found = []
         while self._times and self._times[0][0] <= now:
             _, number, source = self._times[0]
-            if source not in self._here:
+            if source not in self._members:
                 heapq.heappop(self._times)
                 continue
             due_at = source.due_at
@@ -66,7 +67,7 @@ class Agenda(Generic[S]):
             heapq.heapreplace(self._times, (max(due_at, now + 1), number, source))
         return found
 
-    def hurry(self) -> None:
-        """Ask all sources for their times: some may be due earlier than they said."""
-        self._times = [(source.due_at, number, source) for _, number, source in self._times if source in self._here]
+    def refresh(self) -> None:
+        """Ask all sources for their due times again."""
+        self._times = [(source.due_at, number, source) for _, number, source in self._times if source in self._members]
         heapq.heapify(self._times)

@@ -64,7 +64,7 @@ def bounded_out_of_orderness(bound: timedelta) -> Strategy:
         bound: how far an event may be behind the largest event time before it.  Results wait for so long, too.
 
     Raises:
-        UsageError: where the bound is negative, or no timedelta.
+        UsageError: if the bound is negative, or no timedelta.
 
     >>> generator = bounded_out_of_orderness(timedelta(milliseconds=10)).build()
     >>> for event_time in (12345, 12300, 12340, 12280):

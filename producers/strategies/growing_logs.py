@@ -41,7 +41,7 @@ class GrowingLogs:
         quiet: a log that is read to its end and has not grown for longer than this does not hold the watermark.
 
     Raises:
-        UsageError: where quiet is not more than 0.
+        UsageError: if quiet is not more than 0.
 
     >>> logs = GrowingLogs(timedelta(seconds=1))
     >>> logs.look({"a.log": 10, "b.log": 5}, passed=0)
@@ -71,7 +71,7 @@ class GrowingLogs:
             The deleted logs that were not read to their end, and how many bytes were left.
 
         Raises:
-            UsageError: where a log is shorter than what was read of it.  Then this look changes nothing.
+            UsageError: if a log is shorter than what was read of it.  Then this look changes nothing.
         """
         for name, size in sizes.items():
             if name in self._logs and size < self._logs[name].read:
@@ -142,7 +142,7 @@ class GrowingLogs:
         """Take up the state that `snapshot` returned.
 
         Raises:
-            CorruptSnapshotError: where it is no such state.
+            CorruptSnapshotError: if it is no such state.
         """
         with restoring("of logs"):
             require_format(state, FORMAT)

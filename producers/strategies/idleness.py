@@ -90,7 +90,7 @@ def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
         timeout: the longest silence of an active source.
 
     Raises:
-        UsageError: where the timeout is not more than 0, or there is no strategy.
+        UsageError: if the timeout is not more than 0, or there is no strategy.
 
     >>> from floodmark.producers.strategies.basic import ascending
     >>> generator = with_idleness(ascending(), timedelta(milliseconds=10)).build()

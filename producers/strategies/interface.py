@@ -56,7 +56,7 @@ class Generator(ABC):
 
         Raises:
             UsageError: for every other strategy.
-            WatermarkRegressionError: where it is below the last promise; the last one stays.
+            WatermarkRegressionError: if it is below the last promise; the last one stays.
         """
         reason = f"advance({watermark}) needs the strategy explicit(), alone or inside with_idleness()"
         raise UsageError(reason=reason)
@@ -99,7 +99,7 @@ class Generator(ABC):
         """Take up the state that `snapshot` returned, of a generator of the same strategy.
 
         Raises:
-            CorruptSnapshotError: where it is of another one, or of another format.
+            CorruptSnapshotError: if it is of another one, or of another format.
         """
         where, advice = f"of a {type(self).__name__}", "restore it into the strategy that it was taken from"
         with restoring(where, advice):
@@ -140,7 +140,7 @@ def strategy_of(value: object) -> Strategy:
     """Return a strategy as it is.
 
     Raises:
-        UsageError: where it is something else, as a function that makes strategies and was not called.
+        UsageError: if it is something else, as a function that makes strategies and was not called.
 
     >>> strategy_of(len)
     Traceback (most recent call last):

@@ -75,7 +75,7 @@ class Delays:
         """Take up the state that `snapshot` returned.
 
         Raises:
-            CorruptSnapshotError: where it is something else.
+            CorruptSnapshotError: if it is something else.
         """
         with restoring("of observed delays", "begin with fresh delays"):
             digest = self._kind.deserialize(base64.b64decode(state["digest"]))
@@ -159,7 +159,7 @@ def adaptive(
         most: the bound is never more.
 
     Raises:
-        UsageError: where an argument is out of its range.
+        UsageError: if an argument is out of its range.
 
     >>> generator = adaptive(0.99, margin=1, least=timedelta(0)).build()
     >>> for second in range(1000):
@@ -219,7 +219,7 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
         percents: from 1 to 100, at most 64 of them: a mark has room for no more.
 
     Raises:
-        UsageError: where an argument is out of its range.
+        UsageError: if an argument is out of its range.
 
     >>> generator = percentile(timedelta(seconds=10), percents=(50, 100)).build()
     >>> for event_time in (10_000, 20_000, 15_000, 30_000, 21_000):

@@ -29,7 +29,7 @@ class Identity:
     """Who writes: the fields that all marks of a source have in common.
 
     Raises:
-        InvalidRecordError: where no mark can hold them.
+        InvalidRecordError: if no mark can hold them.
     """
 
     source: str
@@ -65,7 +65,7 @@ class Identity:
         """Return the same writer in a newer membership.
 
         Raises:
-            UsageError: where the version is lower, or the same with another size.
+            UsageError: if the version is lower, or the same with another size.
         """
         last = self.membership
         if membership.version < last.version or (membership.version == last.version and membership != last):

@@ -41,7 +41,7 @@ fewer; call change_membership() with a higher version before
         """Return the membership by which more sources join those that are there now; `current` stays.
 
         Raises:
-            UsageError: where a given one has no room for them.
+            UsageError: if a given one has no room for them.
         """
         size = now + more
         if self.counts:
@@ -63,7 +63,7 @@ fewer; call change_membership() with a higher version before
         """Take a newer one that counts the sources here and elsewhere.
 
         Raises:
-            UsageError: where its version is not higher, it counts fewer than the pool has, or the pool counts its own.
+            UsageError: if its version is not higher, it counts fewer than the pool has, or the pool counts its own.
         """
         check_versioned(membership, self.current, self._pool)
         if self.counts:

@@ -391,7 +391,7 @@ def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(ro
 def test_marks_that_nobody_acknowledges_do_not_fill_the_queue():
     outbox = Outbox(FullClient(10**6), "t", Emitter(Identity("a", 1), ascending().build(), partitions=3), ManualClock())
     rounds = 0
-    while not outbox.crowded:
+    while not outbox.has_mark_backlog:
         outbox.send_marks(wait=False)
         rounds += 1
     assert rounds == 9

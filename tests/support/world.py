@@ -116,7 +116,7 @@ class Source:
         partition = self.chance.randrange(self.emitter.partitions)
         in_flight = self.emitter.send(partition, event_time)
         if lost:
-            self.emitter.unsend(partition)
+            self.emitter.unsend(partition, in_flight)
             return
         self._write(partition, Row(event_time).encode())
         self.unacknowledged.append((event_time, in_flight))

@@ -44,7 +44,7 @@ def test_those_that_are_due_are_found_and_no_others(steps):
         elif what == "hurry":
             for source in here:
                 source.due_at = min(source.due_at, now + amount)
-            agenda.hurry()
+            agenda.refresh()
 
 
 def test_one_that_waits_is_not_looked_at_before_its_time():

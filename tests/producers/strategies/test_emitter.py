@@ -93,8 +93,7 @@ def test_a_new_membership_speaks_in_the_next_marks():
 
 def test_a_record_never_handed_over_is_not_counted():
     ours = emitter()
-    ours.send(0, 12)
-    ours.unsend(0)
+    ours.unsend(0, ours.send(0, 12))
     assert ours.marks(now=0)[0][1].records == 0
     assert ours.watermark_hold is None
 
