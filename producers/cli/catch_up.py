@@ -10,7 +10,7 @@ from floodmark.producers.cli.command_line import COULD_NOT, BootstrapServers, Co
 
 if TYPE_CHECKING:
     from floodmark.producers.board.estimate import Estimate, JobMark
-    from floodmark.producers.readers.positions import Positions
+    from floodmark.producers.readers.backlog import Backlog
 
 _MINUTE: Final = 60_000
 _SKEWED: Final = 2.0
@@ -76,21 +76,21 @@ def _estimated(
     """
     from floodmark.producers.board.estimate import Estimate
     from floodmark.producers.clients.clock import Clock
-    from floodmark.producers.readers.positions import Positions, last_marks
+    from floodmark.producers.readers.backlog import Backlog, last_marks
 
     logging.disable()
     try:
         with ended_by_signals(COULD_NOT):
             now = Clock().wall()
             time = None if since is None else _time(since, now)
-            positions = Positions(settings, topics)
+            backlog = Backlog(settings, topics)
             marks = [] if output is None else last_marks(settings, output)
             if marks:
                 time = marks[-1].processing_time
-            begins = positions.begins() if time is None else positions.at(time)
-            read = positions.of_group(group) if group is not None else begins
-            gaps = positions.gaps(read, now, {int(over * _MINUTE), _MINUTE})
-            estimate = Estimate(now, gaps, rate if rate is not None else _pace(positions, marks))
+            begins = backlog.first_offsets() if time is None else backlog.offsets_at(time)
+            read = backlog.offsets_of_group(group) if group is not None else begins
+            gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
+            estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks))
     finally:
         logging.disable(logging.NOTSET)
     return estimate, time
@@ -114,11 +114,11 @@ def _time(text: str, now: int) -> int:
     return time
 
 
-def _pace(positions: "Positions", marks: "list[JobMark]") -> float | None:
+def _pace(backlog: "Backlog", marks: "list[JobMark]") -> float | None:
     """Return how quickly a job has lately read; ``None``: it does not tell, or has kept up, and may be quicker."""
     if not marks or marks[-1].at - marks[-1].processing_time < _MINUTE or marks[-1].at == marks[0].at:
         return None
-    before, after = (sum(positions.at(mark.processing_time).values()) for mark in (marks[0], marks[-1]))
+    before, after = (sum(backlog.offsets_at(mark.processing_time).values()) for mark in (marks[0], marks[-1]))
     return (after - before) * 1_000 / (marks[-1].at - marks[0].at) or None
 
 

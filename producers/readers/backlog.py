@@ -1,4 +1,4 @@
-"""Where a job stands in its input, and how quickly that grows.  A thin shell around confluent-kafka's Consumer."""
+"""The unread records of a job's input topics, and how quickly the topics grow.  A thin shell around a consumer."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,31 +14,31 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import processing_time_of
 
 
-class Positions:
-    """The offsets of some topics, as of now.
+class Backlog:
+    """The unread records of some topics, from their offsets at its creation.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: if they cannot be asked.
+        UnknownTopicError, BrokerUnavailableError: if Kafka does not return the offsets.
     """
 
     def __init__(self, config: Config, topics: Iterable[str]) -> None:
         self._config = config
         self._bounds = {topic: offset_bounds(config, topic) for topic in topics}
 
-    def begins(self) -> dict[Partition, int]:
-        """Return where each partition begins."""
+    def first_offsets(self) -> dict[Partition, int]:
+        """Return the first offset of each partition."""
         return {place: low for bounds in self._bounds.values() for place, (low, _) in bounds.items()}
 
-    def at(self, time: int) -> dict[Partition, int]:
-        """Return the first offset of each partition whose log time is not before a time (epoch milliseconds)."""
+    def offsets_at(self, time: int) -> dict[Partition, int]:
+        """Return the first offset of each partition with a log time of ``time`` (epoch milliseconds) or later."""
         bounds = {place: bound for bounds in self._bounds.values() for place, bound in bounds.items()}
         return first_since(self._config, bounds, time)
 
-    def of_group(self, group: str) -> dict[Partition, int]:
-        """Return what a consumer group has committed.
+    def offsets_of_group(self, group: str) -> dict[Partition, int]:
+        """Return the committed offsets of a consumer group.
 
         Raises:
-            UsageError: if it has committed nothing of a topic.
+            UsageError: if it has committed none of a topic.
         """
         found = dict[Partition, int]()
         with closing(reading_consumer({**self._config, "group.id": group}, group, QUIET)) as consumer:
@@ -54,15 +54,15 @@ class Positions:
         return found
 
     def gaps(self, read: Mapping[Partition, int], now: int, windows: Iterable[int]) -> tuple[TopicGap, ...]:
-        """Return what stands unread in each topic, and how quickly each grows.
+        """Return the unread records of each topic, and how quickly each grows.
 
         Args:
             read: the next offset of each partition.
             now: wall clock, epoch milliseconds.
-            windows: so many milliseconds back it is looked how much has come since; the highest rate counts, so that
-                neither a burst nor a young topic is taken for less than it is.
+            windows: milliseconds before ``now`` over which to measure the growth; the highest rate is used, so that a
+                burst or a new topic is not underestimated.
         """
-        before = [(window, self.at(now - window)) for window in windows]
+        before = [(window, self.offsets_at(now - window)) for window in windows]
         found = []
         for topic, bounds in self._bounds.items():
             grown = [(sum(high - at[place] for place, (_, high) in bounds.items()), window) for window, at in before]
@@ -73,11 +73,11 @@ class Positions:
 
 
 def last_marks(config: Config, topic: str) -> list[JobMark]:
-    """Return what the job that is furthest behind has lately said of itself in its output topic, the last one last.
+    """Return the latest marks in an output topic of the job that is furthest behind, the last mark last.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: if the topic cannot be read.
-        UsageError: if no mark near its end says up to when a job has worked off its input.
+        UsageError: if no mark near its end has a processing time.
     """
     bounds = offset_bounds(config, topic)
     by_source: defaultdict[str, set[JobMark]] = defaultdict(set)
