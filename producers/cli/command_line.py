@@ -104,7 +104,7 @@ def one_of(names: Iterable[str], text: str, panel: str | None = None) -> Any:  #
 
 
 Changefeed = Annotated[
-    str | None, one_of(get_args(choices.Changefeed), "Format of a changefeed; it has its own watermarks.", "Event time")
+    str | None, one_of(choices.CHANGEFEEDS, "Format of a changefeed; it has its own watermarks.", "Event time")
 ]
 """The option with the format of a changefeed."""
 

@@ -86,8 +86,8 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 no faults, 1 faults found, 2 error.
     """
+    from floodmark.producers.cli.input_formats import judged_values, registry_of
     from floodmark.producers.cli.settings import kafka_settings
-    from floodmark.producers.cli.shown_values import judged_values, registry_of
     from floodmark.producers.readers.check import checker_of, findings
     from floodmark.schemas.errors.base import printable
     from rich.console import Console
@@ -254,8 +254,8 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 done or interrupted, 2 error.
     """
     from floodmark.producers.cli.inject import inject_alone, inject_with_others, show_preview
+    from floodmark.producers.cli.input_formats import input_format, registry_of, substreams
     from floodmark.producers.cli.settings import kafka_settings, seconds
-    from floodmark.producers.cli.shown_values import input_format, registry_of, substreams
     from floodmark.producers.clients.admin import create_topics, require_topics
     from floodmark.producers.event_times.injection import Injection
     from floodmark.producers.event_times.time_policy import TimePolicy
@@ -331,8 +331,8 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 error.
     """
+    from floodmark.producers.cli.input_formats import decoder_of, registry_of
     from floodmark.producers.cli.settings import kafka_settings
-    from floodmark.producers.cli.shown_values import decoder_of, registry_of
     from floodmark.producers.readers.tail import tail_lines
 
     if from_beginning and offset is not None:

@@ -1,12 +1,17 @@
-"""What is chosen by name: units, what becomes of events, changefeeds.  Pure, and quick to import: a command's help."""
+"""The values of options that name a choice.  Pure, and quick to import for the help of commands."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 Unit = Literal["s", "ms", "us", "ns"]
-"""What a number that is a time counts, since 1970."""
+"""The unit of a time since 1970."""
 
 Action = Literal["adjust", "drop"]
 """What a time policy does with an event that is late or out of order."""
 
-Changefeed = Literal["cockroachdb", "ticdc-canal", "ticdc-open"]
-"""The changefeeds whose own promises are understood."""
+CHANGEFEEDS: Final[Mapping[str, str]] = {
+    "cockroachdb": "CockroachDb",
+    "ticdc-canal": "TiCdcCanal",
+    "ticdc-open": "TiCdcOpen",
+}
+"""The changefeeds, and their classes in `changefeeds`."""

@@ -15,9 +15,9 @@ import typer
 from floodmark.producers.cli import main
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
 from floodmark.producers.cli.inject import injection_line, reached
+from floodmark.producers.cli.input_formats import input_format
 from floodmark.producers.cli.settings import kafka_settings, settings_file
-from floodmark.producers.cli.shown_values import input_format
-from floodmark.producers.event_times.choices import Action, Changefeed, Unit
+from floodmark.producers.event_times.choices import CHANGEFEEDS, Action, Unit
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.producers.readers.tail import _json
@@ -102,7 +102,7 @@ def test_all_that_the_help_offers_is_taken():
         assert JsonField("at", unit)
     for action in get_args(Action):
         assert TimePolicy(on_late=action, on_out_of_order=action)
-    for feed in get_args(Changefeed):
+    for feed in CHANGEFEEDS:
         assert input_format(feed, None, None, None, None, None, log_time=False).promises
 
 

@@ -1,13 +1,14 @@
-"""What the options of the commands say of values: where their times stand, and what describes them."""
+"""From the options of commands to input formats, decoders and registries."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from floodmark.producers.cli.settings import REGISTRY, settings_file, text_file
 from floodmark.producers.clients.framed import FramedValues
 from floodmark.producers.clients.registry import Registry
-from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
+from floodmark.producers.event_times import changefeeds
+from floodmark.producers.event_times.choices import CHANGEFEEDS
 from floodmark.producers.event_times.formats import (
     AvroField,
     FramedField,
@@ -21,21 +22,14 @@ from floodmark.producers.event_times.formats import (
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
 
-_CHANGEFEEDS: Final[dict[str, Callable[[], InputFormat]]] = {
-    "cockroachdb": CockroachDb,
-    "ticdc-canal": TiCdcCanal,
-    "ticdc-open": TiCdcOpen,
-}
-
 
 def registry_of(url: str | None, config: Path | None) -> Registry | None:
-    """Return the registry that the options name; ``None``: none.
+    """Return the registry of --registry or of ``schema.registry.url`` in the file; ``None``: neither is given.
 
-    Its settings stand in the file of settings: ``schema.registry.url``, ``schema.registry.basic.auth.user.info`` and
-    whatever else confluent-kafka's client takes, behind the same words.
+    Other settings ``schema.registry.*`` in the file go to confluent-kafka's client.
 
     Raises:
-        UsageError: where a setting is none that the client knows, or the client is not installed.
+        UsageError: if the client does not know a setting, or is not installed.
     """
     found = settings_file(config).items()
     settings = {name.removeprefix(REGISTRY): value for name, value in found if name.startswith(REGISTRY)}
@@ -50,7 +44,7 @@ def registry_of(url: str | None, config: Path | None) -> Registry | None:
 
 
 def decoder_of(schema: Path | None, registry: Registry | None) -> Callable[[bytes], Any] | None:
-    """Return what shows values: by a schema, or by those of a registry; ``None``: nothing is known of them."""
+    """Return the decoder of values with this schema or registry; ``None``: neither is given."""
     if schema is not None:
         return AvroCodec(without_logical_types(text_file(schema))).decode
     return None if registry is None else FramedValues(registry).decode
@@ -66,10 +60,10 @@ def input_format(  # options of a command
     *,
     log_time: bool,
 ) -> InputFormat:
-    """Return what the options of ``inject`` say of time.
+    """Return the input format of the options of ``inject``.
 
     Raises:
-        UsageError: where they say nothing, or two things.
+        UsageError: if they name none, or more than one.
     """
     given = [changefeed is not None, json_field is not None, event_time is not None, log_time]
     if sum(given) != 1 or (event_time is None and schema is not None):
@@ -80,9 +74,10 @@ def input_format(  # options of a command
     if unit is not None and json_field is None and event_time is None:
         raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --event-time")
     if changefeed is not None:
-        if changefeed not in _CHANGEFEEDS:
-            raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(_CHANGEFEEDS)}")
-        return _CHANGEFEEDS[changefeed]()
+        if changefeed not in CHANGEFEEDS:
+            raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(CHANGEFEEDS)}")
+        feed: InputFormat = getattr(changefeeds, CHANGEFEEDS[changefeed])()
+        return feed
     if json_field is not None:
         return JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit
     if event_time is None:
@@ -97,10 +92,10 @@ def input_format(  # options of a command
 def judged_values(
     json_field: str | None, unit: str, schema: Path | None, event_time: str | None, registry: Registry | None
 ) -> InputFormat | None:
-    """Return what the options of ``check`` say of time; ``None``: nothing.
+    """Return the input format of the options of ``check``; ``None``: they name none.
 
     Raises:
-        UsageError: where they say two things, or half of one.
+        UsageError: if they name more than one, or only a part of one.
     """
     if json_field is None and schema is None and event_time is None:
         return None
@@ -111,7 +106,7 @@ def judged_values(
 
 
 def substreams(substream_by: str | None) -> SubstreamKey | None:
-    """Return what ``--substream-by`` names: ``key``, or a JSON field."""
+    """Return the substream of ``--substream-by``: the Kafka key, or a JSON field."""
     if substream_by is None:
         return None
     return substream_key if substream_by == "key" else substream_json(substream_by)
