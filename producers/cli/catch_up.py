@@ -10,7 +10,7 @@ from floodmark.producers.cli.command_line import COULD_NOT, BootstrapServers, Co
 
 if TYPE_CHECKING:
     from floodmark.producers.board.estimate import Estimate, JobMark
-    from floodmark.producers.readers.backlog import Backlog
+    from floodmark.producers.readers.input_backlog import InputBacklog
 
 _MINUTE: Final = 60_000
 _SKEWED: Final = 2.0
@@ -76,14 +76,14 @@ def _estimated(
     """
     from floodmark.producers.board.estimate import Estimate
     from floodmark.producers.clients.clock import Clock
-    from floodmark.producers.readers.backlog import Backlog, last_marks
+    from floodmark.producers.readers.input_backlog import InputBacklog, last_marks
 
     logging.disable()
     try:
         with ended_by_signals(COULD_NOT):
             now = Clock().wall()
             time = None if since is None else _time(since, now)
-            backlog = Backlog(settings, topics)
+            backlog = InputBacklog(settings, topics)
             marks = [] if output is None else last_marks(settings, output)
             if marks:
                 time = marks[-1].processing_time
@@ -114,7 +114,7 @@ def _time(text: str, now: int) -> int:
     return time
 
 
-def _pace(backlog: "Backlog", marks: "list[JobMark]") -> float | None:
+def _pace(backlog: "InputBacklog", marks: "list[JobMark]") -> float | None:
     """Return how quickly a job has lately read; ``None``: it does not tell, or has kept up, and may be quicker."""
     if not marks or marks[-1].at - marks[-1].processing_time < _MINUTE or marks[-1].at == marks[0].at:
         return None

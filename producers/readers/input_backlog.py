@@ -14,7 +14,7 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import processing_time_of
 
 
-class Backlog:
+class InputBacklog:
     """The unread records of some topics, from their offsets at its creation.
 
     Raises:
