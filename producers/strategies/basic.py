@@ -1,4 +1,4 @@
-"""Strategies that need no memory but a time: ascending, bounded, explicit, ingress and punctuated.  Pure."""
+"""Strategies with one time as their state: ascending, bounded, explicit, ingress and punctuated.  Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class _Stamps(State):
 
 
 class _Bounded(Generator):
-    """Promise the largest event time so far, less the bound.  Flink's value plus one, since ours is strict."""
+    """The largest event time so far, minus the bound.  Flink's value plus one, since late here means strictly below."""
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -45,9 +45,9 @@ class _Bounded(Generator):
 
 
 def ascending() -> Strategy:
-    """Promise the time of each event: event times never go back.
+    """The watermark is the largest event time: event times never decrease.
 
-    Perfect for a log that is ordered by time ("Streaming Systems", ch. 3, static sets of time-ordered logs).
+    Exact for a log that is ordered by time ("Streaming Systems", ch. 3, static sets of time-ordered logs).
 
     >>> generator = ascending().build()
     >>> generator.on_event(12)
@@ -58,13 +58,13 @@ def ascending() -> Strategy:
 
 
 def bounded_out_of_orderness(bound: timedelta) -> Strategy:
-    """Promise T - ``bound`` once an event with the time T was sent: no event below that follows any more.
+    """The watermark is the largest event time minus ``bound``.
 
     Args:
-        bound: how far an event may be behind the largest event time before it.  Results wait for so long, too.
+        bound: how far an event may be behind the largest event time before it.  Results are late by as much.
 
     Raises:
-        UsageError: if the bound is negative, or no timedelta.
+        UsageError: the bound is negative, or no timedelta.
 
     >>> generator = bounded_out_of_orderness(timedelta(milliseconds=10)).build()
     >>> for event_time in (12345, 12300, 12340, 12280):
@@ -76,7 +76,7 @@ def bounded_out_of_orderness(bound: timedelta) -> Strategy:
 
 
 class Explicit(Generator):
-    """Promise what the caller passes to `advance`."""
+    """The watermark is what the caller passes to `advance`."""
 
     def __init__(self, source: str = "explicit") -> None:
         self._source = source
@@ -95,7 +95,7 @@ class Explicit(Generator):
 
 
 def explicit() -> Strategy:
-    """Promise what the caller passes to ``WatermarkedProducer.advance``; until then nothing.
+    """The watermark is what the caller passes to ``WatermarkedProducer.advance``; until then it is unknown.
 
     >>> generator = explicit().build()
     >>> generator.advance(12)
@@ -106,7 +106,7 @@ def explicit() -> Strategy:
 
 
 class Ingress(Generator):
-    """Stamp events with the time of their arrival: perfect, since that time does not go back."""
+    """The event time is the time of arrival, and the watermark the last of these times."""
 
     stamps = True
 
@@ -115,7 +115,7 @@ class Ingress(Generator):
 
     @override
     def stamp(self, wall: int) -> int:
-        """Return the event time of an event that arrives now: not below any before, even if the clock is set back."""
+        """Return the event time of an event that arrives now; it never decreases, even if the clock is set back."""
         last = self._state.last_stamp
         self._state.last_stamp = wall if last is None else max(last, wall)
         return self._state.last_stamp
@@ -126,14 +126,13 @@ class Ingress(Generator):
 
     @override
     def watermark(self) -> int | None:
-        """Return the latest stamp: no later event has one below."""
         return self._state.last_stamp
 
 
 def ingress() -> Strategy:
-    """Take the time of arrival for the event time; `WatermarkedProducer.produce` is called without one.
+    """The event time is the time of arrival; call `WatermarkedProducer.produce` without an event time.
 
-    Perfect by construction: the watermark is the wall clock ("Streaming Systems", ch. 3, ingress timestamping).
+    The watermark is the wall clock, and exact ("Streaming Systems", ch. 3, ingress timestamping).
 
     >>> generator = ingress().build()
     >>> generator.stamp(100), generator.stamp(90)  # the clock was set back
@@ -145,7 +144,7 @@ def ingress() -> Strategy:
 
 
 class _Punctuated(Generator):
-    """Promise what the events themselves carry."""
+    """The watermark is the largest that an event has carried."""
 
     punctual = True
 
@@ -166,11 +165,12 @@ class _Punctuated(Generator):
 
 
 def punctuated(read: Callable[[bytes | None], int | None]) -> Strategy:
-    """Promise what some events carry; such a promise is sent as soon as the records below it are acknowledged.
+    """Some events carry the watermark; marks are sent as soon as the records below it are acknowledged.
 
     Args:
-        read: from a value to the watermark that it carries, epoch milliseconds; ``None``: it carries none.  Another
-            value is an InvalidEventTimeError of ``produce``, and nothing is sent.
+        read: returns the watermark in a value, epoch milliseconds; ``None``: it has none.  Anything else makes
+            ``produce``
+            fail with InvalidEventTimeError, and nothing is sent.
 
     >>> generator = punctuated(lambda value: 50 if value == b"all before 50" else None).build()
     >>> generator.on_event(42, value=b"payload")

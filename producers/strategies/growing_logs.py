@@ -1,8 +1,8 @@
-"""The watermark of a dynamic set of time-ordered logs, which appear, grow, stop growing and are deleted.  Pure.
+"""The watermark of logs that appear, grow, stop growing and are deleted.  Pure.
 
-Each log is ordered by time on its own; which logs exist, and which still grow, is known only by looking.  So the
-watermark is a heuristic ("Streaming Systems", ch. 3): the least time that the logs with unread bytes, or with recent
-growth, have reached.
+Each log is ordered by time.  Only a look at the folder shows which logs exist and grow, so the watermark is a heuristic
+("Streaming Systems", ch. 3, dynamic sets of time-ordered logs): the minimum over the logs with unread bytes or recent
+growth.
 """
 
 from collections.abc import Mapping
@@ -20,28 +20,28 @@ FORMAT: Final = 1
 
 @dataclass(slots=True)
 class _Log:
-    """One file: how large it is, how far it was read, and to what time."""
+    """One file: sizes are bytes."""
 
     size: int = 0
     read: int = 0
     silent: int = 0
-    """For how long all looks have found it at this size, milliseconds."""
+    """How long its size has not changed, milliseconds."""
     event_time: int | None = None
     checked: int = 0
-    """How many of the bytes before ``read`` the checksum covers."""
+    """Number of bytes before ``read`` in the checksum."""
     checksum: int = 0
 
 
 class GrowingLogs:
     """The watermark of a set of logs.  Event times are epoch milliseconds, sizes are bytes.
 
-    Only a look can find a log quiet, so no log is quiet because time has passed since the last look.
+    A log counts as quiet only from a look on, not because time has passed since the last look.
 
     Args:
-        quiet: a log that is read to its end and has not grown for longer than this does not hold the watermark.
+        quiet: a log that was read to its end and has not grown for longer does not hold the watermark.
 
     Raises:
-        UsageError: if quiet is not more than 0.
+        UsageError: ``quiet`` is not more than 0.
 
     >>> logs = GrowingLogs(timedelta(seconds=1))
     >>> logs.look({"a.log": 10, "b.log": 5}, passed=0)
@@ -61,17 +61,14 @@ class GrowingLogs:
         self._watermark: int | None = None
 
     def look(self, sizes: Mapping[str, int], passed: int) -> dict[str, int]:
-        """Note which logs exist, and which of them have grown.
+        """Set the sizes of all logs; return the deleted logs that were not read to their end, with their unread bytes.
 
         Args:
-            sizes: of all logs, in bytes; a log that is missing was deleted, and is forgotten.
-            passed: how long ago the last look was, milliseconds, by a clock that is never set.
-
-        Returns:
-            The deleted logs that were not read to their end, and how many bytes were left.
+            sizes: of all logs; a missing log was deleted.
+            passed: time since the last look by a steady clock, milliseconds.
 
         Raises:
-            UsageError: if a log is shorter than what was read of it.  Then this look changes nothing.
+            UsageError: a log is shorter than the part that was read.  Then nothing changes.
         """
         for name, size in sizes.items():
             if name in self._logs and size < self._logs[name].read:
@@ -81,7 +78,7 @@ class GrowingLogs:
         self._logs = {name: self._logs.get(name) or _Log(size=-1) for name in sizes}
         for name, size in sizes.items():
             log = self._logs[name]
-            log.silent = log.silent + passed if size == log.size else 0  # a new log has just grown, also an empty one
+            log.silent = log.silent + passed if size == log.size else 0  # -1: new, so it has grown
             log.size = size
         return {name: count for name, count in left.items() if count}
 
@@ -91,9 +88,9 @@ class GrowingLogs:
         Args:
             name: of the log.
             to: the position, bytes.
-            event_time: of the last event before it; ``None``: there was none.
-            checked: how many bytes before the position the checksum covers.
-            checksum: tells whether a file of this name is still the same one.
+            event_time: of the last event before it; ``None``: no event was read.
+            checked: number of bytes before the position in the checksum.
+            checksum: recognizes another file of the same name.
         """
         log = self._logs[name]
         log.read, log.checked, log.checksum = to, checked, checksum
@@ -101,7 +98,7 @@ class GrowingLogs:
             log.event_time = event_time
 
     def position(self, name: str) -> tuple[int, int, int]:
-        """Return up to where a log was read, and what `read` was told of the bytes before: how many, their checksum."""
+        """Return the position up to which a log was read, and ``checked`` and ``checksum`` of `read`."""
         log = self._logs[name]
         return log.read, log.checked, log.checksum
 
@@ -113,9 +110,8 @@ class GrowingLogs:
         return {name: log for name, log in self._logs.items() if log.size > log.read or log.silent <= self._quiet}
 
     def holders(self) -> dict[str, str]:
-        """Return the logs that hold the watermark, and why: those without an event yet, else the lowest."""
+        """Return the logs that hold the watermark, and why: those without an event yet, or else the lowest."""
         awaited = self._awaited()
-        # A log of which nothing was read yet may begin anywhere at or above what was promised.
         low = lowest([log.event_time for log in awaited.values()])
         return {
             name: f"{log.size - log.read} bytes are not read"
@@ -127,23 +123,19 @@ class GrowingLogs:
 
     @property
     def watermark(self) -> int | None:
-        """What can be promised, epoch milliseconds; it never goes back, and stays where no log holds it."""
+        """Epoch milliseconds; it never decreases, and stays if no log holds it."""
         reached = lowest([log.event_time for log in self._awaited().values()])
         if reached is not None:
             self._watermark = reached if self._watermark is None else max(self._watermark, reached)
         return self._watermark
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as a value that JSON can carry."""
+        """Return the state as a value that JSON can hold."""
         logs = {name: asdict(log) for name, log in self._logs.items()}
         return {"format": FORMAT, "watermark": self._watermark, "logs": logs}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned.
-
-        Raises:
-            CorruptSnapshotError: if it is no such state.
-        """
+        """Set the state to a `snapshot`, or raise `CorruptSnapshotError`."""
         with restoring("of logs"):
             require_format(state, FORMAT)
             watermark, logs = state["watermark"], {name: _Log(**fields) for name, fields in state["logs"].items()}

@@ -1,4 +1,4 @@
-"""Idleness around any strategy: a source that is silent for too long asks readers not to wait for it.  Pure."""
+"""Idleness for any strategy: a source that is silent for too long becomes idle.  Pure."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -11,14 +11,14 @@ from typing_extensions import override
 
 
 class _WithIdleness(Generator):
-    """Forward everything to another generator, and measure its silence."""
+    """Forwards all calls to another generator, and measures silence."""
 
     def __init__(self, strategy: Strategy, timeout: int) -> None:
         self._inner = strategy.build()
         self._timeout = timeout
         self._last_event: int | None = None
         self._silent = 0
-        """How long it had been silent at the last tick; the clock itself means nothing to the next process."""
+        """Milliseconds of silence at the last tick; unlike the steady clock, valid in another process."""
         self._timed_out = False
 
     @override
@@ -28,8 +28,8 @@ class _WithIdleness(Generator):
 
     @override
     def on_tick(self, now: int, wall: int | None = None) -> None:
-        # The first tick starts the clock: a source without any event yet has its timeout, too.
-        self._last_event = now - self._silent if self._last_event is None else self._last_event
+        if self._last_event is None:  # no event yet: the silence starts at the first tick
+            self._last_event = now - self._silent
         self._silent = now - self._last_event
         self._timed_out = self._silent > self._timeout
         self._inner.on_tick(now, wall)
@@ -37,7 +37,7 @@ class _WithIdleness(Generator):
     @override
     def advance(self, watermark: int) -> None:
         self._inner.advance(watermark)
-        self._last_event, self._silent, self._timed_out = None, 0, False  # a promise breaks the silence
+        self._last_event, self._silent, self._timed_out = None, 0, False  # a new watermark ends the silence
 
     @override
     def watermark(self) -> int | None:
@@ -80,17 +80,17 @@ class _WithIdleness(Generator):
 
 
 def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
-    """Add idleness to any strategy: a source without an event or a promise for ``timeout`` is marked idle.
+    """Mark a source as idle if it has no event and no new watermark for ``timeout``.
 
-    The delay that it introduces is the timeout plus at most one interval of marks, since idleness is a mark, too.  The
-    source is marked active again before its next record.  Silence is measured by a clock that is never set.
+    Readers learn of it after the timeout and at most one interval of marks.  The source becomes active again before its
+    next record.  A steady clock measures the silence.
 
     Args:
-        strategy: the one that knows the watermark; everything else is its own.
-        timeout: the longest silence of an active source.
+        strategy: knows the watermark.
+        timeout: longest silence of an active source.
 
     Raises:
-        UsageError: if the timeout is not more than 0, or there is no strategy.
+        UsageError: the timeout is not more than 0, or ``strategy`` is not a strategy.
 
     >>> from floodmark.producers.strategies.basic import ascending
     >>> generator = with_idleness(ascending(), timedelta(milliseconds=10)).build()

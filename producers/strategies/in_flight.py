@@ -1,7 +1,7 @@
-"""Which records are not acknowledged yet, and the earliest event time among them.  Pure.
+"""Records that Kafka has not acknowledged, and the earliest event time among them.  Pure.
 
-Acknowledgements come in any order.  Records are not kept one by one: those sent one after another share an `InFlight`,
-so that a delivery report costs one call and no memory.
+Acknowledgements arrive in any order.  Consecutive records share an `InFlight`, so a delivery report costs one call and
+no memory.
 """
 
 import heapq
@@ -12,25 +12,24 @@ from typing import Final
 from floodmark.schemas.timestamps import EARLIEST
 
 IN_FLIGHT_SIZE: Final = 256
-"""Records per `InFlight`: few enough that a mark is held no further back than the records really in flight."""
+"""Records per `InFlight`; with more, acknowledged records would hold the watermark for longer."""
 
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """Records sent one after the other, not all of them acknowledged: one counter and the earliest event time.
+    """Consecutive records, which hold the watermark at their earliest event time until Kafka has acknowledged all.
 
-    It holds the watermark at its earliest event time until every record is acknowledged; one that has failed, until it
-    was sent again in a later one.
+    A failed record holds the watermark until it is sent again, in a later group.
     """
 
     round: int = 0
-    """How many rounds of marks were sent before its first record."""
+    """Number of rounds of marks before its first record."""
     sent: int = 0
     pending: int = 0
     failed: int = 0
     earliest: int | None = None
     since: int | None = None
-    """When the first of those that hold may have been sent, by the clock that `Emitter.send` is called with."""
+    """When the first unacknowledged record may have been sent, by the clock of `Emitter.send`."""
 
     def send(self, event_time: int, now: int | None = None) -> None:
         """Count a record as pending, since ``now``."""
@@ -44,26 +43,25 @@ class InFlight:
             self.earliest = event_time
 
     def ack(self, *, failed: bool = False) -> None:
-        """Count a record as acknowledged; or as failed: then it holds until `Emitter.resend`."""
+        """Count a record as acknowledged or as failed."""
         self.pending -= 1
         self.failed += failed
 
     def resend(self, failed: "InFlight", now: int | None) -> None:
-        """Count a record that has failed in another one as pending here: it waits since it was sent first."""
+        """Count a record that failed in another group as pending in this one, since it was first sent."""
         failed.failed -= 1
-        # Which of the event times the record has is not known; the earliest is never too high.
-        self.send(
-            EARLIEST if failed.earliest is None else failed.earliest, now if failed.since is None else failed.since
-        )
+        # The record's own event time is not known; the earliest of its group is never too high.
+        event_time = EARLIEST if failed.earliest is None else failed.earliest
+        self.send(event_time, now if failed.since is None else failed.since)
 
     @property
     def holds(self) -> bool:
-        """Whether a record of it is not acknowledged."""
+        """Whether a record of the group is unacknowledged or failed."""
         return self.pending > 0 or self.failed > 0
 
 
 class InFlights:
-    """Every `InFlight` that holds, ordered by event time; those that are acknowledged are forgotten on the way.
+    """All groups that hold the watermark, in a heap by event time, and the open group.
 
     >>> all_ = InFlights()
     >>> all_.open.send(event_time=12)
@@ -78,26 +76,26 @@ class InFlights:
 
     def __init__(self) -> None:
         self.open = InFlight()
-        """The one that the next record belongs to."""
+        """The group of the next record."""
         self._closed: list[tuple[int, int, InFlight]] = []
         self._number = 0
         self._limit = 64
 
     def close(self, round_: int) -> InFlight:
-        """Open another one; returns the one until now, which takes no more records."""
+        """Open a new group; return the closed one, which gets no more records."""
         closed, self.open = self.open, InFlight(round_)
         if closed.earliest is not None and closed.holds:
             self._number += 1
             heapq.heappush(self._closed, (closed.earliest, self._number, closed))
-        if len(self._closed) > self._limit:  # one that holds for long must not keep all that is acknowledged behind it
+        if len(self._closed) > self._limit:  # one old group must not keep acknowledged ones in memory
             self._closed = [entry for entry in self._closed if entry[2].holds]
             heapq.heapify(self._closed)
             self._limit = 2 * len(self._closed) + 64
         return closed
 
     def earliest(self) -> int | None:
-        """Return the earliest event time that is not acknowledged; ``None``: there is none."""
-        while self._closed and not self._closed[0][2].holds:  # one that holds no more never does again
+        """Return the earliest event time of all groups that hold; ``None``: there is none."""
+        while self._closed and not self._closed[0][2].holds:
             heapq.heappop(self._closed)
         closed = self._closed[0][0] if self._closed else None
         open_ = self.open.earliest if self.open.holds else None
@@ -105,9 +103,9 @@ class InFlights:
 
     @property
     def pending(self) -> int:
-        """How many records are neither acknowledged nor failed."""
-        return sum(one.pending for one in self)
+        """Number of records that are neither acknowledged nor failed."""
+        return sum(group.pending for group in self)
 
     def __iter__(self) -> Iterator[InFlight]:
         yield self.open
-        yield from (in_flight for _, _, in_flight in self._closed)
+        yield from (group for _, _, group in self._closed)

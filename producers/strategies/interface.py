@@ -1,8 +1,8 @@
-"""The interface of all strategies: an immutable `Strategy` builds a small mutable `Generator`.  Pure.
+"""The interface of all strategies: `Strategy` is immutable configuration, ``build()`` returns a `Generator` with state.
 
-A strategy is configuration; ``build()`` makes the generator with the state.  The emitter hands it every event and,
-before each round of marks, the time; it answers with a watermark: no later event of this source is below it.  The
-split into strategy and generator is that of Flink's ``org.apache.flink.api.common.eventtime``.
+The emitter passes every event to the generator, and the time before each round of marks.  The generator returns the
+watermark: no later event of the source is below it.  The split is that of Flink's
+``org.apache.flink.api.common.eventtime``.
 """
 
 from abc import ABC, abstractmethod
@@ -15,48 +15,47 @@ from floodmark.schemas.stored_format import require_format, restoring
 from typing_extensions import override
 
 FORMAT: Final = 1
-"""Of the snapshots of all generators."""
+"""Format number of the snapshots of all generators."""
 
 
 @dataclass(slots=True)
 class State:
-    """What a generator remembers, as fields that JSON can carry; this one remembers nothing."""
+    """The state of a generator, as fields that JSON can hold; this one is empty."""
 
 
 class Generator(ABC):
-    """The mutable side of a strategy.  All times are epoch milliseconds, but for the clock that measures silence.
+    """The state of a strategy for one source.  Event times and watermarks are epoch milliseconds.
 
-    The commands are `on_event`, `on_tick`, `advance`, `stamp` and `restore`.  Everything else is a query: it changes
-    nothing, however often it is called.
+    `on_event`, `on_tick`, `advance`, `stamp` and `restore` change the state; all other methods only read it.
     """
 
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:  # noqa: B027
-        """Called by the emitter before each send; lets the generator examine the event and remember its time.
+        """The emitter calls this before it sends a record.
 
         Args:
-            event_time: of the event.
-            now: milliseconds of a clock that is never set (monotonic).
-            value: the event as it is written.
+            event_time: of the record.
+            now: steady clock, milliseconds.
+            value: of the record, as it is written.
         """
 
     def on_tick(self, now: int, wall: int | None = None) -> None:  # noqa: B027  # only few look at the clocks
-        """Called by the emitter before each round of marks, whether there were events or not.
+        """The emitter calls this before each round of marks.
 
         Args:
-            now: milliseconds of a clock that is never set (monotonic).
-            wall: wall clock, epoch milliseconds; default: ``now`` is that, too.
+            now: steady clock, milliseconds.
+            wall: wall clock, epoch milliseconds; default: ``now``.
         """
 
     @abstractmethod
     def watermark(self) -> int | None:
-        """Return what the source promises now; ``None``: nothing yet.  Not below what it was at the last `on_tick`."""
+        """Return the watermark; ``None``: unknown.  It is never below its value at the last `on_tick`."""
 
     def advance(self, watermark: int) -> None:
-        """Take the caller's promise; only `explicit` accepts one.
+        """Set the watermark; only `explicit` supports this.
 
         Raises:
-            UsageError: for every other strategy.
-            WatermarkRegressionError: if it is below the last promise; the last one stays.
+            UsageError: the strategy is another one.
+            WatermarkRegressionError: it is below the last watermark, which stays.
         """
         reason = f"advance({watermark}) needs the strategy explicit(), alone or inside with_idleness()"
         raise UsageError(reason=reason)
@@ -67,39 +66,39 @@ class Generator(ABC):
         return False
 
     def stamp(self, wall: int) -> int:
-        """Return the event time of an event that is written now; only `ingress` has one.
+        """Return the event time of a record that is written now; only `ingress` supports this.
 
         Args:
             wall: wall clock, epoch milliseconds.
 
         Raises:
-            UsageError: for every other strategy.
+            UsageError: the strategy is another one.
         """
         raise UsageError(reason=f"stamp({wall}) needs the strategy ingress(), alone or inside with_idleness()")
 
     def percentiles(self) -> Mapping[int, int] | None:
-        """Return earlier, speculative watermarks by percent of the events that keep them; ``None``: not known."""
+        """Return higher watermarks, each by the percentage of events that keep it; ``None``: none."""
         return None
 
     @property
     def idle(self) -> bool:
-        """Whether readers should not wait for this source for now."""
+        """Whether readers should not wait for the source."""
         return False
 
     @property
     def punctual(self) -> bool:
-        """Whether its watermark should be sent as soon as it may, not on the next interval."""
+        """Whether to send a new watermark at once, not on the next interval."""
         return False
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as a value that JSON can carry."""
+        """Return the state as a value that JSON can hold."""
         return {"format": FORMAT, **asdict(self._state)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned, of a generator of the same strategy.
+        """Set the state to a `snapshot` of a generator of the same strategy.
 
         Raises:
-            CorruptSnapshotError: if it is of another one, or of another format.
+            CorruptSnapshotError: the snapshot belongs to another strategy, or has another format.
         """
         where, advice = f"of a {type(self).__name__}", "restore it into the strategy that it was taken from"
         with restoring(where, advice):
@@ -113,20 +112,20 @@ class Generator(ABC):
             self._state = type(self._state)(**found)
 
     _state: Any = State()
-    """What it remembers: a dataclass of its own."""
+    """A dataclass."""
 
 
 class Strategy(ABC):
-    """How a source knows its watermark.  Immutable; may be shared between sources."""
+    """How a source knows its watermark.  Immutable; several sources may share it."""
 
     @abstractmethod
     def build(self) -> Generator:
-        """Return a new generator, with fresh state."""
+        """Return a generator with a new state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built(Strategy):
-    """A strategy that builds one kind of generator, always with the same arguments."""
+    """A strategy that calls a generator's class with fixed arguments."""
 
     kind: Callable[..., Generator]
     arguments: tuple[object, ...] = ()
@@ -137,10 +136,10 @@ class Built(Strategy):
 
 
 def strategy_of(value: object) -> Strategy:
-    """Return a strategy as it is.
+    """Return the value, if it is a strategy.
 
     Raises:
-        UsageError: if it is something else, as a function that makes strategies and was not called.
+        UsageError: it is something else, such as a function that returns a strategy.
 
     >>> strategy_of(len)
     Traceback (most recent call last):

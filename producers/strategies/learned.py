@@ -1,7 +1,7 @@
-"""Strategies that learn from how late events are: percentile watermarks, and a bound that adapts.  Pure.
+"""Strategies that learn the delays of events: percentile watermarks, and a bound that adapts.  Pure.
 
-Delays are kept in a t-digest (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests"), whose memory
-is bounded and which is exact at the ends, by Apache DataSketches; it needs the extra ``floodmark[sketches]``.
+A t-digest of Apache DataSketches (extra ``floodmark[sketches]``) keeps the delays in bounded memory and is exact at the
+ends (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests").
 """
 
 import base64
@@ -17,16 +17,16 @@ from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 
-_SIZE: Final = 200
+_SIZE: Final = 200  # the accuracy of the digest
 _RECENT: Final = 128
-"""Delays that are added to the digest together."""
-_ALL: Final = 100
+"""Number of delays that are added to the digest at once."""
+_ALL: Final = 100  # per cent
 
 
 class Delays:
     """How far events are behind the largest event time before them, milliseconds, in bounded memory.
 
-    Reading a digest rearranges it, so that later answers differ.  Here queries read a copy: they change nothing.
+    To read a digest changes its later answers.  So queries read a copy.
 
     >>> delays = Delays()
     >>> for delay in range(101):
@@ -43,13 +43,12 @@ class Delays:
             raise UsageError(reason=reason) from error
         self._kind = tdigest_double
         self._digest = tdigest_double(_SIZE)
-        """All but the recent ones, compressed."""
         self._recent: list[float] = []
         self._copy: Any = None
-        """The digest with the recent ones; ``None``: not made since the last one was added."""
+        """The digest with the recent delays; ``None``: a delay was added since."""
 
     def add(self, delay: float) -> None:
-        """Add one delay, milliseconds."""
+        """Add a delay, milliseconds."""
         self._recent.append(delay)
         self._copy = None
         if len(self._recent) == _RECENT:
@@ -59,7 +58,7 @@ class Delays:
             self._recent.clear()
 
     def at_most(self, share: float) -> int:
-        """Return the delay that so large a share of the events did not exceed, rounded up; 0 where there was none."""
+        """Return the delay (rounded up) that this share of the events did not exceed; 0 without events."""
         if self._copy is None:
             self._copy = self._kind(_SIZE)
             self._copy.merge(self._digest)
@@ -68,15 +67,11 @@ class Delays:
         return 0 if self._copy.is_empty() else -int(-self._copy.get_quantile(share) // 1)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as a value that JSON can carry."""
+        """Return the state as a value that JSON can hold."""
         return {"digest": base64.b64encode(self._digest.serialize()).decode(), "recent": list(self._recent)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned.
-
-        Raises:
-            CorruptSnapshotError: if it is something else.
-        """
+        """Set the state to a `snapshot`, or raise `CorruptSnapshotError`."""
         with restoring("of observed delays", "begin with fresh delays"):
             digest = self._kind.deserialize(base64.b64decode(state["digest"]))
             recent = [float(delay) for delay in state["recent"]]
@@ -87,15 +82,15 @@ class Delays:
 class _Learned(State):
     largest_event_time: int | None = None
     watermark: int | None = None
-    """As of the last tick."""
+    """At the last tick."""
     percentiles: dict[str, int] = field(default_factory=dict)
-    """As of the last tick; JSON has no numbers as keys."""
+    """At the last tick; the keys are text for JSON."""
     delays: dict[str, Any] = field(default_factory=dict)
-    """See `Delays.snapshot`; in snapshots alone."""
+    """Only in snapshots, see `Delays.snapshot`."""
 
 
 class _Learning(Generator):
-    """The largest event time, and the delays behind it."""
+    """The largest event time, and the delays of events."""
 
     def __init__(self) -> None:
         self._delays = Delays()
@@ -116,7 +111,7 @@ class _Learning(Generator):
 
     @override
     def watermark(self) -> int | None:
-        # The bound may have grown since the last tick; what was promised then stays.
+        # The bound may have grown since the last tick; the watermark must not decrease.
         largest, promised = self._state.largest_event_time, self._state.watermark
         if largest is None:
             return promised
@@ -150,16 +145,16 @@ def adaptive(
     least: timedelta = timedelta(0),
     most: timedelta = timedelta(hours=1),
 ) -> Strategy:
-    """Like `bounded_out_of_orderness`, with a bound that follows the delays that are really seen.
+    """`bounded_out_of_orderness` with a bound that follows the observed delays.
 
     Args:
-        share: the quantile of the observed delays that the bound must cover, between 0 and 1.
-        margin: the bound is so many times that quantile.
-        least: the bound is never less; it also covers the time before anything was learnt.
-        most: the bound is never more.
+        share: quantile of the observed delays that the bound covers, above 0 and at most 1.
+        margin: factor between that quantile and the bound.
+        least: lower limit of the bound, which also applies before the first event.
+        most: upper limit of the bound.
 
     Raises:
-        UsageError: if an argument is out of its range.
+        UsageError: an argument is out of its range.
 
     >>> generator = adaptive(0.99, margin=1, least=timedelta(0)).build()
     >>> for second in range(1000):
@@ -208,18 +203,19 @@ class _Percentiles(_Learning):
 
 
 def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> Strategy:
-    """Promise as `bounded_out_of_orderness` does, and say beside it what a part of the events would allow.
+    """The watermark of `bounded_out_of_orderness`, and higher watermarks that only a percentage of the events keeps.
 
-    The watermark at 33 per cent is the largest event time less the delay that 33 per cent of the events did not exceed:
-    earlier, speculative results for readers that choose it, and more late rows ("Streaming Systems", ch. 3, percentile
+    The watermark at 33 per cent is the largest event time minus the delay that 33 per cent of the events did not
+    exceed.
+    Readers that choose it get earlier, speculative results and more late rows ("Streaming Systems", ch. 3, percentile
     watermarks).
 
     Args:
         bound: how far an event may be behind the largest event time before it.
-        percents: from 1 to 100, at most 64 of them: a mark has room for no more.
+        percents: from 1 to 100, at most 64 of them, the limit of a mark.
 
     Raises:
-        UsageError: if an argument is out of its range.
+        UsageError: an argument is out of its range.
 
     >>> generator = percentile(timedelta(seconds=10), percents=(50, 100)).build()
     >>> for event_time in (10_000, 20_000, 15_000, 30_000, 21_000):

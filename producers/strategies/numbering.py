@@ -1,7 +1,6 @@
-"""The numbers of the marks of one source: who writes them, into how many partitions, and the counts in each.  Pure.
+"""The sequence numbers and record counts of a source's marks.  Pure.
 
-A producer, the injector and a Spark job all write marks, and all write them here, so that the rules of the sequence and
-of the counts are the same for every writer.  What a mark promises is decided by its caller.
+Producers, the injector and Spark jobs build all their marks here; the caller decides the watermark.
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ from typing_extensions import Unpack
 
 
 class Promise(TypedDict, total=False):
-    """What a mark says of the source, see `WatermarkRecord`; by default it is active and promises nothing."""
+    """The fields of a `WatermarkRecord` that differ between marks; default: active, watermark unknown."""
 
     watermark: int | None
     status: Status
@@ -26,10 +25,10 @@ class Promise(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes: the fields that all marks of a source have in common.
+    """The fields that all marks of a source have in common.
 
     Raises:
-        InvalidRecordError: if no mark can hold them.
+        InvalidRecordError: a field is out of its range.
     """
 
     source: str
@@ -38,13 +37,13 @@ class Identity:
     lease: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse at once what the first mark would be refused for."""
+        """Check the fields now, not at the first mark."""
         self.mark(partitions=1, now=0)
 
     def mark(
         self, *, partitions: int, now: int, sequence: int = 0, records: int | None = None, **promise: Unpack[Promise]
     ) -> WatermarkRecord:
-        """Return one mark."""
+        """Return a mark; ``now``: wall clock, epoch milliseconds."""
         return WatermarkRecord(
             source=self.source,
             epoch=self.epoch,
@@ -62,10 +61,10 @@ class Identity:
         )
 
     def with_membership(self, membership: Membership) -> Self:
-        """Return the same writer in a newer membership.
+        """Return the same writer with a newer membership.
 
         Raises:
-            UsageError: if the version is lower, or the same with another size.
+            UsageError: the version is lower, or the same with another size.
         """
         last = self.membership
         if membership.version < last.version or (membership.version == last.version and membership != last):
@@ -75,7 +74,7 @@ class Identity:
 
 
 class MarkWriter:
-    """Writes the marks of one epoch, and counts its records and marks in each partition.
+    """Builds the marks of one epoch, and counts its records and marks in each partition.
 
     >>> writer = MarkWriter(Identity("JFK", epoch=1), partitions=2)
     >>> writer.count(1, records=5)
@@ -97,38 +96,29 @@ class MarkWriter:
         self._ended: set[int] = set()
 
     def count(self, partition: int, records: int) -> None:
-        """Add so many records; fewer than 0 takes them back."""
+        """Add a number of records; a negative one undoes it."""
         self._records[partition] += records
 
     @property
     def records(self) -> int:
-        """How many records there are in all partitions."""
+        """Number of records in all partitions."""
         return self._records.total()
 
     def grow(self, partitions: int) -> bool:
-        """Learn the topic's partition count; returns whether it grew.  Kafka never shrinks a topic."""
+        """Set the topic's partition count, if it is higher; return whether it was."""
         grew = partitions > self.partitions
         self.partitions = max(self.partitions, partitions)
         return grew
 
     def mark(self, partition: int, now: int, **promise: Unpack[Promise]) -> WatermarkRecord:
-        """Return the next mark of one partition, where each promises something else.
-
-        Args:
-            partition: the partition.
-            now: wall clock, epoch milliseconds.
-            **promise: what it says.
-        """
+        """Return the next mark of one partition; ``now``: wall clock, epoch milliseconds."""
         _, sequence, records = self._number(partition)
         return self.identity.mark(partitions=self.partitions, now=now, sequence=sequence, records=records, **promise)
 
     def marks(self, now: int, *, counted: bool = True, **promise: Unpack[Promise]) -> Round:
-        """Return the next mark of every partition; none for a partition that has the mark of the end.
+        """Return the next mark of every partition, except those with the mark of the end; ``now``: epoch milliseconds.
 
-        Args:
-            now: wall clock, epoch milliseconds.
-            counted: whether every record was counted; else the marks do not state how many.
-            **promise: what all of them say.
+        If not all records are ``counted``, the marks have no record count.
         """
         mark = self.identity.mark(partitions=self.partitions, now=now, **promise)
         open_ = [partition for partition in range(self.partitions) if partition not in self._ended]
@@ -142,7 +132,7 @@ class MarkWriter:
         return number
 
     def unmark(self, partition: int) -> bool:
-        """Take back the last mark of a partition; returns whether there is one left."""
+        """Undo the last mark of a partition; return whether it still has one."""
         self._sequences[partition] -= 1
         self._ended.discard(partition)
         return self._sequences[partition] > 0

@@ -1,4 +1,4 @@
-"""How many sources write to the topic of a pool, and who counts them.  Pure."""
+"""The number of sources of a pool's topic, and its versions.  Pure."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -8,14 +8,13 @@ from floodmark.schemas.records import Membership, check_versioned
 
 
 class PoolMembership:
-    """The membership that the sources of a pool speak under.
+    """The membership of a pool's sources.
 
-    A source that has ended stays a member only until the others use a smaller version: once retention has deleted its
-    last marks, new readers would wait for them.
+    An ended source leaves the membership: after retention has deleted its last marks, new readers would wait for them.
 
     Args:
-        pool: whose it is, for errors.
-        given: what counts the sources here and elsewhere; ``None``: the pool counts its own.
+        pool: its name, for errors.
+        given: counts the sources here and elsewhere; ``None``: the pool counts its own.
         last: the highest version in the topic so far.
 
     >>> counted = PoolMembership("pool", None, last=7)
@@ -38,11 +37,7 @@ fewer; call change_membership() with a higher version before
         self.current = Membership(last, 0) if given is None else given
 
     def grown(self, now: int, more: int) -> Membership:
-        """Return the membership by which more sources join those that are there now; `current` stays.
-
-        Raises:
-            UsageError: if a given one has no room for them.
-        """
+        """Return the membership after ``more`` sources join; a `UsageError` if a given one counts fewer."""
         size = now + more
         if self.counts:
             return Membership(self.current.version + 1, size)
@@ -52,18 +47,16 @@ fewer; call change_membership() with a higher version before
         return self.current
 
     def shrunk(self, now: int) -> Membership | None:
-        """Return the membership of the sources that have not ended; `current` stays.
-
-        ``None``: `current` counts no others, or all have ended, or it was given.
-        """
+        """Return the membership of the ``now`` sources that have not ended; ``None``: no change."""
         smaller = self.counts and 0 < now < self.current.size
         return Membership(self.current.version + 1, now) if smaller else None
 
     def change(self, membership: Membership, now: int) -> None:
-        """Take a newer one that counts the sources here and elsewhere.
+        """Replace a given membership by a newer one.
 
         Raises:
-            UsageError: if its version is not higher, it counts fewer than the pool has, or the pool counts its own.
+            UsageError: its version is not higher, it counts fewer sources than the pool has, or the pool counts its
+                own.
         """
         check_versioned(membership, self.current, self._pool)
         if self.counts:
@@ -77,10 +70,7 @@ fewer; call change_membership() with a higher version before
 
 
 def check_joining(pool: str, sources: Sequence[str], there: AbstractSet[str]) -> None:
-    """Refuse sources that cannot join.
-
-    Raises:
-        UsageError: a source is there already, or twice, or none is given.
+    """Refuse to add no source, a source twice, or one that has already joined.
 
     >>> check_joining("pool", ["JFK", "EWR"], {"EWR"})
     Traceback (most recent call last):
