@@ -44,7 +44,7 @@ class Job:
         self._query = query
         self._handler = handler
         self._available_now = available_now
-        handler.restarted = WeakMethod(self._restarted)
+        handler.get_restart_callback = WeakMethod(self._restarted)
 
     def _restarted(self, query: StreamingQuery) -> None:
         self._query = query
@@ -136,7 +136,7 @@ class Job:
             self.name,
             **_measured(self.counts),
             watermark_delay_seconds=delay(now, watermark),
-            processing_time_delay_seconds=0.0 if nobody else delay(now, self._handler.worked_off),
+            processing_time_delay_seconds=0.0 if nobody else delay(now, self._handler.processing_time_watermark),
             topic=self._handler.identity.output,
             watermark=watermark,
             state=state_of(watermark, idle=self._progress.idle, ended=self.ended),
@@ -214,7 +214,7 @@ class Job:
 
     def _process_all(self) -> None:
         try:
-            with self._handler.lookahead.hurrying():
+            with self._handler.lookahead.without_waiting():
                 query = None
                 while query is not self.query:  # a restart ends the wait, too
                     query = self.query

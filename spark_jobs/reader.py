@@ -12,7 +12,7 @@ from floodmark.producers.clients.admin import require_topics
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import duration_of
-from floodmark.spark_jobs.formats.plain_values import Format
+from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import with_event_time
 from floodmark.spark_jobs.internals.jvm import machine
 from floodmark.spark_jobs.internals.plain import refuse_plain_queries

@@ -4,7 +4,6 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, Literal
 
 import pyspark
@@ -13,14 +12,13 @@ from floodmark.producers.clients.secrets import resolved
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.records import membership_of
-from floodmark.spark_jobs.batch import output, running
+from floodmark.spark_jobs.batch import output, running_jobs
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import withdraw_at_start
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
-from floodmark.spark_jobs.beginning.starting import Starting
-from floodmark.spark_jobs.formats.plain_values import Format
+from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals import plain
 from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
 from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, is_for_disks, require_replacing
@@ -35,6 +33,7 @@ from floodmark.spark_jobs.reading.event_time import derived_times
 from floodmark.spark_jobs.reading.read_calls import plan_of, specs_of
 from floodmark.spark_jobs.reading.security import settings_of, spark_options
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
+from floodmark.spark_jobs.start.job_start import JobStart
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -101,12 +100,12 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     servers = options.bootstrap_servers or specs[0].connection.config()["bootstrap.servers"]
     config = {"bootstrap.servers": servers, **resolved(security)}
     _require_topics(name, topic, specs, config)
-    starting = Starting(name, topic, config, specs, snapshots, options.start)
-    starting.refuse()
-    frame = _output(result, topic, key, value, event_time, starting.output_at)
+    start = JobStart(name, topic, config, specs, snapshots, options.start, plan, options.windows_close)
+    start.refuse()
+    frame = _output(result, topic, key, value, event_time, start.output_at)
     judged = event_times_of_state(frame)
     refusals.refuse_two_event_times(judged)
-    starting.refuse_query(plan, judged, options.windows_close)
+    start.refuse_query(judged)
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
@@ -115,7 +114,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     snapshots.recognise(
         name,
         Query(pyspark.__version__, lines),
-        partial(starting.advice, plan, judged, options.windows_close),
+        start.advice,
         same=_is_on(spark, SAME_QUERY),
     )
     sink = FunctionSink(writer) if writer is not None else _sink(identity, options, config, security)
@@ -139,8 +138,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         stream = query(handler)
         return plain.start(stream.trigger(**trigger) if trigger else stream)
 
-    if not running.stop(identity.checkpoint_id):  # one that runs has carried it out
-        starting.carry_out(spark, plan, sink, query, options.windows_close)
+    if not running_jobs.stop(identity.checkpoint_id):  # one that runs has carried it out
+        start.prepare(spark, sink, query)
     withdraw_at_start(specs, snapshots, settings)
     snapshots.checkpoint.plan_empty_batch()
     started = begin()
@@ -150,7 +149,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     except BaseException:
         handler.stopping.stop()
         raise
-    running.started(handler)
+    running_jobs.started(handler)
     return started_job
 
 

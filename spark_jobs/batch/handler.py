@@ -104,7 +104,7 @@ class BatchHandler:
         self.counted_before: dict[str, int] = {}
         """What was counted before this start."""
         self.lookahead: Final = Lookahead(identity.job, specs, settings, self.stopping)
-        self.worked_off: int | None = None
+        self.processing_time_watermark: int | None = None
         """Up to when all that came to the sources is durable with the last batch, epoch milliseconds."""
         self.recent: Final = deque[Batch](maxlen=recent)
         """The reports of the last batches."""
@@ -113,7 +113,7 @@ class BatchHandler:
         self._snapshots = snapshots
         self._settings = settings
         self._on_batch = on_batch
-        self.restarted: Callable[[], Callable[[StreamingQuery], None] | None] = lambda: None
+        self.get_restart_callback: Callable[[], Callable[[StreamingQuery], None] | None] = lambda: None
         """Returns what is called with the query after a restart; a weak reference, for the receiver holds the query."""
         self._attached = threading.Event()
         self._spark: SparkSession | None = None
@@ -150,7 +150,7 @@ class BatchHandler:
                 for spec in self._specs
             ]
             self._sink.open()
-            self.counted_before, self.worked_off = progress.counts, progress.processing_time
+            self.counted_before, self.processing_time_watermark = progress.counts, progress.processing_time
             self.progress = progress
         except BaseException as error:
             self.failure = error
@@ -179,7 +179,7 @@ class BatchHandler:
             finally:
                 frame.unpersist()  # a sink may have it cached
         self.recent.append(batch)
-        self.worked_off = batch.processing_time_watermark
+        self.processing_time_watermark = batch.processing_time_watermark
         try:
             if self._on_batch is not None:
                 self._on_batch(batch)
@@ -226,7 +226,7 @@ class BatchHandler:
     def _start_again(self) -> None:
         query = self._start()
         self._run_id = query.runId
-        notify = self.restarted()
+        notify = self.get_restart_callback()
         if notify is not None:
             notify(query)
 

@@ -30,7 +30,7 @@ from floodmark.spark_jobs.batch.rebuild import rebuild
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
-from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, Preview
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, MarksAhead
 from floodmark.spark_jobs.lookahead.rules import most_ahead
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
@@ -58,7 +58,7 @@ class Lookahead:
         self._specs = specs
         self._settings = settings
         self._stopping = stopping
-        self._preview = Preview({topic: spec.mark_policy for spec in specs for topic in spec.topics})
+        self._marks_ahead = MarksAhead({topic: spec.mark_policy for spec in specs for topic in spec.topics})
         self._consumers: list[Consumer] = []
         self._assigned: set[tuple[str, int]] = set()
         self._hurried: Final = set[object]()
@@ -66,12 +66,12 @@ class Lookahead:
         self._most = min(most) if settings.rules.possible and settings.lookahead else 0
 
     @property
-    def records(self) -> int:
+    def records_ahead(self) -> int:
         """At most so many records stand ahead, as far as they were seen."""
-        return self._preview.records
+        return self._marks_ahead.records_ahead
 
     @contextmanager
-    def hurrying(self) -> Iterator[None]:
+    def without_waiting(self) -> Iterator[None]:
         """Within the block somebody waits until all is worked off: what is not there yet is not waited for."""
         token = object()
         self._hurried.add(token)
@@ -93,7 +93,7 @@ class Lookahead:
             return None
         try:
             self._read_from(end)
-            self._preview.begin(progress.tracked(), end)
+            self._marks_ahead.start_from(progress.tracked(), end)
             ahead = self._wait(progress.watermark)
             is_burst = ahead is not None and self._unread(end) > self._most
         except KafkaException as error:
@@ -112,12 +112,12 @@ class Lookahead:
             hurried = bool(self._hurried) or self._stopping.is_requested
             for consumer in self._consumers:
                 self._read(consumer, 0 if hurried else min(_SLICE, max(0.0, deadline - now)))
-            if self._preview.records > self._most:
+            if self._marks_ahead.records_ahead > self._most:
                 self._stop_reading()
                 return None
             now = time.monotonic()
             if hurried or now >= deadline or self._decides(known):
-                return self._preview.ahead()
+                return self._marks_ahead.ahead()
 
     def _unread(self, end: Offsets) -> int:
         """Return how many records Kafka has behind some offsets, as of the last answers of its brokers."""
@@ -131,13 +131,13 @@ class Lookahead:
 
     def _decides(self, known: int | None) -> bool:
         """Tell whether the next batch should begin."""
-        rules, then = self._settings.rules, self._preview.watermark
+        rules, then = self._settings.rules, self._marks_ahead.watermark
         if then is not None and then != known:
             if known is None or rules.ends is None or then == END_OF_TIME:
                 return True
             close = self._settings.windows_close
             return rules.ends.lie_between(spark_watermark(known, close), spark_watermark(then, close))
-        return self._preview.records > 0 and not rules.patient
+        return self._marks_ahead.records_ahead > 0 and not rules.waits_for_watermark
 
     def _read(self, consumer: Consumer, seconds: float) -> None:
         """Take in what comes; waits for the first record, and a moment for those that were written with it."""
@@ -153,9 +153,9 @@ class Lookahead:
             return
         found = classified(record)
         if isinstance(found, Data):
-            self._preview.see((found.topic, found.partition), found.offset)
+            self._marks_ahead.note_offset((found.topic, found.partition), found.offset)
         else:
-            self._preview.add(found)
+            self._marks_ahead.add_mark(found)
 
     def _read_from(self, end: Offsets) -> None:
         """Read on from where the last batch has ended, or go on reading."""
@@ -168,7 +168,7 @@ class Lookahead:
         for spec, consumer in zip(self._specs, self._consumers, strict=True):
             consumer.assign([TopicPartition(*place, at) for place, at in end.items() if place[0] in spec.topics])
         self._assigned = set(end)
-        self._preview.clear()
+        self._marks_ahead.clear()
 
     def _stop_reading(self) -> None:
         """Read nothing until the job is close by again."""

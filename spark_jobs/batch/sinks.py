@@ -100,7 +100,7 @@ class _KafkaSink(Sink):
         self._marks: MarkWriter | None = None
         self._ended = False
 
-    def _behind(
+    def _records_after_rows(
         self,
         progress: Progress,
         published: Published,
@@ -170,7 +170,7 @@ class AtLeastOnceSink(_KafkaSink):
 
     @override
     def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
-        for topic, partition, key, value, headers in self._behind(progress, published, late):
+        for topic, partition, key, value, headers in self._records_after_rows(progress, published, late):
             send(self._producer, topic, value, key, partition, headers=headers)
         left = self._producer.flush(_TIMEOUT)
         if left:
@@ -189,7 +189,7 @@ class ExactlyOnceSink(_KafkaSink):
     def __init__(self, config: Config, topic: str, source: Identity, checkpoint_id: str) -> None:
         super().__init__(config, topic, source)
         self._checkpoint_id = checkpoint_id
-        self._place = partitioner(str(config.get("partitioner", "consistent_random")))
+        self._partition_of = partitioner(str(config.get("partitioner", "consistent_random")))
         self._out: Transaction | None = None
         self._last = -1
         """The last batch of this checkpoint in the topic."""
@@ -235,7 +235,9 @@ class ExactlyOnceSink(_KafkaSink):
         partitions = self._partitions(self._topic)
         # By way of NumPy: Arrow's own lists make an object of each value first.
         keys, values = (table.column(name).to_numpy().tolist() for name in ("key", "value"))
-        self._rows = [(self._place(key, partitions), key, value) for key, value in zip(keys, values, strict=True)]
+        self._rows = [
+            (self._partition_of(key, partitions), key, value) for key, value in zip(keys, values, strict=True)
+        ]
 
     @override
     def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
@@ -244,7 +246,9 @@ class ExactlyOnceSink(_KafkaSink):
             _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
             return
         header = BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode()
-        behind = self._behind(progress, published, late, Counter(partition for partition, _, _ in rows), [header])
+        behind = self._records_after_rows(
+            progress, published, late, Counter(partition for partition, _, _ in rows), [header]
+        )
         for attempt in range(1, _ATTEMPTS + 1):
             out = self._connected()
             if batch_id <= self._last:

@@ -16,7 +16,8 @@ from floodmark.schemas.codec import AvroCodec
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.registered_values import FRAME_SIZE, frame, path_bytes
 from floodmark.spark_jobs.formats.bodies import AvroBodies, ObjectTexts, message_writer, of_process
-from floodmark.spark_jobs.formats.plain_values import Format, Unit, json, json_schema
+from floodmark.spark_jobs.formats.format import Format
+from floodmark.spark_jobs.formats.plain_values import Unit, json, json_schema
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro, to_avro

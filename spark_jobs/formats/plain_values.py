@@ -1,10 +1,8 @@
-"""What a topic's bytes mean: a format decodes a column of values to structs, and encodes structs to values.
+"""Formats without a registry: Avro of one schema, and JSON with one object per record.
 
-Both run in the JVM, by Spark's functions for Avro and JSON; no row passes through Python.  These two formats need no
-registry: Avro by one schema, and JSON with one object a record, its timestamps as text or as numbers of a stated unit.
+Both use Spark's own functions in the JVM, so no row passes through Python.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import cached_property
@@ -12,6 +10,7 @@ from typing import Any, Final, Literal
 
 from floodmark.schemas.codec import HEADER_SIZE, AvroCodec
 from floodmark.schemas.errors import UsageError
+from floodmark.spark_jobs.formats.format import Format
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro, to_avro
@@ -30,27 +29,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from typing_extensions import override
-
-
-class Format(ABC):
-    """How the values of a topic are written."""
-
-    @abstractmethod
-    def decode(self, value: Column) -> Column:
-        """Turn binary values into structs; null where a value cannot be read."""
-
-    @abstractmethod
-    def encode(self, row: Column) -> Column:
-        """Turn structs into binary values."""
-
-    def for_topic(self, topic: str) -> "Format":  # noqa: ARG002  # most write the same everywhere
-        """Return what writes to a topic; called once, before a job begins, it may refuse."""
-        return self
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The columns that `encode` takes from a row; empty: all of them."""
-        return ()
 
 
 class _Avro(Format):

@@ -1,7 +1,7 @@
-"""What a job's watermark becomes with the marks that lie ahead of what it has read.  Pure.
+"""The watermark that a job gets from marks after the records that it has read.  Pure.
 
-Spark judges late rows of batch n by the watermark of batch n - 1, and closes windows by that of batch n.  So a
-watermark that rests on marks which batch n is going to read can be set before it: batch n then closes its own windows.
+Spark judges late rows of batch n by the watermark of batch n - 1, and closes windows by the watermark of batch n.  So a
+job may set, before batch n, a watermark of marks that batch n is going to read: batch n then closes its own windows.
 The invariant: *only a batch that reads all records before its positions runs with such a watermark*.
 """
 
@@ -20,10 +20,10 @@ class Ahead:
 
     watermark: int
     positions: Offsets
-    """The offset behind the last mark that the watermark rests on, for each partition that has one."""
+    """The offset after the last mark that the watermark rests on, for each partition that has one."""
 
     def is_covered(self, end: Offsets) -> bool:
-        """Tell whether a batch that ends at some offsets reads all that the watermark rests on.
+        """Tell whether a batch that ends at ``end`` reads all that the watermark rests on.
 
         >>> ahead = Ahead(30, {("clicks", 0): 7})
         >>> ahead.is_covered({("clicks", 0): 7, ("clicks", 1): 0}), ahead.is_covered({("clicks", 0): 6})
@@ -32,78 +32,74 @@ class Ahead:
         return all(end.get(place, 0) >= position for place, position in self.positions.items())
 
     def rests_on(self, mark: AnyMark) -> bool:
-        """Tell whether a mark stands before the positions."""
+        """Tell whether a mark is before the positions."""
         return mark.offset < self.positions.get((mark.topic, mark.partition), 0)
 
 
-class Preview:
-    """Marks ahead of what a job has read, and the watermark that they will give.
+class MarksAhead:
+    """The marks after the last batch, and the watermark that they will give.
 
     >>> from floodmark.schemas.classify import Mark
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
-    >>> preview = Preview()
-    >>> preview.begin(Tracker(["clicks"]), {("clicks", 0): 5})
-    >>> preview.add(Mark("clicks", 0, offset=7, log_time=0, record=record))
-    >>> preview.ahead()
+    >>> marks = MarksAhead()
+    >>> marks.start_from(Tracker(["clicks"]), {("clicks", 0): 5})
+    >>> marks.add_mark(Mark("clicks", 0, offset=7, log_time=0, record=record))
+    >>> marks.ahead()
     Ahead(watermark=90, positions={('clicks', 0): 8})
-    >>> preview.records, preview.begin(Tracker(["clicks"]), {("clicks", 0): 8}), preview.records
+    >>> marks.records_ahead, marks.start_from(Tracker(["clicks"]), {("clicks", 0): 8}), marks.records_ahead
     (3, None, 0)
     """
 
     def __init__(self, policies: Mapping[str, MarkPolicy] = MappingProxyType({})) -> None:
         self._policies = policies
         self._marks: list[AnyMark] = []
-        self._seen: dict[Partition, int] = {}
+        self._next_offsets: dict[Partition, int] = {}
         self._end: Offsets = {}
         self._known = Tracker(())
         self._tracker = Tracker(())
         self._moved = False
 
-    def begin(self, known: Tracker, end: Offsets) -> None:
-        """Look from a new place: what stands before it has been read."""
+    def start_from(self, known: Tracker, end: Offsets) -> None:
+        """Note that a batch has read all records before ``end``, which give the tracker ``known``."""
         self._known, self._end, self._moved = known, end, False
         self._tracker = known.copy()
-        kept = [mark for mark in self._marks if mark.offset >= self._read((mark.topic, mark.partition))]
-        self._marks = []
-        for mark in kept:
-            self.add(mark)
+        marks, self._marks = self._marks, []
+        for mark in marks:
+            self.add_mark(mark)
 
     def clear(self) -> None:
-        """Forget what was seen: it will be read once more."""
-        self._marks, self._seen = [], {}
+        """Forget all marks: they will be read again."""
+        self._marks, self._next_offsets = [], {}
 
-    def _read(self, place: Partition) -> int:
-        return self._end.get(place, 0)
+    def note_offset(self, place: Partition, offset: int) -> None:
+        """Note that a record of any kind has this offset."""
+        self._next_offsets[place] = max(self._next_offsets.get(place, 0), offset + 1)
 
-    def see(self, place: Partition, offset: int) -> None:
-        """Note that a record, of any kind, stands at an offset."""
-        self._seen[place] = max(self._seen.get(place, 0), offset + 1)
-
-    def add(self, mark: AnyMark) -> None:
-        """Take in the next mark of its partition; one that the job has read already changes nothing."""
+    def add_mark(self, mark: AnyMark) -> None:
+        """Add the next mark of its partition; a mark that the job has read already changes nothing."""
         place = mark.topic, mark.partition
-        self.see(place, mark.offset)
-        if mark.offset < self._read(place):
+        self.note_offset(place, mark.offset)
+        if mark.offset < self._end.get(place, 0):
             return
         self._marks.append(mark)
         apply_mark(self._tracker, mark, *self._policies.get(mark.topic, AS_WRITTEN))
         self._moved = self._tracker.advance() is not None or self._moved
 
     @property
-    def records(self) -> int:
-        """At most so many records stand ahead, as far as they were seen."""
-        return sum(max(0, seen - self._read(place)) for place, seen in self._seen.items())
+    def records_ahead(self) -> int:
+        """The number of offsets between the end of the last batch and the last record noted here."""
+        return sum(max(0, following - self._end.get(place, 0)) for place, following in self._next_offsets.items())
 
     @property
     def watermark(self) -> int | None:
-        """What the job's watermark becomes, epoch milliseconds; ``None``: it is not known."""
+        """The watermark of the job with these marks, epoch milliseconds; ``None``: unknown."""
         return self._tracker.watermark
 
     def ahead(self) -> Ahead | None:
-        """Return the watermark that all the marks give together; ``None``: none beyond what the job knows.
+        """Return the watermark of all the marks; ``None``: the job's watermark does not change.
 
-        Worked out in one step and in the order of the log, as the job will when it has read them.
+        It is computed in one step and in the order of the log, as in the batch that reads them.
         """
         if not self._moved:
             return None

@@ -1,4 +1,4 @@
-"""Whether a job may look ahead, how far, and which watermarks matter to it.  Pure."""
+"""Which queries may look ahead, how far, and which watermarks matter to them.  Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,12 @@ from floodmark.spark_jobs.queries.plan import SILENT_STATE, Operator
 from floodmark.spark_jobs.queries.source_options import batch_limit
 
 _JUDGED_BEFORE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join"}
-"""Operators with state that judge late rows by the watermark of the batch before, and show it to no function."""
+"""Operators with state that judge late rows by the watermark of the batch before, and pass it to no user function."""
 
 _MICROS: Final = 1000
 _MOST_AHEAD: Final = 20_000
 _SHARE: Final = 10
 _LEAST_LIMIT: Final = 10_000
-_UNLIMITED: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +23,7 @@ class WindowEnds:
     grids: frozenset[tuple[int, int]]
 
     def latest(self, at: int) -> int:
-        """Return the latest end at or before a time, epoch microseconds.
-
-        Args:
-            at: epoch milliseconds.
+        """Return the latest end (epoch microseconds) at or before a time (epoch milliseconds).
 
         >>> WindowEnds(frozenset({(10_000_000, 0), (5_000_000, 1_000_000)})).latest(18_000)
         16000000
@@ -49,29 +45,27 @@ class WindowEnds:
 
 @dataclass(frozen=True, slots=True)
 class LookaheadRules:
-    """How far one may look ahead of a query's batches.
-
-    ``possible``: whether a watermark may be set that rests on records which only the next batch reads.  ``patient``:
-    whether nothing comes out of the query but by its watermark, so that rows may wait for it.  ``ends``: when its
-    windows end; ``None``: it has none, or other results that a watermark brings out, or they were not recognised.
-    ``only_windows``: whether windows are all that it keeps, so that a watermark between two ends changes nothing.
-    """
+    """What a look ahead may do for a query."""
 
     possible: bool
-    patient: bool = False
+    """Whether a batch may run with a watermark of records that it is going to read."""
+    waits_for_watermark: bool = False
+    """Whether the query gives no row before its watermark advances, so new rows can wait for a mark."""
     ends: WindowEnds | None = None
+    """When its windows end; ``None``: it has no windows, or other results, too, or its windows were not recognised."""
     only_windows: bool = False
+    """Whether windows are its only state, so a watermark between two ends changes nothing."""
 
     @classmethod
     def of(cls, plan: Operator, *, output_mode: str, trigger: Mapping[str, Any] | None) -> "LookaheadRules":
-        """Judge a query.
+        """Return the rules for a query.
 
-        A function of the user's that is shown the watermark (``applyInPandasWithState``, ``transformWithState``) would
-        take rows of the same batch for late.  A trigger by the clock reads long after one could look.
+        A user function that gets the watermark (``applyInPandasWithState``, ``transformWithState``) would take rows of
+        the same batch for late.  With a trigger, Spark reads the batch long after the look ahead.
 
         >>> read = Operator("EventTimeWatermark")
         >>> LookaheadRules.of(Operator("Deduplicate", children=(read,)), output_mode="append", trigger=None)
-        LookaheadRules(possible=True, patient=False, ends=None, only_windows=False)
+        LookaheadRules(possible=True, waits_for_watermark=False, ends=None, only_windows=False)
         >>> function = Operator("TransformWithState", children=(read,))
         >>> LookaheadRules.of(function, output_mode="append", trigger=None).possible
         False
@@ -80,13 +74,13 @@ class LookaheadRules:
         ends = _window_ends(state)
         only_windows = ends is not None and all(node.kind == "Aggregate" for node in state)
         possible = bool(state) and all(node.kind in _JUDGED_BEFORE for node in state) and not trigger
-        return cls(possible, output_mode == "append" and _is_patient(plan), ends, only_windows)
+        return cls(possible, output_mode == "append" and _waits_for_watermark(plan), ends, only_windows)
 
 
-def _is_patient(node: Operator) -> bool:
-    """Tell whether all rows that leave an operator have waited for a watermark."""
+def _waits_for_watermark(node: Operator) -> bool:
+    """Tell whether an operator gives rows only when the watermark advances."""
     streams = [child for child in node.children if child.streaming]
-    return node.kind == "Aggregate" or (bool(streams) and all(map(_is_patient, streams)))
+    return node.kind == "Aggregate" or (bool(streams) and all(map(_waits_for_watermark, streams)))
 
 
 def _window_ends(state: list[Operator]) -> WindowEnds | None:
@@ -102,10 +96,10 @@ def _window_ends(state: list[Operator]) -> WindowEnds | None:
 
 
 def most_ahead(options: Mapping[str, str]) -> int:
-    """Return how many records may stand ahead of a batch so that the next one surely reads them all; 0: nobody knows.
+    """Return how many records a look ahead may read so that the next batch surely reads all of them; 0: unknown.
 
-    A batch of Spark reads all that is there, up to its limit.  A tenth of that leaves room for what is written
-    meanwhile; where even that is little, a burst could fill it.
+    Spark's next batch reads all records up to its limit.  A tenth of the limit leaves room for records that arrive
+    meanwhile.  A burst could fill a limit below 10,000 records, so there the result is 0.
 
     >>> most_ahead({"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "1000000"})
     20000
@@ -117,5 +111,7 @@ def most_ahead(options: Mapping[str, str]) -> int:
     lower = {name.lower(): value for name, value in options.items()}
     if lower.get("kafka.isolation.level") != "read_committed" or "minoffsetspertrigger" in lower:
         return 0
-    limit = batch_limit(options) or _UNLIMITED
+    limit = batch_limit(options)
+    if limit is None:
+        return _MOST_AHEAD
     return min(_MOST_AHEAD, limit // _SHARE) if limit >= _LEAST_LIMIT else 0

@@ -24,7 +24,7 @@ from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.timestamps import promisable
 from floodmark.schemas.tracker import MarkRouter
-from floodmark.spark_jobs.lookahead.marks_ahead import Preview
+from floodmark.spark_jobs.lookahead.marks_ahead import MarksAhead
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
 
@@ -184,14 +184,14 @@ class Stage:
         self.looks_ahead = chance.random() < 0.7
         self.careless = False
         """Whether it takes a watermark ahead for granted without reading what that rests on."""
-        self.preview, self.seen = Preview(), dict[int, int]()
+        self.marks_ahead, self.seen = MarksAhead(), dict[int, int]()
         self.results: Counter[int] = Counter()
         self.progress: Progress | None = None
 
     def start(self) -> None:
         """Take up what the disk has, under a new epoch."""
         disk = self.disk
-        self.preview, self.seen = Preview(), {}
+        self.marks_ahead, self.seen = MarksAhead(), {}
         if disk.batch_id == 0:
             self.progress = Progress(Tracker({self.given.topic}))
         else:
@@ -280,15 +280,15 @@ class Stage:
         progress, planned = self.progress, disk.planned
         assert progress is not None
         assert planned is not None
-        self.preview.begin(progress.tracked(), self._offsets(planned))
+        self.marks_ahead.start_from(progress.tracked(), self._offsets(planned))
         for _ in range(self.chance.randrange(3)):
             for number, log in enumerate(self.given.partitions):
                 seen = max(self.seen.get(number, 0), planned.get(number, 0))
                 self.seen[number] = self.chance.randint(seen, len(log))
                 for record in (classify(*written) for written in log[seen : self.seen[number]]):
                     if not isinstance(record, Data):
-                        self.preview.add(record)
-        ahead = self.preview.ahead()
+                        self.marks_ahead.add_mark(record)
+        ahead = self.marks_ahead.ahead()
         if ahead is None or progress.ended:
             return watermark
         self.foresaw += 1

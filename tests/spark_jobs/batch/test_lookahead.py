@@ -20,7 +20,7 @@ from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import Lookahead
 from floodmark.spark_jobs.batch.stopping import Stopping
-from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, Preview
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, MarksAhead
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
@@ -84,7 +84,7 @@ class Live:
 
     @property
     def seen(self):
-        return self.job._handler.lookahead.records + self.read  # noqa: SLF001  # no user's business
+        return self.job._handler.lookahead.records_ahead + self.read  # noqa: SLF001  # no user's business
 
     def expected(self):
         return Counter((row.k, row.stamp, row.n) for row in self.query.plain([self.log.rows])[0])
@@ -324,16 +324,16 @@ def test_a_burst_into_a_topic_that_was_created_again_fails_the_job(bursts, monke
 
 def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypatch):
     """As where a topic was made anew in between: other records stand at the same offsets."""
-    ahead = Preview.ahead
+    ahead = MarksAhead.ahead
     run = live(WINDOWS, ENTRIES)
     job = run.start()
     run.begin()
 
-    def too_much(preview):
-        found = ahead(preview)
+    def too_much(marks_ahead):
+        found = ahead(marks_ahead)
         return None if found is None or found.watermark < 111_000 else Ahead(130_000, found.positions)
 
-    monkeypatch.setattr(Preview, "ahead", too_much)
+    monkeypatch.setattr(MarksAhead, "ahead", too_much)
     for _ in range(13):
         next(run.feed)
     with pytest.raises(LookaheadError, match="the batch itself read give"):
@@ -445,7 +445,7 @@ def test_it_rests_on_no_mark_in_front_of_a_burst(monkeypatch, unread, looks):
     settings = Settings(lookahead=timedelta(seconds=9), rules=LookaheadRules(possible=True))
     ahead = Lookahead("job", [spec], settings, Stopping(lambda: None))
     seen = Mark("t", 0, offset=101, log_time=0, record=mark("a", 90))
-    monkeypatch.setattr(Lookahead, "_read", lambda self, *_: self._preview.add(seen))
+    monkeypatch.setattr(Lookahead, "_read", lambda self, *_: self._marks_ahead.add_mark(seen))
     found = ahead.look(Progress(Tracker({"t"})), {("t", 0): 100}, 0)
     assert found == (Ahead(90, {("t", 0): 102}) if looks else None)
 

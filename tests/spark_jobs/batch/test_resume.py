@@ -15,7 +15,7 @@ from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals import checkpoint
 from floodmark.spark_jobs.internals.local_files import LocalFiles
-from floodmark.spark_jobs.lookahead.marks_ahead import Preview
+from floodmark.spark_jobs.lookahead.marks_ahead import MarksAhead
 from floodmark.spark_jobs.progress.offsets import to_spark
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
@@ -114,11 +114,11 @@ class History:
         return 0 if watermark is None else spark_watermark(watermark, self.close)
 
     def foreseen(self):
-        preview = Preview({"t": self.way})
-        preview.begin(self.known(self.before, self.last).tracked(), ends(self.last))
+        marks_ahead = MarksAhead({"t": self.way})
+        marks_ahead.start_from(self.known(self.before, self.last).tracked(), ends(self.last))
         for mark in self.marks(self.ahead):
-            preview.add(mark)
-        return preview.ahead()
+            marks_ahead.add_mark(mark)
+        return marks_ahead.ahead()
 
     def read_until_end(self, _config, _starts, stops):
         for gone, part in zip(self.deleted, self.log, strict=True):

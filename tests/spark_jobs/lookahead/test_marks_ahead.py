@@ -1,9 +1,9 @@
-"""What lies ahead: a preview never says more than the job will know when it has read what the preview rests on."""
+"""What lies ahead: it never gives more than the job knows once it has read the marks."""
 
 from floodmark.schemas import Membership, Status, Tracker
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.records import WatermarkRecord
-from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, Preview
+from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, MarksAhead
 from floodmark.spark_jobs.progress.offsets import to_spark
 from floodmark.spark_jobs.progress.progress import Progress
 from hypothesis import given, settings
@@ -45,7 +45,7 @@ def tracked(marks):
 
 @given(logs, st.data())
 @settings(max_examples=200, deadline=None)
-def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data):
+def test_the_job_comes_as_far_with_just_what_it_rests_on(entries, data):
     partitions = [marks_of(number, log) for number, log in enumerate(entries)]
     cut = [data.draw(st.integers(0, len(log))) for log in partitions]
     ahead_to = [data.draw(st.integers(at, len(log))) for at, log in zip(cut, partitions, strict=True)]
@@ -53,19 +53,19 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
     read = [mark for at, log in zip(cut, partitions, strict=True) for mark in log[:at]]
     job = tracked(read)
 
-    preview = Preview()
+    marks_ahead = MarksAhead()
     # It has looked from an earlier place before, and sees some marks that the job has read already.
-    preview.begin(Tracker({"t"}), {})
+    marks_ahead.start_from(Tracker({"t"}), {})
     order = data.draw(st.permutations([n for n, to in enumerate(ahead_to) for _ in range(to)]))
     taken = [0] * PARTITIONS
     early = data.draw(st.integers(0, len(order)))
     for count, number in enumerate(order):
         if count == early:
-            preview.begin(job.tracked(), end)
-        preview.add(partitions[number][taken[number]])
+            marks_ahead.start_from(job.tracked(), end)
+        marks_ahead.add_mark(partitions[number][taken[number]])
         taken[number] += 1
-    preview.begin(job.tracked(), end)
-    ahead = preview.ahead()
+    marks_ahead.start_from(job.tracked(), end)
+    ahead = marks_ahead.ahead()
 
     if ahead is None:
         return
@@ -87,13 +87,13 @@ def test_the_job_comes_as_far_with_just_what_the_preview_rests_on(entries, data)
 
 
 def test_it_counts_what_lies_ahead_and_forgets_it_when_told():
-    preview = Preview()
-    preview.begin(Tracker(["t"]), {("t", 0): 10})
-    preview.see(("t", 0), 12)
-    preview.see(("t", 1), 0)
-    assert preview.records == 4
-    preview.clear()
-    assert (preview.records, preview.ahead()) == (0, None)
+    marks_ahead = MarksAhead()
+    marks_ahead.start_from(Tracker(["t"]), {("t", 0): 10})
+    marks_ahead.note_offset(("t", 0), 12)
+    marks_ahead.note_offset(("t", 1), 0)
+    assert marks_ahead.records_ahead == 4
+    marks_ahead.clear()
+    assert (marks_ahead.records_ahead, marks_ahead.ahead()) == (0, None)
 
 
 def test_what_it_rests_on_must_all_be_read():

@@ -1,4 +1,4 @@
-"""What a user says of the beginning of a job."""
+"""The user's choice where a new job starts."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,24 +8,25 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.timestamps import duration_of, event_time_of
 
 WhenPublished = Literal["refuse", "continue", "repeat"]
-"""What a job without a checkpoint makes of results that stand in its output topic already."""
+"""What a job with a new checkpoint does if its output topic already has results of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """Where a job begins whose ``checkpoint_location`` is new; one that has run goes on from there.
+    """Where a job with a new ``checkpoint_location`` starts; with an existing one it resumes from the checkpoint.
 
     Args:
-        output_at: no result with an earlier event time is written, and the first ones are complete: the job reads
-            the topics from there on where records arrived that such a result may need.  ``None``: from the beginning.
-        published: what becomes of results that the output topic has from this job already: ``"refuse"`` to start;
-            ``"continue"`` behind them, so that none is missing and none is there twice; ``"repeat"`` them.
-        largest_window: how far before the time of a result its input may lie: the widest window (in a chain of
-            windows, all widths together), the longest session, the bound of a join.  Jobs that keep state need it.
-        early: how far the event time of a record may lie ahead of the time at which Kafka got it, 0 or more.
+        output_at: the job writes no result with an earlier event time, and the first results are complete: it reads
+            from the first record that such a result may need.  Default: it reads all records.
+        published: what to do if the output topic already has results of this job: ``"refuse"`` to start,
+            ``"continue"`` after them (no result is missing or written twice), or ``"repeat"`` them.
+        largest_window: how far before the time of a result its input may be: the widest window (for windows of windows,
+            all widths together), the longest session, or the bound of a join.  Default: computed for fixed windows and
+            `drop_duplicates_within`; other state needs it.
+        early: how far the event time of a record may be ahead of its Kafka timestamp, 0 or more.
 
     Raises:
-        UsageError: where a value is out of its bounds, or a time has no time zone.
+        UsageError: if a value is out of its bounds, or a time has no time zone.
 
     >>> Start(published="again")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""What the marks have promised that stand before some offsets, read by Spark's own tasks."""
+"""The progress that the records before some offsets give, read by Spark's own tasks."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,21 +10,21 @@ from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.batch.reread import records_of
-from floodmark.spark_jobs.beginning.beginning import Beginning
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
+from floodmark.spark_jobs.start.start_point import StartPoint
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 
-class History:
-    """The progress of a job that has read its topics up to some offsets; it only moves on.
+class ProgressFromTopics:
+    """The progress of a job that has read its topics up to some offsets, which only advance.
 
-    All that Kafka still has is read, not just the newest marks: a source that was silent for long holds the watermark
-    as much as any other.
+    It reads all marks that Kafka still has, not only the newest ones: also a source that has been silent for a long
+    time holds the watermark.
     """
 
-    def __init__(self, spark: SparkSession, specs: Sequence[SourceSpec], beginning: Beginning) -> None:
+    def __init__(self, spark: SparkSession, specs: Sequence[SourceSpec], start_point: StartPoint) -> None:
         self._spark, self._specs = spark, specs
         bounds = {
             place: bound
@@ -32,14 +32,14 @@ class History:
             for topic in spec.topics
             for place, bound in offset_bounds(spec.connection.config(), topic).items()
         }
-        self.is_there: Final = any(end > first for first, end in bounds.values())
+        self.has_records: Final = any(end > first for first, end in bounds.values())
         """Whether Kafka has a record."""
         self._read = {place: first for place, (first, _) in bounds.items()}
-        replayed = beginning.replayed or beginning.begins  # rows of a replay are not counted
+        replayed = start_point.replayed or start_point.begins  # rows of a replay are not counted
         self.progress = Progress(
             Tracker([topic for spec in specs for topic in spec.topics]),
-            output=beginning.output,
-            epoch=beginning.epoch,
+            output=start_point.output,
+            epoch=start_point.epoch,
             record_counts=RecordCounts({place for place, offset in replayed.items() if offset > 0}),
         )
         self.progress.resume(
@@ -49,16 +49,15 @@ class History:
         )
 
     def read_to(self, end: Offsets) -> None:
-        """Take in the marks that stand before some offsets."""
+        """Read the marks before some offsets into the progress."""
         policies = {topic: spec.mark_policy for spec in self._specs for topic in spec.topics}
-        unread = [(spec, places) for spec in self._specs if (places := self._unread(spec, end))]
-        self.progress.apply([mark for spec, places in unread for mark in self._marks(spec, places)], policies)
+        unread = [(spec, ends) for spec in self._specs if (ends := self._unread(spec, end))]
+        self.progress.apply([mark for spec, ends in unread for mark in self._marks(spec, ends)], policies)
         for spec, _ in unread:
-            self.progress.tally(spec.topics[0], 1, {})  # whether these were of use is not known any more
+            self.progress.tally(spec.topics[0], 1, {})  # unknown whether any record was usable: count one that was
         self._read |= end
 
     def _unread(self, spec: SourceSpec, end: Offsets) -> Offsets:
-        """Return up to where each partition is yet to be read."""
         return {place: at for place, at in end.items() if place[0] in spec.topics and at > self._read.get(place, 0)}
 
     def _marks(self, spec: SourceSpec, end: Offsets) -> Iterator[AnyMark]:

@@ -1,4 +1,4 @@
-"""Choose where a job without a checkpoint begins: asks Kafka, writes nothing."""
+"""Find where a job without a checkpoint starts: asks Kafka, writes nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,28 +11,28 @@ from floodmark.schemas.classify import Classified, Mark, Partition, mark_header
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
 from floodmark.schemas.records import Status
 from floodmark.schemas.timestamps import milliseconds, to_datetime
-from floodmark.spark_jobs.beginning.beginning import Beginning
 from floodmark.spark_jobs.progress.published import READ_HEADER, Published
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
+from floodmark.spark_jobs.start.start_point import StartPoint
 
 
 @dataclass(frozen=True, slots=True)
 class LastMark:
-    """What the newest mark of a job in its output topic says."""
+    """The newest mark of a job in its output topic."""
 
     watermark: int | None
     epoch: int
     ended: bool
     published: Published | None
-    """``None``: it does not say how far the job had read."""
+    """How far the job had read; ``None``: the mark does not have it."""
 
 
 def last_mark(config: Config, topic: str, job: str) -> LastMark | None:
     """Read the newest mark of a job in its output topic; ``None``: there is none.
 
     Raises:
-        BrokerUnavailableError: where the topic cannot be read, for lack of the right, too.
+        BrokerUnavailableError: if the topic cannot be read, also for lack of the right.
     """
 
     def read(record: Classified) -> LastMark | None:
@@ -48,35 +48,29 @@ def last_mark(config: Config, topic: str, job: str) -> LastMark | None:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a job needs of its input before its first result.
-
-    Args:
-        job: for errors.
-        specs: what it reads.
-        stateful: whether operators keep state.
-        widths: how far back a result reaches, where the query says so, see `plan.widths`; milliseconds.
-        largest_window: the same, as the user says.
-        early: how far event times may lie ahead of Kafka's timestamps.
-    """
+    """What decides which input a job needs before its first result."""
 
     job: str
     specs: Sequence[SourceSpec]
     stateful: bool
+    """Whether operators keep state."""
     widths: int | None
+    """How far before a result its input may be, according to the query, see `plan.widths`; milliseconds."""
     largest_window: timedelta | None
+    """The same, according to the user."""
     early: timedelta
+    """How far event times may be ahead of Kafka's timestamps."""
 
-    def begins(self, time: int) -> tuple[int, dict[Partition, RetainedOffsets]]:
-        """Return since when records must be there for results from a time on to be complete, and what is there.
+    def since(self, time: int) -> int:
+        """Return the lowest Kafka timestamp of records that results from ``time`` on may need, epoch milliseconds.
 
         Raises:
-            UsageError: where neither the plan nor `largest_window` says how far back a result reaches.
+            UsageError: if neither the plan nor `largest_window` says how far before a result its input may be.
         """
-        since = time - self._reach() - milliseconds(self.early)
-        return since, self.kept(since)
+        return time - self._reach() - milliseconds(self.early)
 
-    def kept(self, since: int) -> dict[Partition, RetainedOffsets]:
-        """Return what Kafka has of each partition."""
+    def retained(self, since: int) -> dict[Partition, RetainedOffsets]:
+        """Return the offsets that Kafka has of each partition."""
         found: dict[Partition, RetainedOffsets] = {}
         for spec in self.specs:
             found |= retained_since(spec.connection.config(), spec.topics, since)
@@ -85,58 +79,59 @@ class Needs:
     def _reach(self) -> int:
         if not self.stateful:
             return 0
-        given = None if self.largest_window is None else milliseconds(self.largest_window)
-        if given is None and self.widths is None:
-            reason = (
-                f"job {self.job!r} keeps state of which the query does not say how far back it reaches: give "
-                "Start(largest_window=), the longest session or the bound of the join"
-            )
-            raise UsageError(reason=reason)
-        if given is not None and self.widths is not None and given < self.widths:
+        if self.largest_window is None:
+            if self.widths is None:
+                reason = (
+                    f"job {self.job!r} keeps state of which the query does not say how far back it reaches: give "
+                    "Start(largest_window=), the longest session or the bound of the join"
+                )
+                raise UsageError(reason=reason)
+            return self.widths
+        given = milliseconds(self.largest_window)
+        if self.widths is not None and given < self.widths:
             least = timedelta(milliseconds=self.widths)
             reason = f"largest_window is {self.largest_window}, and the windows of job {self.job!r} need {least}"
             raise UsageError(reason=reason)
-        return given if given is not None else self.widths or 0
+        return given
 
-    def deleted(self, place: Partition, since: str, kept: RetainedOffsets, advice: str) -> RetentionError:
-        """Return the error for records that are not there any more."""
+    def deleted(self, place: Partition, since: str, retained: RetainedOffsets, advice: str) -> RetentionError:
+        """Return the error for records that Kafka has deleted."""
         name = f"{place[0]}/{place[1]}"
-        return RetentionError(job=self.job, place=name, since=since, first=kept.first, advice=advice)
+        return RetentionError(job=self.job, place=name, since=since, first=retained.first, advice=advice)
 
 
-def at_time(needs: Needs, time: int) -> Beginning:
-    """Begin where records arrived that results from a time on may need.
-
-    Args:
-        needs: of the job.
-        time: epoch milliseconds.
+def start_at_time(needs: Needs, time: int) -> StartPoint:
+    """Start with the first record that results from ``time`` (epoch milliseconds) on may need.
 
     Raises:
-        RetentionError: where Kafka has deleted some of them.
-        UsageError: where neither the plan nor `largest_window` says how far back a result reaches.
+        RetentionError: if Kafka has deleted some of these records.
+        UsageError: if neither the plan nor `largest_window` says how far before a result its input may be.
     """
-    since, kept = needs.begins(time)
-    for place, found in kept.items():
+    since = needs.since(time)
+    retained = needs.retained(since)
+    for place, found in retained.items():
         if not found.is_complete:
             raise needs.deleted(place, _since(since), found, "give a later output_at")
-    return Beginning({place: found.since for place, found in kept.items()}, output_at=time)
+    return StartPoint({place: found.since for place, found in retained.items()}, output_at=time)
 
 
-def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose, output_at: int | None) -> Beginning:
-    """Begin behind what the output topic has from the job.
+def start_after_published(
+    needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose, output_at: int | None
+) -> StartPoint:
+    """Start after the results that the output topic has from the job.
 
     Args:
         needs: of the job.
-        last: the job's newest mark there.
+        last: the newest mark of the job in the output topic.
         topic: the output topic.
-        windows_close: as the job has it.
-        output_at: results with an earlier event time are left out; ``None``: none is.
+        windows_close: as of the job.
+        output_at: the job writes no results with an earlier event time; ``None``: it writes all.
 
     Raises:
-        ContinueError: where the job has ended, or the topics do not fit what it had read.
-        RecreatedTopicError: where a topic was deleted and created again since the job had read it.
-        RetentionError: where Kafka has deleted records that it needs.
-        UsageError: where neither the plan nor `largest_window` says how far back a result reaches.
+        ContinueError: if the job has ended, or the topics do not fit the offsets that it had read.
+        RecreatedTopicError: if a topic was deleted and created again since the job had read it.
+        RetentionError: if Kafka has deleted records that the job needs.
+        UsageError: if neither the plan nor `largest_window` says how far before a result its input may be.
     """
     published = last.published
     if last.ended or published is None:
@@ -146,10 +141,10 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
         TopicWatch(spec.connection.config(), spec.topics, published.ids, f"job {needs.job!r}")
     read, topics = published.read, {name for name, _ in published.read}
     ran = from_spark_watermark(published.ran, windows_close)
-    since, kept = (0, needs.kept(0)) if ran is None or not needs.stateful else needs.begins(ran)
+    since = 0 if ran is None or not needs.stateful else needs.since(ran)
     begins, ends = dict[Partition, int](), dict[Partition, int]()
-    for place, found in kept.items():
-        # A partition that has come since begins with its first record; a topic that is new to the job, as the others.
+    for place, found in needs.retained(since).items():
+        # A new partition is read from its first record; a topic that is new to the job from ``since``, as the others.
         end = ends[place] = read.get(place, 0 if place[0] in topics else found.since)
         if end > found.end:
             reason = f"it had read {place[0]}/{place[1]} up to offset {end}, which ends at {found.end} now"
@@ -164,7 +159,7 @@ def behind(needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose
             raise needs.deleted(place, _since(since), found, "use a new output topic")
         else:
             begins[place] = min(found.since, end)
-    return Beginning(
+    return StartPoint(
         begins,
         ends if needs.stateful else None,
         published.ran if needs.stateful else 0,

@@ -7,7 +7,7 @@ import pytest
 from floodmark.schemas.errors import RetentionError, UsageError
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import ReadOptions, Start, avro, read
-from floodmark.spark_jobs.beginning import choice
+from floodmark.spark_jobs.start import find_start_point
 from support import operators
 from support.harness import delete_before
 from support.streams import ROW, Log, Put, Say, batches_of, total
@@ -70,8 +70,8 @@ def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic
 
 
 def test_kafka_is_asked_once_where_the_job_begins(topic, source, checkpoint, written, monkeypatch):
-    asked, ask = [], choice.retained_since
-    monkeypatch.setattr(choice, "retained_since", lambda *given: asked.append(given) or ask(*given))
+    asked, ask = [], find_start_point.retained_since
+    monkeypatch.setattr(find_start_point, "retained_since", lambda *given: asked.append(given) or ask(*given))
     start(windows(source(written[0])), topic(1), checkpoint, start=Start(output_at=to_datetime(NOON + 60_000))).stop()
     assert len(asked) == 1
 

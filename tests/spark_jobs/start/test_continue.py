@@ -23,8 +23,8 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, avro, write
-from floodmark.spark_jobs.beginning import rerun
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
+from floodmark.spark_jobs.start import prepare_checkpoint
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, read_events, windowed
 from support.harness import COUNT, Stream, delete_before, drain, records_by_partition, window_counts
@@ -77,13 +77,13 @@ def test_it_goes_on_behind_what_is_published_whatever_became_of_the_start(
     assert refused.value.watermark == job.lastProgress.output
 
     for owner, name, calls in (
-        (rerun, "store", 1),  # it has happened, and nothing after it
-        (rerun, "_plan_first", 1),
+        (prepare_checkpoint, "store", 1),  # it has happened, and nothing after it
+        (prepare_checkpoint, "_plan_first", 1),
         (Checkpoint, "begin_at", 1),
         (Checkpoint, "plan", 1),
-        (rerun, "_run", 2),
+        (prepare_checkpoint, "_run", 2),
         (Checkpoint, "raise_watermark", 1),
-        (rerun, "store", 1),
+        (prepare_checkpoint, "store", 1),
     ):
         with monkeypatch.context() as patch:
             failing(patch, owner, name, calls)

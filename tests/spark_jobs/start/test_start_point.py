@@ -1,9 +1,9 @@
-"""The batches of a replay, as a law; and what a checkpoint keeps of a beginning."""
+"""The batches of a replay, as a law; and what a checkpoint keeps of a start_point."""
 
 import pytest
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.spark_jobs.beginning.beginning import Beginning, store, stored
 from floodmark.spark_jobs.internals.local_files import LocalFiles
+from floodmark.spark_jobs.start.start_point import StartPoint, store, stored
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +16,8 @@ ranges = st.dictionaries(
 def test_the_batches_of_a_replay_read_all_once_and_only_the_last_one_has_a_watermark(parts, most, ran):
     begins = {part: begin for part, (begin, _) in parts.items()}
     ends = {part: begin + size for part, (begin, size) in parts.items()}
-    beginning = Beginning(begins, ends, ran=ran, most=most)
-    steps = list(beginning.steps())
+    start_point = StartPoint(begins, ends, ran=ran, most=most)
+    steps = list(start_point.steps())
     if ran:
         assert steps.pop() == (ends, ran)
     at = begins
@@ -33,9 +33,9 @@ def test_the_batches_of_a_replay_read_all_once_and_only_the_last_one_has_a_water
 def test_a_checkpoint_keeps_it(tmp_path):
     files = LocalFiles(tmp_path)
     assert stored(files) is None
-    beginning = Beginning({("t", 0): 5}, {("t", 0): 11}, 70, 60, 3, most=9, output_at=12)
-    store(files, beginning)
-    assert stored(files) == beginning
+    start_point = StartPoint({("t", 0): 5}, {("t", 0): 11}, 70, 60, 3, most=9, output_at=12)
+    store(files, start_point)
+    assert stored(files) == start_point
     files.write("floodmark/start.json", '{"begins": ')
     with pytest.raises(CorruptSnapshotError, match="new checkpoint_location"):
         stored(files)

@@ -1,0 +1,173 @@
+"""The start of one job: refuses what would not be exact, chooses the start point, and prepares the checkpoint."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from floodmark.producers.clients.admin import Config
+from floodmark.schemas.errors import (
+    ContinueError,
+    PublishedError,
+    RetentionError,
+    UnsupportedQueryError,
+    UsageError,
+)
+from floodmark.schemas.errors.base import iso
+from floodmark.schemas.timestamps import event_time_of, to_datetime
+from floodmark.spark_jobs.batch.sinks import Sink
+from floodmark.spark_jobs.batch.snapshots import Snapshots
+from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
+from floodmark.spark_jobs.queries.plan import Operator, widths
+from floodmark.spark_jobs.queries.refusals import refuse_replay
+from floodmark.spark_jobs.queries.source_options import batch_limit
+from floodmark.spark_jobs.reading.source_spec import SourceSpec
+from floodmark.spark_jobs.start.find_start_point import (
+    LastMark,
+    Needs,
+    last_mark,
+    start_after_published,
+    start_at_time,
+)
+from floodmark.spark_jobs.start.prepare_checkpoint import Query, prepare_checkpoint
+from floodmark.spark_jobs.start.start_options import Start
+from floodmark.spark_jobs.start.start_point import StartPoint, stored
+from pyspark.sql import SparkSession
+
+
+@dataclass
+class JobStart:
+    """Where one job starts; call `refuse`, `refuse_query` and `prepare` in this order."""
+
+    job: str
+    topic: str | None
+    """The output topic; ``None``: the job has a writer."""
+    config: Config
+    """confluent-kafka settings for the output topic."""
+    specs: Sequence[SourceSpec]
+    snapshots: Snapshots
+    options: Start
+    plan: Operator
+    windows_close: WindowsClose
+    _judged: Sequence[tuple[str, Sequence[str]]] = field(default=(), init=False)
+    _last: LastMark | None = field(default=None, init=False)
+    _chosen: StartPoint | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._stored = stored(self.snapshots.checkpoint.files)
+        self._is_new = self._stored is None and not self.snapshots.checkpoint.is_planned
+        self._wished = None if self.options.output_at is None else event_time_of(self.options.output_at)
+        self._moved = [spec.topics[0] for spec in self.specs if not spec.connection.from_earliest]
+
+    @property
+    def output_at(self) -> int | None:
+        """The job writes no results with an earlier event time, epoch milliseconds; ``None``: it writes all."""
+        return self._wished if self._stored is None else self._stored.output_at
+
+    def refuse(self) -> None:
+        """Refuse options that contradict each other or the checkpoint.
+
+        Raises:
+            UsageError: if they do.
+        """
+        options = self.options
+        if self.topic is None and (options.output_at is not None or options.published != "refuse"):
+            reason = f"job {self.job!r} has a writer: Start(output_at=) and Start(published=) need topic="
+            raise UsageError(reason=reason)
+        started_at = None if self._stored is None else self._stored.output_at
+        if self._wished is not None and not self._is_new and started_at != self._wished:
+            reason = (
+                f"checkpoint_location {self.snapshots.checkpoint_location} has not begun with output_at="
+                f"{to_datetime(self._wished).isoformat()}: what it holds may lack rows that results need from there "
+                "on; use a new checkpoint_location, with published='continue' or a new output topic"
+            )
+            raise UsageError(reason=reason)
+        if self._moved and self._is_new and (self._wished is not None or options.published == "continue"):
+            reason = (
+                f"the source options of {self._moved[0]!r} say where the job begins, and so does Start(): remove these "
+                "source options"
+            )
+            raise UsageError(reason=reason)
+
+    def refuse_query(self, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Refuse, before anything is written, a start that would write results again, or could not be exact.
+
+        Args:
+            judged: see `event_times_of_state`.
+
+        Raises:
+            PublishedError: if the output topic has results of the job, and `Start` does not say how to continue.
+            UnsupportedQueryError: if a replay would not restore the query's state, see `refuse_replay`.
+            ContinueError, RetentionError, UsageError: if the job cannot start as the options say.
+        """
+        self._judged = list(judged)
+        if not self._is_new or self.topic is None:
+            return
+        if self.options.published != "repeat":
+            self._last = last_mark(self.config, self.topic, self.job)
+        if self._last is not None and self.options.published == "refuse":
+            raise self._published(self._last)
+        if self._last is not None:
+            refuse_replay(self.plan, self._judged)
+        self._chosen = self._choose()
+
+    def _published(self, last: LastMark) -> PublishedError:
+        """Return the error for results that would be written again, with advice that no start refuses."""
+        advice = "write them again with Start(published='repeat'), or use a new output topic"
+        if last.ended:
+            advice = "use a new output topic"
+        elif self._can_continue():
+            advice = f"Continue behind them with WriteOptions(start=Start(published='continue')), {advice}"
+        return PublishedError(
+            job=self.job,
+            topic=str(self.topic),
+            watermark=last.watermark,
+            extent="and has ended there" if last.ended else f"complete up to {iso(last.watermark)}",
+            checkpoint_location=self.snapshots.checkpoint_location,
+            advice=advice[0].upper() + advice[1:],
+        )
+
+    def advice(self) -> str:
+        """Return what the user can do if the state in the checkpoint cannot be used; no start refuses this advice."""
+        new = "Use a new checkpoint_location"
+        if self.topic is not None:
+            self._last = last_mark(self.config, self.topic, self.job)
+        if self._last is None:
+            return new
+        if not self._last.ended and self._can_continue():
+            return f"{new}, with WriteOptions(start=Start(published='continue')) or a new output topic"
+        return f"{new} and a new output topic"
+
+    def _can_continue(self) -> bool:
+        try:
+            refuse_replay(self.plan, self._judged)
+            self._choose()
+        except (ContinueError, RetentionError, UnsupportedQueryError):
+            return False
+        except UsageError:  # it names what to add
+            pass
+        return not self._moved
+
+    def prepare(self, spark: SparkSession, sink: Sink, query: Query) -> None:
+        """Move the checkpoint to where the job starts.
+
+        Raises:
+            ContinueError, RetentionError, UsageError: if the job cannot start there.
+        """
+        start_point = self._stored
+        if start_point is None and self._is_new:
+            if self._last is not None:
+                sink.open()  # fences an older instance that still runs, so that the newest mark is the last one
+                self._last = last_mark(self.config, str(self.topic), self.job)
+                self._chosen = self._choose()
+            limits = [most for spec in self.specs if (most := batch_limit(spec.connection.source_options()))]
+            start_point = None if self._chosen is None else replace(self._chosen, most=min(limits, default=None))
+        if start_point is not None:
+            prepare_checkpoint(
+                start_point, spark, self.specs, self.snapshots, query, job=self.job, windows_close=self.windows_close
+            )
+
+    def _choose(self) -> StartPoint | None:
+        start, stateful = self.options, any(node.keeps_state for node in self.plan.walk())
+        needs = Needs(self.job, self.specs, stateful, widths(self.plan), start.largest_window, start.early)
+        if self._last is not None:
+            return start_after_published(needs, self._last, str(self.topic), self.windows_close, self._wished)
+        return None if self._wished is None else start_at_time(needs, self._wished)

@@ -1,0 +1,90 @@
+"""Where a job starts reading, as a value that its checkpoint stores."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Final
+
+from floodmark.schemas.classify import Offsets
+from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.spark_jobs.batch.snapshots import FOLDER
+from floodmark.spark_jobs.internals.hadoop import Files
+from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
+
+_NAME: Final = f"{FOLDER}/start.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """Where a job starts; times and watermarks are epoch milliseconds."""
+
+    begins: Offsets
+    """The first offsets that the job reads."""
+    replayed: Offsets | None = None
+    """The job reads up to here without writing results; ``None``: it writes results from ``begins`` on."""
+    ran: int = 0
+    """The watermark of the last published batch, as Spark counts it; 0: none."""
+    output: int | None = None
+    """The last output watermark; ``None``: none."""
+    epoch: int = 0
+    """The last epoch of the job as a source of its output topic."""
+    most: int | None = None
+    """The most records in one batch of the replay; ``None``: no limit."""
+    output_at: int | None = None
+    """The job writes no results with an earlier event time; ``None``: it writes all."""
+    done: bool = False
+    """Whether the checkpoint is prepared."""
+
+    @property
+    def records(self) -> int:
+        """The number of offsets to replay."""
+        return sum(end - self.begins[place] for place, end in (self.replayed or {}).items())
+
+    def steps(self) -> Iterator[tuple[Offsets, int]]:
+        """Yield, for each batch before the first result, where it ends, and its watermark.
+
+        All but the last batch have no watermark.  The last one reads nothing and closes what the published batches had
+        closed.  Without a replay, there is one empty batch.
+
+        >>> list(StartPoint({("t", 0): 5}, {("t", 0): 11}, ran=70, most=4).steps())
+        [({('t', 0): 8}, 0), ({('t', 0): 11}, 0), ({('t', 0): 11}, 70)]
+        >>> list(StartPoint({("t", 0): 5}).steps())
+        [({('t', 0): 5}, 0)]
+        """
+        replayed = self.replayed or self.begins
+        count = max(1, ceil(self.records / self.most)) if self.most else 1
+        for number in range(1, count + 1):
+            share = {
+                place: (begin := self.begins[place]) + (end - begin) * number // count
+                for place, end in replayed.items()
+            }
+            yield share, 0
+        if self.ran:
+            yield replayed, self.ran
+
+
+def stored(files: Files) -> StartPoint | None:
+    """Return the start point that a checkpoint has; ``None``: the job started with the first records.
+
+    Raises:
+        CorruptSnapshotError: if the file cannot be read.
+    """
+    text = files.read(_NAME)
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+        begins, replayed = fields.pop("begins"), fields.pop("replayed")
+        return StartPoint(from_spark(begins), None if replayed is None else from_spark(replayed), **fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        advice = "use a new checkpoint_location and a new output topic"
+        raise CorruptSnapshotError(where=_NAME, reason=str(error), advice=advice) from error
+
+
+def store(files: Files, start_point: StartPoint) -> None:
+    """Store a start point in a checkpoint."""
+    fields = asdict(start_point)
+    for name in ("begins", "replayed"):
+        fields[name] = None if fields[name] is None else to_spark(fields[name])
+    files.write(_NAME, json.dumps(fields))
