@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +34,6 @@ _STYLE: Final[Any] = {
 }
 _BLUE: Final = "#1f6f8b"
 _RED: Final = "#b5443c"
-_PALE: Final = "#c9d6df"
 _STAGES: Final = (_BLUE, "#c9722b", "#7a4988")
 
 
@@ -168,36 +167,28 @@ def _first(days: int) -> str:
 
 
 def draw(outcome: Outcome, watch: Watch) -> None:
-    """Write the picture, a PNG: the result, what a guess loses, and what each stage knows at each moment."""
+    """Write the picture, a PNG: what a guess gets wrong, and the watermark of each topic over time."""
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(10, 8), layout="constrained")
-        axes = figure.subplot_mosaic([["days", "days"], ["stages", "wrong"]], width_ratios=[3, 2])
-        _draw_days(axes["days"], outcome)
-        _draw_stages(axes["stages"], watch)
-        _draw_wrong(axes["wrong"], outcome)
+        figure = Figure(figsize=(10, 3.8), layout="constrained")
+        wrong, stages = figure.subplots(1, 2, width_ratios=[2, 3])
+        _draw_wrong(wrong, outcome)
+        _draw_stages(stages, watch)
         figure.savefig(Path(outcome.picture), dpi=130)
-
-
-def _draw_days(axes: _Axes, outcome: Outcome) -> None:
-    results = outcome.results
-    days = [to_datetime(start) for start in results["window_start"]]
-    axes.bar(days, results["waves"], width=timedelta(days=1), lw=0, color=_PALE)
-    axes.set_ylabel("waves that ended on the day")
-    axes.set_title(f"The result: {outcome.waves:,} departure waves of {outcome.flights:,} flights", loc="left")
-    _date_ticks(axes, "x")
 
 
 def _draw_stages(axes: _Axes, watch: Watch) -> None:
     times, moments = _moments(watch.present, watch.started)
-    axes.plot(times, moments, color="black", lw=1, ls=":", label="the present: the newest landing")
+    axes.plot(times, moments, color="black", lw=1, ls=":", label="the clock: the newest landing")
     for (topic, line), color in zip(watch.lines.items(), _STAGES, strict=False):
         times, moments = _moments(line, watch.started)
         axes.step(times, moments, where="post", color=color, lw=1.6, label=f"watermark of {topic}")
     axes.legend(loc="best", frameon=False, labelcolor="linecolor")  # where there is room depends on the machine
-    axes.set_xlabel("seconds since both jobs run")
+    axes.set_xlabel("seconds since the start of both jobs")
     axes.set_ylabel("event time")
-    axes.set_title("Each stage knows up to when it is complete", loc="left")
-    _date_ticks(axes, "y")
+    axes.set_title("Watermarks: up to when each topic is complete", loc="left")
+    locator = AutoDateLocator(maxticks=8)  # type: ignore[no-untyped-call]  # matplotlib.dates has no types
+    axes.yaxis.set_major_locator(locator)
+    axes.yaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
 
 
 def _draw_wrong(axes: _Axes, outcome: Outcome) -> None:
@@ -208,20 +199,13 @@ def _draw_wrong(axes: _Axes, outcome: Outcome) -> None:
     colors = [_BLUE, *[_RED] * len(outcome.guesses)]
     places = range(len(names))
     axes.bar(places, wrong, color=colors, width=0.6)
-    axes.set_xticks(places, [f"{name}\nwaits {wait}" for name, wait in zip(names, waits, strict=True)])
+    axes.set_xticks(places, [f"{name}\n{wait} behind" for name, wait in zip(names, waits, strict=True)])
     for place, count in zip(places, wrong, strict=True):
         axes.annotate(f"{count:.0f} %", (place, count), xytext=(0, 3), textcoords="offset points", ha="center")
     axes.set_ylim(0, max(1, *wrong) * 1.12)
     tried = f" (guesses: first {outcome.guesses[0].days} days)" if outcome.guesses else ""
-    axes.set_ylabel(f"wrong waves, %{tried}")
-    axes.set_title("What a guess gets wrong", loc="left")
-
-
-def _date_ticks(axes: _Axes, which: str) -> None:
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    locator = AutoDateLocator(maxticks=8)  # type: ignore[no-untyped-call]  # matplotlib.dates has no types
-    axis.set_major_locator(locator)
-    axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
+    axes.set_ylabel(f"wrong results, %{tried}")
+    axes.set_title("Wrong results: marks in band, and guesses", loc="left")
 
 
 def _moments(line: Line, began: float) -> tuple[list[float], list[datetime]]:
