@@ -1,7 +1,7 @@
-"""One input partition on its way into the system: what becomes of each record, and what may be promised.  Pure.
+"""One input partition of an injection: where each record goes, and the watermark.  Pure.
 
-The invariant: *what a partition promises holds for the records it has passed on and for all that may still come*, by
-its time policy, or by the promises that the topic brings itself.
+The invariant: *no record that is still to be copied is below the watermark*, as far as its time policy or its own
+progress messages say.
 """
 
 from abc import ABC, abstractmethod
@@ -20,6 +20,9 @@ from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_mark_key
 from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late
 
+MISSING_EVENT_TIME: Final = "timeless"
+"""The count of records without event time, as it is stored; metrics call it ``missing_event_time``."""
+
 _NONE: Final[Headers] = ()
 _LONG: Final = 32
 
@@ -28,11 +31,11 @@ class Routing(Enum):
     """Where a record goes."""
 
     FORWARD = "forward"
-    """To the output, with these headers added."""
+    """To the output, with the headers of `Routed` added."""
     DROP = "drop"
-    """Dropped, or to the topic for what is dropped."""
+    """To the topic for dropped records, if there is one."""
     SKIP = "skip"
-    """Nowhere: it was a progress message."""
+    """Nowhere: it is a progress message."""
 
 
 Routed = tuple[Routing, Headers]
@@ -45,15 +48,14 @@ class InputPartition(ABC):
         self.fmt = fmt
         self.read = fmt.read
         self.counts: Counter[str] = Counter()
-        """``unreadable`` times, ``unreadable_arrival``, ``unreadable_key``, ``timeless`` records, ``reserved`` keys,
-        ``resolved`` messages, and ``late`` records behind them."""
-        self.timed = False
-        """Whether any record has told a time, or promised one."""
+        """``unreadable`` times, ``unreadable_arrival``, ``unreadable_key``, `MISSING_EVENT_TIME`, ``reserved`` keys,
+        ``resolved`` messages, and ``late`` records, which are below the last of these."""
+        self.has_event_time = False
+        """Whether any record had an event time, or a watermark of its own."""
         self.trouble: str | None = None
-        """Why the last record is counted as one that cannot be read; see `pop_trouble`."""
 
     def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
-        """Decide what becomes of one record, in the order of the log."""
+        """Route one record, in the order of the log."""
         if is_mark_key(key):
             self._count("reserved", "its key is that of a watermark record: passed on, it would be taken for one")
             return Routing.DROP, _NONE
@@ -64,14 +66,14 @@ class InputPartition(ABC):
             time = None
         else:
             if time is None and value is not None:
-                self.counts["timeless"] += 1
+                self.counts[MISSING_EVENT_TIME] += 1
         if time is None:
-            return Routing.FORWARD, _NONE  # nothing is lost, and no watermark moves
-        self.timed = True
+            return Routing.FORWARD, _NONE  # no record is lost, and no watermark advances
+        self.has_event_time = True
         return self._pass(time, key, value, log_time)
 
     def pop_trouble(self) -> str | None:
-        """Return why the last record is counted as one that cannot be read, once."""
+        """Return why the last record is counted as unreadable, once."""
         trouble, self.trouble = self.trouble, None
         return trouble
 
@@ -81,43 +83,43 @@ class InputPartition(ABC):
 
     @abstractmethod
     def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
-        """Decide on a record that tells a time."""
+        """Route a record that has an event time or a watermark."""
 
     @property
     @abstractmethod
     def watermark(self) -> int | None:
-        """What the partition promises."""
+        """The watermark of the partition."""
 
     @property
     def outcomes(self) -> Counter[str]:
-        """What became of the records, and what could not be read."""
+        """The counts, with the decisions of a policy."""
         return self.counts
 
     def estimate(self, elapsed: int) -> None:  # noqa: B027  # only a policy guesses
-        """Advance with no event; elapsed: milliseconds since the last one was seen."""
+        """Advance the watermark without a record, ``elapsed`` milliseconds after the last one."""
 
     def open(self, now: int) -> None:  # noqa: B027
-        """Learn that the partition is empty, at a time of the wall clock."""
+        """Note that the partition is read to its end (wall clock, epoch milliseconds)."""
 
     @abstractmethod
     def follow(self, watermark: int) -> None:
-        """Promise at least so much: what others have promised, where nothing has come here yet."""
+        """Raise the watermark to at least this one."""
 
     @abstractmethod
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as a value that JSON can carry."""
+        """Return the state as JSON values."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned.
+        """Restore a `snapshot`.
 
         Raises:
-            CorruptSnapshotError: if it is something else.
+            CorruptSnapshotError: if it is not one.
         """
 
 
 class ByPolicy(InputPartition):
-    """A partition whose writers promise nothing: a time policy decides.
+    """A partition without watermarks of its own: a time policy decides.
 
     >>> from datetime import timedelta
     >>> from floodmark.producers.event_times.formats import JsonField
@@ -135,7 +137,6 @@ class ByPolicy(InputPartition):
         substream_by: SubstreamKey | None = None,
         fit: PolicyFit | None = None,
     ) -> None:
-        """Begin with nothing read; substream_by: what has a watermark of its own; fit: is told each decision."""
         super().__init__(fmt)
         self.policy_state: TimePolicyState = policy.build()
         self._substream_by = substream_by
@@ -169,12 +170,12 @@ class ByPolicy(InputPartition):
 
     @property
     def watermark(self) -> int | None:
-        """What the policy promises."""
+        """The watermark of the policy."""
         return self.policy_state.watermark
 
     @property
     def outcomes(self) -> Counter[str]:
-        """The same, with what the policy decided."""
+        """The counts, with the decisions of the policy."""
         return self.counts + self.policy_state.counts
 
     def estimate(self, elapsed: int) -> None:
@@ -182,7 +183,7 @@ class ByPolicy(InputPartition):
         self.policy_state.estimate(elapsed)
 
     def open(self, now: int) -> None:
-        """Take the present for the arrival, where nothing has ever arrived: whatever comes arrives later."""
+        """Take the present for the arrival, if no record has arrived."""
         self.policy_state.expect(now)
 
     def follow(self, watermark: int) -> None:
@@ -196,11 +197,11 @@ class ByPolicy(InputPartition):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up the state of the policy."""
         self.policy_state.restore(state)
-        self.timed = bool(self.policy_state.counts)
+        self.has_event_time = bool(self.policy_state.counts)
 
 
 def _ident(substream: bytes) -> bytes:
-    """Return what a substream is known by: itself, or its digest, so that long keys do not fill the state.
+    """Return a substream as the state keeps it: itself, or its digest if it is long.
 
     >>> _ident(b"N14228"), len(_ident(b"x" * 1_000_000))
     (b'N14228', 32)
@@ -209,7 +210,7 @@ def _ident(substream: bytes) -> bytes:
 
 
 class ByResolved(InputPartition):
-    """A partition that brings promises of its own.
+    """A partition with watermarks of its own: a changefeed.
 
     >>> from floodmark.producers.event_times.changefeeds import CockroachDb
     >>> partition = ByResolved(CockroachDb())
@@ -220,7 +221,6 @@ class ByResolved(InputPartition):
     """
 
     def __init__(self, fmt: InputFormat, *, drop_late: bool = False) -> None:
-        """Begin with nothing promised; drop_late: what comes behind a promise was sent before, leave it out."""
         super().__init__(fmt)
         self._watermark: int | None = None
         self._drop_late = drop_late
@@ -228,7 +228,7 @@ class ByResolved(InputPartition):
     def _pass(self, time: int | Resolved, key: bytes | None, value: bytes | None, log_time: int) -> Routed:  # noqa: ARG002  # not asked
         if isinstance(time, Resolved):
             self.counts["resolved"] += 1
-            # A lower one is a replay; one at the beginning of time is sent before a feed knows anything.
+            # A lower one is a replay; 0 or less means that the feed has no watermark yet.
             if time.watermark > 0 and (self._watermark is None or time.watermark > self._watermark):
                 self._watermark = time.watermark
             return Routing.SKIP, _NONE
@@ -239,24 +239,24 @@ class ByResolved(InputPartition):
 
     @property
     def watermark(self) -> int | None:
-        """The highest promise."""
+        """The highest watermark of the changefeed."""
         return self._watermark
 
     def follow(self, watermark: int) -> None:
-        """Raise the promise."""
+        """Raise the watermark."""
         self._watermark = watermark if self._watermark is None else max(self._watermark, watermark)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the promise."""
-        return {"watermark": self._watermark, "timed": self.timed}
+        """Return the state as JSON values."""
+        return {"watermark": self._watermark, "timed": self.has_event_time}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the promise.
+        """Restore a `snapshot`.
 
         Raises:
-            CorruptSnapshotError: if there is none.
+            CorruptSnapshotError: if it is not one.
         """
         with restoring("of a changefeed", "begin anew"):
             watermark = state["watermark"]
             self._watermark = None if watermark is None else event_time_of(watermark)
-            self.timed = bool(state["timed"])
+            self.has_event_time = bool(state["timed"])

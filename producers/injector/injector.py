@@ -191,7 +191,7 @@ class Injector(Closing):
 
     def _look_ahead(self) -> list[Record]:
         """Return the first records, up to a plausible time: a wrong option must not write a whole topic."""
-        if not self._partitions.unproven or self.injection.allow_unreadable:
+        if self._partitions.format_confirmed or self.injection.allow_unreadable:
             return []
         fit = PolicyFit(self.injection.policy)
         used = {number: self.injection.input_partition(fit) for number in self._partitions.used}
@@ -218,7 +218,7 @@ class Injector(Closing):
                 self._pass_on(record, partition, bounds, seen)
             elif self._input.is_at_end(error):
                 partition.reach_end(self._clock.wall())
-        if self._partitions.unproven:  # the first records may come long after the start
+        if not self._partitions.format_confirmed:  # the first records may come long after the start
             require_plausible(self.injection, self._partitions.fit)
         self._warn_of_misfit()
         self._out.poll()
@@ -279,7 +279,7 @@ class Injector(Closing):
             number, self._clock.wall(), watermark=watermark, status=status, processing_time_watermark=worked_off
         )
         self._out.produce_mark(number, mark, [(STATE_HEADER, state.pack(self.injection.source, number))])
-        partition.mark()
+        partition.note_marked()
         self.counts["marks"] += 1
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
-"""What an injection would do: the first records through its input partitions, with nothing written.
+"""The first records of an injection, routed through its input partitions, with nothing written.
 
-A thin shell around confluent-kafka's Consumer.  `Preview` is also how an injector finds out, before its first word,
-that none of its records tells a readable time.
+A thin shell around confluent-kafka's Consumer.  An injector also uses it at startup, to refuse an input in which no
+record has a readable event time.
 """
 
 import logging
@@ -35,7 +35,7 @@ _READ: Final = "read"
 
 @dataclass(slots=True)
 class Preview:
-    """What became of some records."""
+    """The outcomes of the first records."""
 
     injection: Injection
     partitions: Mapping[int, InputPartition]
@@ -43,23 +43,23 @@ class Preview:
     records: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
-    """The first record of each outcome: its place, its value, and what was decided or why it cannot be read."""
-    timed: bool = False
-    """Whether any record has told a readable time."""
-    failed: bool = False
-    """Whether any should have told one and did not."""
+    """The first record of each outcome: its place, its value, and its time or why it cannot be read."""
+    has_event_time: bool = False
+    """Whether any record has a readable event time."""
+    lacks_event_time: bool = False
+    """Whether any record should have an event time, and has none that is readable."""
 
     def add(self, record: Record) -> None:
-        """Take in one record."""
+        """Route one record."""
         value = record.value()
         partition = self.partitions[record.partition()]
-        before, partition.timed = partition.outcomes.copy(), False
+        before, partition.has_event_time = partition.outcomes.copy(), False
         _, headers = partition.take(record.key(), value, record.timestamp()[1])
         self.records += 1
-        self.timed = self.timed or partition.timed
+        self.has_event_time = self.has_event_time or partition.has_event_time
         trouble = partition.pop_trouble()
-        self.failed = self.failed or not (
-            partition.timed or value is None or (trouble is None and partition.fmt.promises)
+        self.lacks_event_time = self.lacks_event_time or not (
+            partition.has_event_time or value is None or (trouble is None and partition.fmt.promises)
         )
         told = trouble or _counting(dict(headers).get(TIME_HEADER))
         for outcome in partition.outcomes - before or [_READ]:
@@ -68,18 +68,18 @@ class Preview:
             self.examples.setdefault(outcome, printable(f"{place} {_shown(value)}{told and ': '}{told}"))
 
     @property
-    def proven(self) -> bool:
-        """Whether any record has told a time that may be right."""
-        return self.timed and not self.fit.looks_like_seconds
+    def has_plausible_time(self) -> bool:
+        """Whether any record has an event time that does not look like seconds."""
+        return self.has_event_time and not self.fit.looks_like_seconds
 
     def require_time(self) -> None:
-        """Refuse to begin where there are records, and none tells a readable time, or all times look like seconds.
+        """Refuse an input in which no record has a readable event time, or all look like seconds.
 
         Raises:
-            InjectorError: it names the first, and what to do.
+            InjectorError: with the first such record, and what to do.
         """
         require_plausible(self.injection, self.fit)
-        if self.timed or not self.failed or self.injection.allow_unreadable:
+        if self.has_event_time or not self.lacks_event_time or self.injection.allow_unreadable:
             return
         first = self.examples.get("unreadable") or next(iter(self.examples.values()))
         about, topic = self.injection.fmt.about, self.injection.source_topic
@@ -93,7 +93,7 @@ class Preview:
         raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
     def lines(self) -> list[str]:
-        """Return it as lines for people."""
+        """Return the preview as lines of text."""
         width = max(map(len, self.outcomes), default=0)
         lines = [
             f"{outcome.replace('_', ' '):{width}} {count:>8,}  for example {self.examples[outcome]}"
@@ -112,7 +112,7 @@ def _counting(time: bytes | None) -> str:
 
 
 def _shown(value: bytes | None) -> str:
-    """Return the beginning of a value.
+    """Return the beginning of a value, as text.
 
     >>> _shown(b'{"at": 12}'), _shown(None)
     ('{"at": 12}', 'without a value')
@@ -124,10 +124,10 @@ def _shown(value: bytes | None) -> str:
 
 
 def require_plausible(injection: Injection, fit: PolicyFit) -> None:
-    """Refuse event times that all look like seconds that were taken for milliseconds, unless it is allowed.
+    """Refuse event times that all look like seconds, unless that is allowed.
 
     Raises:
-        InjectorError: before any of these records is written.
+        InjectorError: none of these records was written.
     """
     if fit.looks_like_seconds and not injection.allow_unreadable:
         advice = "none of these records was written; correct --unit, or pass --allow-unreadable if the times are right"
@@ -135,15 +135,15 @@ def require_plausible(injection: Injection, fit: PolicyFit) -> None:
 
 
 def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]:
-    """Read until a preview is proven, has seen ``limit`` records, or all records; return what was read."""
+    """Read until a preview has a plausible time, ``limit`` records or all records; return the records."""
     deadline, open_, found = Deadline(_PATIENCE), set(preview.partitions), list[Record]()
-    while open_ and preview.records < limit and not preview.proven and not deadline.passed:
+    while open_ and preview.records < limit and not preview.has_plausible_time and not deadline.passed:
         records = consume(consumer, 0.2, limit - preview.records)
         found += records
         for record in records:
             error = record.error()
             if error is None:
-                if not preview.proven:  # the rest of a large batch costs nothing then
+                if not preview.has_plausible_time:  # after that, it need not judge the rest of the batch
                     preview.add(record)
             elif is_end(error):
                 open_.discard(record.partition())
@@ -151,7 +151,7 @@ def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]
 
 
 def _sample(consumer: Consumer, preview: Preview, limit: int) -> None:
-    """Take the same number of records of each partition, ``limit`` together, or all records of one that has fewer."""
+    """Take the same number of records from each partition, ``limit`` in all; fewer from a shorter one."""
     left = dict.fromkeys(preview.partitions, ceil(limit / len(preview.partitions)))
     deadline = Deadline(_PATIENCE)
     while left and not deadline.passed:
@@ -166,11 +166,11 @@ def _sample(consumer: Consumer, preview: Preview, limit: int) -> None:
 
 
 def preview_injection(injection: Injection, config: Config, limit: int = 1_000) -> Preview:
-    """Say what an injection would do with the next records of its input, and write nothing, nor fence anybody.
+    """Return a preview of the next records of an injection.  It writes nothing, and fences no writer.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: if the input cannot be read.
-        CorruptSnapshotError: if the target holds a state that cannot be read.
+        CorruptSnapshotError: if the target has a state that cannot be read.
         RecreatedTopicError: if the input was deleted and created again since it was read.
     """
     begins = begin_offsets(config, [injection.source_topic])
