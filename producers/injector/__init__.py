@@ -1,1 +1,1 @@
-"""Bring a topic without watermarks into the system, exactly once: the shell around `event_times`."""
+"""Copy a topic without watermarks to one with marks, exactly once: the shell around `event_times`."""

@@ -1,14 +1,11 @@
-"""Several processes that pass on one topic together: each has some partitions of it, and any may die at any time.
+"""Several processes that copy one topic together: each has some of its partitions, and any may fail at any time.
 
-Theory of operation
--------------------
-Kafka's consumer group decides who has which partition; nothing is read through it, and it keeps no offset.  A member
-runs an `Injector` for each partition that it has, with transactions of that partition's own.  Whoever gets a partition
-begins its transactions, which shuts out the member that had it, ends what that has left open, and reads the last mark:
-where to go on, and with which watermark.  So a partition is passed on by one member at a time whatever the members
-believe, nothing is passed on twice, and no watermark goes back.
+Kafka's consumer group assigns the partitions; no record is read through it, and it stores no offsets.  A member runs an
+`Injector` with its own transactions for each of its partitions.  A new owner starts the transactions of its partition.
+This fences the old owner and aborts its open transaction.  Then the new owner resumes from the last mark.  So only one
+member at a time writes to a partition, no record is copied twice, and no watermark goes back.
 
-All members write as one source.  Its epoch is counted in each partition, as readers do.
+All members write as one source.  Its epoch is counted per partition, as readers do.
 """
 
 import logging
@@ -34,10 +31,10 @@ from floodmark.schemas.timestamps import milliseconds
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 0.1
-"""Seconds that a step waits for records, over all partitions."""
+"""Seconds that a step waits for records, over all its partitions."""
 
-_TOLERATED: Final = 60_000
-"""Milliseconds in which the group must take a partition away that another member has."""
+_FENCED_FOR: Final = 60_000
+"""Milliseconds within which the group must revoke a partition that has fenced us."""
 
 _FIXED: Final = {
     "enable.auto.commit": False,
@@ -45,23 +42,23 @@ _FIXED: Final = {
     "partition.assignment.strategy": "cooperative-sticky",
 }
 
-_OF_THE_GROUP: Final = {"group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"}
-"""Settings that only the client which follows the group takes."""
+_GROUP_SETTINGS: Final = {"group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"}
+"""Settings only for the client of the consumer group."""
 
 
 class InjectorGroup(Closing):
-    """One member of a group that passes on a topic.  Not thread-safe.
+    """One member of a group that copies a topic.  Not thread-safe.
 
     Args:
         injection: what to do; the same in all members.
         config: confluent-kafka settings for both sides; all pass through.
-        group: the name of the consumer group; default: that of the source.
-        clock: where the time comes from.
+        group: the name of the consumer group; default: from the source.
+        clock: a test passes another one.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: if it cannot begin.
+        UnknownTopicError, BrokerUnavailableError: if it cannot start.
         InjectorError: if the target has another number of partitions than the input.
-        UsageError: if the injection aligns its partitions, which different members have.
+        UsageError: if the injection aligns its partitions: they belong to different members.
     """
 
     def __init__(
@@ -73,16 +70,16 @@ class InjectorGroup(Closing):
         clock: Clock = Clock(),  # noqa: B008  # frozen
     ) -> None:
         self.injection, self._clock = injection, clock
-        self._config = {name: value for name, value in config.items() if name not in _OF_THE_GROUP}
+        self._config = {name: value for name, value in config.items() if name not in _GROUP_SETTINGS}
         self._injectors: dict[int, Injector] = {}
         self._wanted: set[int] = set()
         self._fenced: dict[int, int] = {}
-        """When another member took a partition that the group says is ours, steady clock, milliseconds."""
+        """By partition: when another member fenced us before the group revoked it; steady clock, milliseconds."""
         self._counts: Counter[str] = Counter()
         self._measured: Counter[str] = Counter({**measured(Counter()), "records": 0})
-        """What was counted in partitions that it has no longer, by the names of `Metrics`."""
+        """The counts of partitions that it no longer has, by the names of `Metrics`."""
         self._epoch = self._clock.wall()
-        self._next_word = self._clock.steady()
+        self._next_progress = self._clock.steady()
         self._trouble: str | None = None
         if injection.align is not None:
             raise UsageError(reason="a group of injectors cannot align partitions that different members have")
@@ -93,11 +90,11 @@ class InjectorGroup(Closing):
             [injection.source_topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
         self._leave = weakref.finalize(self, self._members.close)
-        """A program that ends without it would wait for ever for the answer to a rebalance."""
+        """Without it, a program that exits would wait for ever for a rebalance."""
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         consumer.incremental_assign(places)
-        consumer.pause(places)  # each partition has a client of its own, which knows where to go on
+        consumer.pause(places)  # the injector of each partition reads it
         self._wanted |= {place.partition for place in places}
 
     def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
@@ -109,7 +106,7 @@ class InjectorGroup(Closing):
             self._give_up(place.partition, commit=False)
 
     def _give_up(self, number: int, *, commit: bool) -> None:
-        """Let go of a partition; what cannot be committed any more is done again by the member that has it next."""
+        """Close a partition; the next owner repeats what was not committed."""
         self._wanted.discard(number)
         self._fenced.pop(number, None)
         injector = self._injectors.pop(number, None)
@@ -125,22 +122,22 @@ class InjectorGroup(Closing):
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions of the input that this member has."""
+        """The input partitions of this member."""
         return sorted(self._injectors)
 
     @property
     def counts(self) -> Counter[str]:
-        """What this member has done, see `Injector.counts`."""
+        """The counts of this member, see `Injector.counts`."""
         return sum((injector.counts for injector in self._injectors.values()), self._counts.copy())
 
     @property
     def outcomes(self) -> Counter[str]:
-        """What became of the records of its partitions, whoever had them, since the injection began."""
+        """The outcomes of its partitions since the injection began, including those of earlier owners."""
         return sum((injector.outcomes for injector in self._injectors.values()), Counter[str]())
 
     @property
     def watermarks(self) -> dict[int, int | None]:
-        """What each of its partitions promises."""
+        """The watermark of each of its partitions."""
         return {number: injector.watermarks[number] for number, injector in self._injectors.items()}
 
     @property
@@ -150,7 +147,7 @@ class InjectorGroup(Closing):
         return self._trouble or next((trouble for trouble in found if trouble), None)
 
     def metrics(self) -> Metrics:
-        """Return what this member has counted itself, and how far its partitions are; with none it is idle."""
+        """Return the counts of this member, and the progress of its partitions; without partitions it is idle."""
         parts = [injector.metrics() for injector in self._injectors.values()]
         counted = self._measured.copy()
         for part in parts:
@@ -171,7 +168,7 @@ class InjectorGroup(Closing):
         )
 
     def holders(self) -> list[Hold]:
-        """Return which of its partitions hold its watermark."""
+        """Return which of its partitions hold back its watermark."""
         holds = [hold for injector in self._injectors.values() for hold in injector.holders()]
         low = lowest([hold.watermark for hold in holds])
         return [hold for hold in holds if hold.watermark == low]
@@ -179,16 +176,16 @@ class InjectorGroup(Closing):
     def run(
         self, *, progress: Callable[["InjectorGroup"], None] | None = None, stop: Callable[[], bool] = lambda: False
     ) -> None:
-        """Go on until asked to stop; what has been taken in is committed then, and the partitions are given back.
+        """Copy records until ``stop`` returns true; then commit, and give the partitions back.
 
         Args:
-            progress: is told after each transaction, when partitions come or go, and while there are none.
-            stop: is asked between the steps.
+            progress: called after each transaction, when partitions come or go, and while there are none.
+            stop: called between the steps.
 
         Raises:
-            InjectorError, BrokerUnavailableError: if a partition cannot continue, or one topic has grown alone.
-            RecreatedTopicError, UnknownTopicError: if the input is another topic now, or is missing.
-            FencedError: if somebody outside the group writes for a partition of ours.
+            InjectorError, BrokerUnavailableError: if a partition cannot continue, or only one of the topics has grown.
+            RecreatedTopicError, UnknownTopicError: if the input was created again, or is missing.
+            FencedError: if a writer outside the group writes to one of its partitions.
         """
         while not stop():
             self.step(progress)
@@ -196,7 +193,7 @@ class InjectorGroup(Closing):
             self._give_up(number, commit=True)
 
     def step(self, progress: Callable[["InjectorGroup"], None] | None = None) -> None:
-        """Follow the group, and take in what has come to each partition that it gives us."""
+        """Poll the group, and copy new records of each partition."""
         had = self.partitions
         self._follow()
         told = None if progress is None else lambda _: progress(self)
@@ -204,21 +201,21 @@ class InjectorGroup(Closing):
             try:
                 injector.step(told, _PATIENCE / len(self._injectors))
             except FencedError:
-                # The group has given it to another member, and has not told us yet.
+                # Another member has it now; the group will revoke it here.
                 self._give_up(number, commit=False)
                 self._wanted.add(number)
                 self._fenced[number] = self._clock.steady()
-        if any(self._clock.steady() > since + _TOLERATED for since in self._fenced.values()):
+        if any(self._clock.steady() > since + _FENCED_FOR for since in self._fenced.values()):
             source, topic = self.injection.source, self.injection.target_topic
             reason, advice = "an injector outside the group writes to its partitions", "stop one of the two"
             raise FencedError(writer=source, topic=topic, reason=reason, advice=advice)
-        waiting = not self._injectors and self._clock.steady() >= self._next_word
+        waiting = not self._injectors and self._clock.steady() >= self._next_progress
         if progress is not None and (waiting or self.partitions != had):
-            self._next_word = self._clock.steady() + milliseconds(self.injection.interval)
+            self._next_progress = self._clock.steady() + milliseconds(self.injection.interval)
             progress(self)
 
     def _follow(self) -> None:
-        """Learn of the group which partitions are ours."""
+        """Poll the group, and start an injector for each new partition."""
         message = self._members.poll(0 if self._injectors else _PATIENCE)
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -226,19 +223,19 @@ class InjectorGroup(Closing):
                 topic=self.injection.source_topic, bootstrap_servers=self._config.get("bootstrap.servers")
             )
         if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
-            raise KafkaException(error)  # but not for having slept too long: the next poll joins the group again
+            raise KafkaException(error)  # after a late poll, the next one joins the group again
         for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):
             self._injectors[number] = Injector(self.injection, self._config, partition=number, clock=self._clock)
 
     def close(self) -> None:
-        """Leave the group; what is not committed is given up, and done again by another member."""
+        """Leave the group; another member repeats what is not committed."""
         for number in self.partitions:
             self._give_up(number, commit=False)
         self._leave()
 
 
 def _own(metrics: Metrics) -> Counter[str]:
-    """Return what an instance has counted itself."""
+    """Return what this member has counted."""
     own = Counter(records=metrics.records)
     own.update({name: getattr(metrics, name) - before for name, before in metrics.before.items()})
     return own

@@ -1,15 +1,13 @@
-"""Bring a topic without watermarks into the system, exactly once.  A thin shell around `input_partition`.
+"""Copy a topic without watermarks to one with marks, exactly once.  A thin shell around `input_partition`.
 
-Theory of operation
--------------------
-Records go from each input partition to the output partition of the same number, untouched but for headers; behind them
-goes a mark.  Both are one Kafka transaction, and so is what the injector knows: the mark carries, in a header, the next
-input offset and its state.  A crash leaves all of it or nothing; a restart reads the last mark of each
-partition and goes on there, so nothing is passed on twice and no watermark goes back.  The transactional id is the
-source id: a second instance fences the first.  Consumer groups keep no state here.
+Records go from each input partition to the output partition with the same number, unchanged except for headers.  A mark
+follows them.  A header of the mark stores the next input offset and the injector's state.  Records and mark are one
+Kafka transaction, so a crash leaves all of it or nothing.  A restart resumes from the last mark of each partition: no
+record is copied twice, and no watermark goes back.  The transactional id is the source id, so a second instance fences
+the first.  There is no consumer group.
 
-No record ends an injection: what cannot be read is passed on as it is, counted, and the first place is logged.  Only
-where nothing has been written yet, or the options have changed, and no record at all tells a time, it does not begin.
+No record ends an injection: an unreadable one is copied, counted, and the first one is logged.  Only a new injection,
+or one with another format, fails if no record has an event time.
 """
 
 import logging
@@ -61,23 +59,22 @@ class Injector(Closing):
     Args:
         injection: what to do.
         config: confluent-kafka settings for both sides; all pass through.
-        consumer_config: more of them for the reading side.
-        producer_config: more of them for the writing side.
-        decisions: repeat an earlier run instead of looking at the clock, see `target_topic.decisions_of`.
-        reset: begin anew: delete all that the target holds, which must be this injector's alone.
-        partition: pass on this partition of the input alone, which a member of an `InjectorGroup` has; its transactions
-            are its own, so that the next member who has it shuts this one out.  Default: all.
-        clock: where the time comes from.
+        consumer_config: further settings for the reading side.
+        producer_config: further settings for the writing side.
+        decisions: those of an earlier run, to repeat it without the clock; see `target_topic.decisions_of`.
+        reset: start over: delete all records of the target, which must all be this injector's.
+        partition: copy only this partition, in its own transactions, as a member of an `InjectorGroup`.  Default: all.
+        clock: a test passes another one.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError, FencedError: if it cannot begin.
+        UnknownTopicError, BrokerUnavailableError, FencedError: if it cannot start.
         InjectorError: if the target topic has fewer partitions than the input, replaces timestamps that are event
             times, or cannot be reset.
-        CorruptSnapshotError: if the target holds a state that cannot be read.
+        CorruptSnapshotError: if the target has a state that cannot be read.
         RecreatedTopicError: if the input was deleted and created again since it was read.
     """
 
-    def __init__(  # two are what it is, the rest has defaults
+    def __init__(
         self,
         injection: Injection,
         config: Config,
@@ -91,8 +88,8 @@ class Injector(Closing):
     ) -> None:
         self.injection = injection
         self.counts: Counter[str] = Counter()
-        """``records`` read, ``dropped``, ``marks``, ``transactions``, and of the records that were passed on:
-        ``unreadable_headers``, ``headers_removed`` (floodmark's names, which are ours), ``timestamps_replaced``."""
+        """``records`` read, ``dropped``, ``marks``, ``transactions``, and changes of copied records:
+        ``unreadable_headers``, ``headers_removed`` (Floodmark's own), ``timestamps_replaced``."""
         self._config = dict(config)
         self._clock = clock
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
@@ -117,24 +114,24 @@ class Injector(Closing):
         self._watch = TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
         self._input = InputTopic(injection, {**config, **(consumer_config or {})}, nexts)
-        self._amid, self._taken = False, clock.wall()
+        self._batch_unfinished, self._taken = False, clock.wall()
         self._drained: int | None = None
-        """When the client had nothing more, epoch milliseconds; ``None``: it always had."""
-        self._worked_off: int | None = None
-        """Up to when all that came to the input is committed, epoch milliseconds; ``None``: not known."""
+        """When the client last had no more records, epoch milliseconds; ``None``: never."""
+        self._committed_until: int | None = None
+        """All input before this time is committed, epoch milliseconds; ``None``: not known."""
         self._next_commit = clock.steady()
         self._next_look = clock.steady() + _LOOK_INTERVAL
 
     def _refusal(self, reason: str) -> InjectorError:
-        """Say what to do where the target does not take a record."""
+        """Return the error for a record that the target rejects."""
         advice = "give that topic the max.message.bytes and message.timestamp.* of the input, and start again"
         return InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
     def _grow(self) -> None:
-        """Take in partitions that were added to either topic."""
+        """Add new partitions of either topic."""
         given, partitions = sizes_of(self._config, self.injection, equal=self._partition is not None)
         self._writer.grow(partitions)
-        # Asked by the producer itself, so that it learns of them, too.
+        # The producer itself asks Kafka, so that it knows the new partitions.
         partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
         for number, offset in self._partitions.grow(given, partitions) if self._partition is None else ():
             self._input.add(number, offset)
@@ -146,15 +143,15 @@ class Injector(Closing):
         progress: Callable[["Injector"], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Go on until asked to stop; what has been taken in is committed then.
+        """Copy records until ``stop`` returns true; then commit.
 
         Args:
-            until_end: stop when all that is in the input has been passed on.
-            progress: is told after each transaction.
-            stop: is asked between the steps.
+            until_end: stop at the end of the input.
+            progress: called after each transaction.
+            stop: called between the steps.
 
         Raises:
-            InjectorError: if it cannot go on; with ``until_end`` also where all was passed on and told no time.
+            InjectorError: if it cannot continue; with ``until_end`` also if no record of the input has an event time.
         """
         ended = False
         while not (ended or stop()):
@@ -168,7 +165,7 @@ class Injector(Closing):
             self._partitions.require_time(self.first_trouble)
 
     def step(self, progress: Callable[["Injector"], None] | None = None, timeout: float = _PATIENCE) -> None:
-        """Take in what has come, after ``timeout`` seconds at most, and commit when due.
+        """Copy new records, after at most ``timeout`` seconds, and commit when due.
 
         The first commit marks all partitions before any record.
         """
@@ -190,7 +187,7 @@ class Injector(Closing):
                 progress(self)
 
     def _look_ahead(self) -> list[Record]:
-        """Return the first records, up to a plausible time: a wrong option must not write a whole topic."""
+        """Return the first records, up to one with a plausible time: a wrong option must not copy a whole topic."""
         if self._partitions.format_confirmed or self.injection.allow_unreadable:
             return []
         fit = PolicyFit(self.injection.policy)
@@ -206,7 +203,7 @@ class Injector(Closing):
             _log.warning("injector %s: %s", self.injection.source, advice)
 
     def _take(self, records: list[Record]) -> None:
-        self._amid = True
+        self._batch_unfinished = True
         self._taken = self._clock.wall()
         if self._input.drained:
             self._drained = self._taken
@@ -222,10 +219,10 @@ class Injector(Closing):
             require_plausible(self.injection, self._partitions.fit)
         self._warn_of_misfit()
         self._out.poll()
-        self._amid = False
+        self._batch_unfinished = False
 
     def _pass_on(self, record: Record, partition: InjectedPartition, bounds: tuple[float, float], seen: int) -> None:
-        """Pass a record on, drop it or skip it, as its partition decides; the target takes timestamps within bounds."""
+        """Copy, drop or skip a record, as its partition decides; ``bounds``: the timestamps that the target accepts."""
         number, offset, sanitizer = record.partition(), record.offset(), self._sanitizer
         key, value, log_time = record.key(), record.value(), record.timestamp()[1]
         routing, headers = partition.take(key, value, offset, log_time, taken=self._taken, seen=seen)
@@ -248,42 +245,42 @@ class Injector(Closing):
                 self._out.produce(self.injection.dropped_to, -1, key, value, own, log_time)
 
     def commit(self) -> None:
-        """Mark what has moved, and commit it together with the records.
+        """Mark the partitions that have changed, and commit.
 
         Raises:
-            InjectorError: if a step was interrupted: what it has half done may not be committed.
-            RecreatedTopicError, UnknownTopicError: if the input is another topic now, or is missing.
-            FencedError, BrokerUnavailableError: if Kafka does not take it.
+            InjectorError: if an exception interrupted a step: half of it must not be committed.
+            RecreatedTopicError, UnknownTopicError: if the input was created again, or is missing.
+            FencedError, BrokerUnavailableError: if Kafka does not commit.
         """
-        if self._amid:
+        if self._batch_unfinished:
             reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
-        self._watch.check()  # so all that is committed was read from the same topic
+        self._watch.check()  # all that is committed comes from the same topic
         self._out.begin()
         self._partitions.estimate()
         self._partitions.follow_slowest()
-        worked_off = self._partitions.follow_time(self._drained)
+        read_until = self._partitions.follow_time(self._drained)
         for number, partition in self._partitions.items():
             if partition.due:
                 self._mark(number, partition)
         self._out.commit()
-        self._worked_off = worked_off
+        self._committed_until = read_until
         self.counts["transactions"] += 1
         self._next_commit = self._clock.steady() + milliseconds(self.injection.interval)
 
     def _mark(self, number: int, partition: InjectedPartition, status: Status = Status.ACTIVE) -> None:
         topic_id = self._partitions.ids.get(self.injection.source_topic)
         state = partition.state(self.injection, self._writer.identity.epoch, topic_id)
-        watermark, worked_off = partition.input.watermark, self._partitions.processing_time(partition)
+        watermark, time = partition.input.watermark, self._partitions.processing_time(partition)
         mark = self._writer.mark(
-            number, self._clock.wall(), watermark=watermark, status=status, processing_time_watermark=worked_off
+            number, self._clock.wall(), watermark=watermark, status=status, processing_time_watermark=time
         )
         self._out.produce_mark(number, mark, [(STATE_HEADER, state.pack(self.injection.source, number))])
         partition.note_marked()
         self.counts["marks"] += 1
 
     def end(self) -> None:
-        """Say in every partition that nothing more will come, for an input that is complete."""
+        """Mark every partition as ended, for an input that is complete."""
         self.commit()
         self._out.begin()
         for number, partition in self._partitions.items():
@@ -292,28 +289,28 @@ class Injector(Closing):
 
     @property
     def first_trouble(self) -> str | None:
-        """The place of the first record that could not be read or not be passed on as it was, and why."""
+        """The place of the first record that was unreadable or had to be changed, and why."""
         return self._sanitizer.first_trouble
 
     @property
     def watermarks(self) -> dict[int, int | None]:
-        """What each partition promises."""
+        """The watermark of each partition."""
         return self._partitions.watermarks
 
     @property
     def outcomes(self) -> Counter[str]:
-        """What became of the records, over all partitions and since the injection began."""
+        """The counts of all partitions, since the injection began."""
         return self._partitions.outcomes
 
     def metrics(self) -> Metrics:
-        """Return what is measured, since the injection began."""
-        return self._partitions.metrics(self.counts["records"], self._worked_off, self._writer.identity.epoch)
+        """Return the metrics since the injection began."""
+        return self._partitions.metrics(self.counts["records"], self._committed_until, self._writer.identity.epoch)
 
     def holders(self) -> list[Hold]:
-        """Return which partitions of the input hold the watermark."""
+        """Return which input partitions hold back the watermark."""
         return self._partitions.holders()
 
     def close(self) -> None:
-        """Let go of the clients; what is not committed is given up, and done again by the next instance."""
+        """Close the clients; the next instance repeats what is not committed."""
         self._out.abort()
         self._input.close()

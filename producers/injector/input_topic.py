@@ -1,4 +1,4 @@
-"""The topic without watermarks, as an injector reads it.  A thin shell around confluent-kafka's Consumer."""
+"""The input of an injector.  A thin shell around confluent-kafka's Consumer."""
 
 import logging
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ _log = logging.getLogger(__name__)
 
 
 def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
-    """Return how many partitions the input and the target have.
+    """Return the partition counts of the input and the target.
 
     Args:
         config: confluent-kafka settings.
-        injection: whose topics.
-        equal: whether the target may have no more than the input: a group marks no partition that the input lacks.
+        injection: its topics.
+        equal: whether both must be equal: a group does not mark partitions that only the target has.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: if they cannot be asked.
+        UnknownTopicError, BrokerUnavailableError: if Kafka does not return them.
         InjectorError: if the target has too few, or too many.
     """
     source, target = injection.source_topic, injection.target_topic
@@ -37,12 +37,12 @@ def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int,
 
 
 class InputTopic(Closing):
-    """The partitions of the input, from where the last instance stopped."""
+    """The partitions of the input, from the stored offsets."""
 
     def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
         self._injection = injection
         self.drained = False
-        """Whether the last `take` has left nothing behind in the client."""
+        """Whether the last `take` returned all records of the client."""
         self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", _log)
         self.consumer.assign([self._place(number, offset) for number, offset in begins.items()])
 
@@ -51,21 +51,21 @@ class InputTopic(Closing):
         return TopicPartition(topic, number) if offset is None else TopicPartition(topic, number, offset)
 
     def add(self, number: int, offset: int) -> None:
-        """Read a partition that was added to the topic, from an offset."""
+        """Read a new partition, from an offset."""
         self.consumer.incremental_assign([self._place(number, offset)])
 
     def take(self, seconds: float) -> list[Record]:
-        """Return the next records, after so many seconds at most; ends of partitions are among them, as errors."""
+        """Return the next records, after at most ``seconds``; an end of a partition is among them, as an error."""
         found = consume(self.consumer, seconds)
         self.drained = len(found) < BATCH
         return found
 
     def is_at_end(self, error: KafkaError) -> bool:
-        """Tell whether an error only says that a partition has been read to its end.
+        """Tell whether an error only means that a partition was read to its end.
 
         Raises:
-            InjectorError: if retention has deleted what comes next.
-            KafkaException: for another error that trying again does not help.
+            InjectorError: if Kafka has deleted the next records.
+            KafkaException: for any other error that is not retriable.
         """
         if is_end(error):
             return True
@@ -77,9 +77,9 @@ class InputTopic(Closing):
         return False
 
     def hold(self, number: int, *, paused: bool) -> None:
-        """Read nothing of a partition for now, or go on with it."""
+        """Pause or resume a partition."""
         (self.consumer.pause if paused else self.consumer.resume)([self._place(number)])
 
     def close(self) -> None:
-        """Release the client."""
+        """Close the client."""
         self.consumer.close()

@@ -1,4 +1,4 @@
-"""Records of an injector's input as its output can take them, and the first places of what is not as it should be."""
+"""Make records of the input acceptable to the target, and report the first problem of each partition."""
 
 import logging
 import math
@@ -20,11 +20,11 @@ _OURS: Final = f"{HEADER}-"
 
 
 class Sanitizer:
-    """What must be changed of records, so that none of them ends or misleads; each change is counted.
+    """Change what the target would reject or readers would misread; count each change.
 
     Args:
-        injection: whose input.
-        tolerances: how many milliseconds a timestamp may be behind and ahead of the clock for the target to take it.
+        injection: its topics and format.
+        tolerances: how many milliseconds behind and ahead of the clock the target accepts timestamps.
         counts: gets ``unreadable_headers``, ``headers_removed`` and ``timestamps_replaced``.
     """
 
@@ -33,10 +33,10 @@ class Sanitizer:
         self._behind, self._ahead = tolerances
         self._named: set[int] = set()
         self.first_trouble: str | None = None
-        """The place of the first record that is not as it should be, and why."""
+        """The place of the first record with a problem, and why."""
 
     def report(self, record: Record, why: str) -> None:
-        """Keep the first place, and log the first of each partition."""
+        """Keep the first problem, and log the first of each partition."""
         number = record.partition()
         place = f"{Place(record.topic(), number, record.offset())}: {printable(why[:_SHOWN])}"
         self.first_trouble = self.first_trouble or place
@@ -45,7 +45,7 @@ class Sanitizer:
             _log.warning("injector %s: %s; later ones of this partition are counted", self._injection.source, place)
 
     def headers(self, record: Record) -> Headers:
-        """Return a record's headers; names that are no UTF-8 this client can neither read nor pass on."""
+        """Return a record's headers; none if a name is not UTF-8, which this client can neither read nor write."""
         try:
             return record.headers() or []
         except UNREADABLE_HEADERS as error:
@@ -54,7 +54,7 @@ class Sanitizer:
             return []
 
     def without_ours(self, headers: Headers) -> Headers:
-        """Leave out the headers that are Floodmark's: they would speak of another topic's time, or hide a record."""
+        """Remove Floodmark's headers: they would state times of another topic, or hide the record."""
         if not headers:
             return headers
         kept = [header for header in headers if header[0] != HEADER and not header[0].startswith(_OURS)]
@@ -63,14 +63,14 @@ class Sanitizer:
         return kept
 
     def bounds(self, now: int) -> tuple[float, float]:
-        """Return the lowest and highest timestamp that the target takes now; epoch milliseconds."""
+        """Return the lowest and highest timestamp that the target accepts now; epoch milliseconds."""
         lowest = -math.inf if self._behind is None else now - self._behind + _MARGIN
         return lowest, math.inf if self._ahead is None else now + self._ahead - _MARGIN
 
     def without_timestamp(self, record: Record, headers: Headers) -> Headers:
-        """Return the headers of a record whose timestamp the target would refuse, and the whole transaction with it.
+        """Return the headers of a record whose timestamp the target would reject, and with it the transaction.
 
-        It is written with the present; where the timestamp is the event time, that stays in a header.
+        The record gets the current time.  If the timestamp is the event time, a header keeps it.
         """
         log_time = record.timestamp()[1]
         self._counts["timestamps_replaced"] += 1

@@ -1,7 +1,4 @@
-"""What an injector has left in its output topic: its state, its decisions, and a way to take all of it back.
-
-A thin shell around `replay` and confluent-kafka's AdminClient.
-"""
+"""The stored states and decisions in an injector's target topic, and its reset.  A thin shell around `replay`."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -25,7 +22,7 @@ def _state_of(record: Classified, source: str) -> InjectorState | None:
 
 
 def states_of(config: Config, topic: str, source: str, partitions: Collection[int]) -> dict[int, InjectorState]:
-    """Return by partition the state that an injector wrote last.
+    """Return the last state of an injector in each partition.
 
     Raises:
         BrokerUnavailableError: if the topic cannot be read.
@@ -35,10 +32,10 @@ def states_of(config: Config, topic: str, source: str, partitions: Collection[in
 
 
 def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tuple[int, int]]]:
-    """Read what an earlier injection decided: per partition, before which input offset which watermark was in force.
+    """Return, by partition, pairs of an input offset and the watermark of the records before it, of an earlier run.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: if it cannot be read.
+        UnknownTopicError, BrokerUnavailableError: if the topic cannot be read.
         CorruptSnapshotError: if a state cannot be read.
     """
     found: dict[int, list[tuple[int, int]]] = {}
@@ -51,13 +48,13 @@ def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tupl
 
 
 def reset_target(config: Config, injection: Injection) -> int:
-    """Delete every record of the target topic, if all are this injector's; return its highest epoch, 0 for none.
+    """Delete all records of the target topic, if all are this injector's; return its highest epoch, or 0.
 
-    All are its own where every mark is, and no partition holds more data than its marks count.  No instance may be
-    writing: fence it first.
+    They are if every mark is, and no partition has more data records than its marks count.  Fence other instances
+    first.
 
     Raises:
-        InjectorError: if something else is there, or Kafka refuses; then nothing has been deleted.
+        InjectorError: if there are other records, or Kafka refuses.  No record was deleted then.
     """
     topic = injection.target_topic
     counted: dict[int, dict[int, int]] = {}
