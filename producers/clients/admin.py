@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster, with clear errors, and the logs of its clients.  A thin shell around AdminClient."""
+"""Requests to a Kafka cluster, with clear errors, and the logs of its clients.  A thin shell around AdminClient."""
 
 import logging
 import time
@@ -32,13 +32,13 @@ from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 from typing_extensions import override
 
 TIMEOUT: Final = 15.0
-"""Seconds to wait for a broker's answer before saying that there is none."""
+"""Seconds to wait for a broker's answer."""
 
 _NO_ID: Final = str(Uuid(0, 0))
 _SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
-QUIET.propagate = False  # what it would say in many lines comes as one error
+QUIET.propagate = False  # its many lines become one error
 
 _MOVING: Final = frozenset(
     {
@@ -47,15 +47,15 @@ _MOVING: Final = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""What brokers answer while the leader of a partition moves, or right after a topic was created."""
+"""Answers of brokers while the leader of a partition moves, or right after a topic was created."""
 
 Answer = TypeVar("Answer")
 Config = Mapping[str, Any]
-"""confluent-kafka settings; every one of them passes through."""
+"""confluent-kafka settings, passed through."""
 
 
 def redacted(config: Config) -> dict[str, Any]:
-    """Return settings that may be shown: secrets are stars.
+    """Replace the values of secrets by stars.
 
     >>> redacted({"sasl.password": "hunter2", "acks": "all"})
     {'sasl.password': '****', 'acks': 'all'}
@@ -67,11 +67,11 @@ _SHARED: Final = (
     *("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl."),
     *("client.", "socket.", "broker.", "metadata.", "topic.metadata.", "reconnect.", "oauth_cb"),
 )
-"""What a producer's settings and a consumer's have in common."""
+"""Prefixes of the settings that producers and consumers share."""
 
 
 def shared(config: Config) -> dict[str, Any]:
-    """Return those settings of a producer that a consumer understands, too.
+    """Return the settings of a producer that a consumer knows, too.
 
     >>> shared({"bootstrap.servers": "localhost:9092", "linger.ms": 5})
     {'bootstrap.servers': 'localhost:9092'}
@@ -83,11 +83,7 @@ def shared(config: Config) -> dict[str, Any]:
 def answering(
     bootstrap_servers: object, seconds: float = TIMEOUT, but: int | None = None, about: str = ""
 ) -> Iterator[None]:
-    """Turn what Kafka refuses within the block into one error; a refusal with the code ``but`` is none.
-
-    Raises:
-        BrokerUnavailableError: if Kafka does not answer, or refuses, for lack of a right, too.
-    """
+    """Turn a `KafkaException` in the block into `BrokerUnavailableError`, and ignore the error code ``but``."""
     try:
         yield
     except KafkaException as error:
@@ -97,11 +93,7 @@ def answering(
 
 
 def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
-    """Return what Kafka answers to a question about partitions; asks again while the leader of one moves.
-
-    Raises:
-        BrokerUnavailableError: if Kafka does not answer, or refuses, for lack of a right, too.
-    """
+    """Return the answer of ``ask``; retry while a leader moves, and fail with `BrokerUnavailableError`."""
     deadline = Deadline(TIMEOUT)
     while True:
         with answering(bootstrap_servers):
@@ -116,19 +108,13 @@ def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
 def partition_count(
     client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object, timeout: float | None = None
 ) -> int:
-    """Return how many partitions a topic has.
-
-    Args:
-        client: who asks.
-        topic: the topic.
-        bootstrap_servers: for errors.
-        timeout: seconds to wait for an answer; default: `TIMEOUT`.
+    """Return the number of partitions of a topic; ``timeout``: seconds, default `TIMEOUT`.
 
     Raises:
-        UnknownTopicError: if it does not exist.
-        BrokerUnavailableError: if no broker answers.
+        UnknownTopicError: it does not exist.
+        BrokerUnavailableError: no broker answers.
     """
-    # The first answer after creation can still lack the topic's leaders, so ask until the deadline.
+    # Right after its creation, a topic may have no leaders yet: ask until the deadline.
     timeout = TIMEOUT if timeout is None else timeout
     deadline = Deadline(timeout)
     while True:
@@ -144,17 +130,13 @@ def partition_count(
 
 
 def existing_topics(config: Config) -> set[str]:
-    """Return the names of all topics.
-
-    Raises:
-        BrokerUnavailableError: if no broker answers.
-    """
+    """Return the names of all topics."""
     with answering(config.get("bootstrap.servers")):
         return set(AdminClient(dict(config), logger=QUIET).list_topics(timeout=TIMEOUT).topics)
 
 
 def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
-    """Return the partition count of each topic, or say which one is missing."""
+    """Return the number of partitions of each topic; an `UnknownTopicError` names a missing one."""
     client = AdminClient(dict(config), logger=QUIET)
     return {topic: partition_count(client, topic, config.get("bootstrap.servers")) for topic in topics}
 
@@ -162,17 +144,13 @@ def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
 def described(
     client: AdminClient, topics: Collection[str], bootstrap_servers: object, timeout: float = TIMEOUT
 ) -> dict[str, tuple[str | None, int]]:
-    """Return the id of each topic, and how many partitions it has; brokers before Kafka 2.8 give no ids.
+    """Return the id and the number of partitions of each topic; before Kafka 2.8, ids are ``None``.
 
-    Args:
-        client: who asks.
-        topics: the topics, at least one.
-        bootstrap_servers: for errors.
-        timeout: seconds to wait for an answer.
+    ``timeout``: seconds.  ``topics`` must not be empty.
 
     Raises:
-        UnknownTopicError: if one does not exist.
-        BrokerUnavailableError: if no broker answers.
+        UnknownTopicError: a topic does not exist.
+        BrokerUnavailableError: no broker answers.
     """
     found = dict[str, tuple[str | None, int]]()
     asked = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
@@ -190,10 +168,15 @@ def described(
 
 
 def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:
-    """Create topics that are not there yet, each with its number of partitions; waits until they can be used.
+    """Create the topics that do not exist, and wait until all can be used.
+
+    Args:
+        config: confluent-kafka settings.
+        topics: the number of partitions of each topic.
+        settings: of the new topics, such as ``retention.ms``.
 
     Raises:
-        BrokerUnavailableError: if no broker answers.
+        BrokerUnavailableError: no broker answers.
     """
     client = AdminClient(dict(config), logger=QUIET)
     servers = config.get("bootstrap.servers")
@@ -215,24 +198,24 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
 
 
 def begin_offsets(config: Config, topics: Collection[str]) -> dict[Partition, int]:
-    """Return the offset of the first record that Kafka still has of each partition."""
+    """Return the offset of the first record in each partition."""
     return {place: begin for topic in topics for place, (begin, _) in offset_bounds(config, topic).items()}
 
 
 def compacted_topics(config: Config, topics: Collection[str]) -> set[str]:
-    """Return which topics are compacted; one whose settings may not be read counts as not compacted."""
+    """Return the compacted topics, without those whose settings you may not read."""
     return {topic for topic, found in _settings(config, topics).items() if "compact" in found.get("cleanup.policy", "")}
 
 
 def overwrites_timestamps(config: Config, topic: str) -> bool:
-    """Tell whether the brokers replace the timestamps of records; no, where the topic's settings may not be read."""
+    """Tell whether the brokers replace the timestamps of records; no, if you may not read the topic's settings."""
     return _settings(config, [topic]).get(topic, {}).get("message.timestamp.type") == "LogAppendTime"
 
 
 def timestamp_tolerances(config: Config, topic: str) -> tuple[int | None, int | None]:
-    """Return how many milliseconds a record's timestamp may be behind and ahead of the clock, for a topic to take it.
+    """Return how far behind and ahead of the clock a topic accepts timestamps, milliseconds.
 
-    ``None``: any number, or the topic's settings may not be read.
+    ``None``: without limit, or you may not read the topic's settings.
     """
     found = _settings(config, [topic]).get(topic, {})
     if found.get("message.timestamp.type") == "LogAppendTime":
@@ -242,7 +225,7 @@ def timestamp_tolerances(config: Config, topic: str) -> tuple[int | None, int | 
 
 
 def _settings(config: Config, topics: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics, of each that may be asked for them."""
+    """Return the settings of the topics whose settings you may read."""
     client = AdminClient(dict(config), logger=QUIET)
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     found: dict[str, dict[str, str]] = {}
@@ -259,16 +242,12 @@ def end_offsets(config: Config, topic: str) -> dict[int, int]:
 
 
 def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]]:
-    """Return of each partition the offset of its first record, and that after its last readable one.
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: if Kafka cannot say.
-    """
+    """Return, for each partition, the offset of its first record, and the offset after its last readable record."""
     client, servers = AdminClient(shared(config), logger=QUIET), config.get("bootstrap.servers")
     numbers = range(partition_count(client, topic, servers))
 
     def ask(spec: OffsetSpec) -> list[int]:
-        """Ask for an offset of all partitions in one request to each broker."""
+        """Send one request to each broker, for all its partitions."""
         asked = client.list_offsets(
             {TopicPartition(topic, number): spec for number in numbers},
             isolation_level=IsolationLevel.READ_COMMITTED,
@@ -283,11 +262,7 @@ def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]
 
 
 def partition_bounds(consumer: Consumer, place: Partition, bootstrap_servers: object) -> tuple[int, int]:
-    """Return the offset of the first record of a partition, and the one after the last that the consumer may read.
-
-    Raises:
-        BrokerUnavailableError: if Kafka cannot say.
-    """
+    """Return the offset of a partition's first record, and the offset after the last that the consumer may read."""
     asked = TopicPartition(*place)
     return answered(lambda: consumer.get_watermark_offsets(asked, timeout=TIMEOUT), bootstrap_servers)
 
@@ -295,11 +270,7 @@ def partition_bounds(consumer: Consumer, place: Partition, bootstrap_servers: ob
 def offsets_since(
     consumer: Consumer, times: Mapping[Partition, int], bootstrap_servers: object
 ) -> dict[Partition, int]:
-    """Return the first offset of each partition whose Kafka timestamp is not before a time; negative: there is none.
-
-    Raises:
-        BrokerUnavailableError: if Kafka cannot say of every partition.
-    """
+    """Return, for each partition, the first offset with Kafka's timestamp at the time or later; negative: none."""
 
     def ask() -> dict[Partition, int]:
         asked = [TopicPartition(*place, max(0, time)) for place, time in times.items()]
@@ -314,31 +285,23 @@ def offsets_since(
 
 @dataclass(frozen=True, slots=True)
 class RetainedOffsets:
-    """What Kafka still has of a partition, as offsets: the first record, the end, and the first since some time."""
+    """The offsets of a partition's first record, of its end, and of its first record since some time."""
 
     first: int
     end: int
     since: int
-    """The first record with Kafka's timestamp at that time or later; where there is none, ``end``."""
+    """The first record with Kafka's timestamp at that time or later; ``end`` if there is none."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all records since that time are there: none was deleted, or an earlier one is still there."""
+        """Whether Kafka has deleted no record since that time."""
         return self.first == 0 or self.since > self.first
 
 
 def retained_since(config: Config, topics: Collection[str], time: int) -> dict[Partition, RetainedOffsets]:
-    """Ask what Kafka has of each partition.
+    """Return the offsets of each partition; ``time``: epoch milliseconds, at least 0 is used.
 
-    Every record before ``since`` has a timestamp before ``time``, in whatever order the timestamps stand.
-
-    Args:
-        config: confluent-kafka consumer settings.
-        topics: the topics.
-        time: epoch milliseconds; before 1970 counts as 1970.
-
-    Raises:
-        BrokerUnavailableError: if nobody answers.
+    Every record before ``since`` has a timestamp before ``time``, in whatever order the timestamps are.
     """
     bounds = {place: bound for topic in topics for place, bound in offset_bounds(config, topic).items()}
     since = first_since(config, bounds, time)
@@ -346,15 +309,9 @@ def retained_since(config: Config, topics: Collection[str], time: int) -> dict[P
 
 
 def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], time: int) -> dict[Partition, int]:
-    """Return the first offset of each partition whose Kafka timestamp is not before a time.
+    """Return, for each partition, the first offset with Kafka's timestamp at ``time`` (epoch milliseconds) or later.
 
-    Args:
-        config: confluent-kafka consumer settings.
-        bounds: of each partition its first offset and its end, which is returned where nothing has come since.
-        time: epoch milliseconds; before 1970 counts as 1970.
-
-    Raises:
-        BrokerUnavailableError: if nobody answers.
+    Without such a record it is the end, the second of the partition's ``bounds``.
     """
     with closing(reading_consumer(config, "floodmark-arrivals", QUIET)) as consumer:
         since = offsets_since(consumer, dict.fromkeys(bounds, time), config.get("bootstrap.servers"))
@@ -364,22 +321,22 @@ def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], tim
 
 
 _RETRIED: Final = "Coordinator load in progress: retrying"
-"""A broker's answer to the first producers after its start; the client asks again, and loses nothing."""
+"""Brokers answer this to the first producers after their start; the client retries and loses nothing."""
 
 
-class _Meaningful(logging.Filter):
+class _WithoutRetries(logging.Filter):
     @override
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.getMessage().endswith(_RETRIED)
 
 
 def client_log(name: str) -> logging.Logger:
-    """Return the logger of a module that gives it to a client.
+    """Return the logger that a module gives to its Kafka client.
 
     >>> log = client_log("floodmark.example")
     >>> log.warning("GETPID: Failed to acquire idempotence PID: Broker: Coordinator load in progress: retrying")
     """
     log = logging.getLogger(name)
-    if not any(isinstance(one, _Meaningful) for one in log.filters):
-        log.addFilter(_Meaningful())
+    if not any(isinstance(existing, _WithoutRetries) for existing in log.filters):
+        log.addFilter(_WithoutRetries())
     return log

@@ -1,4 +1,4 @@
-"""The two clocks of the machine, as one value that a test can replace, and the deadlines of waits for Kafka."""
+"""The two clocks of the machine, which tests can replace, and deadlines."""
 
 import time
 from collections.abc import Callable
@@ -15,23 +15,23 @@ def _steady() -> int:
 
 @dataclass(frozen=True)
 class Clock:
-    """Where the time comes from; both answer in whole milliseconds."""
+    """A wall clock and a steady clock, in whole milliseconds."""
 
     wall: Callable[[], int] = _wall
-    """Since 1970-01-01T00:00:00Z; people and NTP set it, also back."""
+    """Since 1970-01-01T00:00:00Z; people and NTP may set it, also back."""
     steady: Callable[[], int] = _steady
-    """Since some moment; nobody sets it.  Silence and intervals are measured by it."""
+    """Since an arbitrary moment; never set.  Measures silence and intervals."""
 
 
 class Deadline:
-    """A moment so many seconds from now, by the steady clock of this machine: a wait for Kafka takes real time."""
+    """A moment in ``seconds`` from now, always by the machine's steady clock: waiting for Kafka takes real time."""
 
     def __init__(self, seconds: float) -> None:
         self._at = _steady() + 1_000 * seconds
 
     @property
     def left(self) -> float:
-        """How many seconds are left; below 0: since when it has passed."""
+        """Seconds left; negative after the deadline."""
         return (self._at - _steady()) / 1_000
 
     @property

@@ -1,15 +1,15 @@
-"""What must be closed can stand in a ``with``.  Pure."""
+"""A base for classes with a ``close``.  Pure."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
 class Closing(ABC):
-    """A context manager that closes itself at the end of the block, whatever happened in it."""
+    """A context manager that closes itself at the end of the block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release clients, files or threads."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Consumers that read and commit nothing, and their records with the types that they really have."""
+"""Consumers that read without committing offsets, and their records with exact types."""
 
 import logging
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from floodmark.schemas.classify import Classified, Headers, classify
 
 _log = logging.getLogger(__name__)
 BATCH: Final = 10_000
-"""So many records are asked for at once."""
+"""Number of records per request to the client."""
 
 UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
-"""What `Record.headers` raises where a name is no UTF-8: this client can then read none of the headers."""
+"""Raised by `Record.headers` if a name is not UTF-8: the client then returns no header at all."""
 
 
 def reading_consumer(
@@ -25,10 +25,10 @@ def reading_consumer(
     """Return a consumer that reads committed records, notices the ends of partitions, and commits no offsets.
 
     Args:
-        config: confluent-kafka settings; all pass through but those that make it such a consumer.
-        group: its consumer group, where the settings name none: librdkafka wants one, although none is joined.
-        log: where the client logs.
-        reset: what it does where Kafka has deleted the record with which it would start.
+        config: confluent-kafka settings; others than these are passed through.
+        group: default for ``group.id``: librdkafka requires one, although the consumer joins no group.
+        log: for the client.
+        reset: ``auto.offset.reset``: what to do if Kafka has deleted the first record.
     """
     fixed = {
         "auto.offset.reset": reset,
@@ -40,9 +40,9 @@ def reading_consumer(
 
 
 class Record(Protocol):
-    """A message of confluent-kafka: a record, or an `error` in the place of one.
+    """A message of confluent-kafka: a record, or an `error`.
 
-    Its own type allows ``None`` and text everywhere, for messages that come from elsewhere than a consumer.
+    confluent-kafka's own type also allows ``None`` and text, for messages that do not come from a consumer.
     """
 
     def error(self) -> KafkaError | None: ...  # noqa: D102  # as confluent-kafka's Message
@@ -56,26 +56,26 @@ class Record(Protocol):
 
 
 def consume(consumer: Consumer, seconds: float, most: int = BATCH) -> list[Record]:
-    """Return the next records and errors, at most so many; waits up to so many seconds for the first."""
+    """Return at most ``most`` records and errors; wait up to ``seconds`` for the first."""
     found = cast("list[Record]", consumer.consume(most, seconds))
     return [record for record in found if not _is_of_group(record.error())]
 
 
 def _is_of_group(error: KafkaError | None) -> bool:
-    """Tell whether an error only says that a consumer group may not be used.
+    """Tell whether an error only says that you may not use a consumer group.
 
-    librdkafka looks for the coordinator of every group; our consumers are told their partitions, and need none.
+    librdkafka looks for the coordinator of every group; our consumers join none.
     """
     return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def is_end(error: KafkaError) -> bool:
-    """Tell whether an error only says that a partition has been read to its end."""
+    """Tell whether an error only says that the consumer has reached the end of a partition."""
     return error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001  # its public name
 
 
 def classified(record: Record) -> Classified:
-    """Return what a record is; headers that cannot be read are left out, and a log line says so."""
+    """Return a record as data, mark or unreadable mark; unreadable headers are dropped and logged."""
     kind, log_time = record.timestamp()
     topic, partition, offset = record.topic(), record.partition(), record.offset()
     try:

@@ -1,4 +1,4 @@
-"""Hand records to a client whose queue may be full."""
+"""Produce records with a client whose queue may be full."""
 
 import math
 from typing import Any, Final
@@ -6,22 +6,17 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from floodmark.producers.clients.clock import Deadline
 
-_WAIT: Final = 0.05
+_WAIT: Final = 0.05  # seconds
 
 
 def send(client: Producer, *record: Any, seconds: float = math.inf, **options: Any) -> None:  # noqa: ANN401
-    """Hand a record to a client; while its queue is full, serve delivery reports until there is room.
-
-    Raises:
-        BufferError: there was no room for so long; the record was not sent.
-        KafkaException: the client refuses the record.
-    """
+    """Produce a record; while the client's queue is full, serve delivery reports.  `BufferError` after ``seconds``."""
     deadline: Deadline | None = None
     while True:
         try:
             client.produce(*record, **options)
         except BufferError:
-            deadline = Deadline(seconds) if deadline is None else deadline
+            deadline = deadline or Deadline(seconds)
             if deadline.passed:
                 raise
             client.poll(_WAIT)

@@ -1,4 +1,4 @@
-"""Values that name their schema in a registry, as Python's objects.  Needs ``floodmark[registry]``."""
+"""Values with a schema id of a registry, as Python objects.  Needs ``floodmark[registry]``."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -13,12 +13,12 @@ _NAMED: Final = "a framed value"
 
 
 class FramedValues:
-    """Decode Confluent-framed values, each by the schema that wrote it: Avro, Protobuf and JSON Schema, also mixed.
+    """Decodes Confluent-framed values by the schema that wrote each: Avro, Protobuf and JSON Schema, also mixed.
 
-    Times become aware datetimes where the schema says that they are times.
+    Times become aware datetimes if the schema declares them as times.
 
     Args:
-        registry: a `Registry`, or the settings that ``SchemaRegistryClient`` takes.
+        registry: a `Registry`, or the settings of a ``SchemaRegistryClient``.
     """
 
     def __init__(self, registry: Registry | Mapping[str, Any]) -> None:
@@ -29,8 +29,9 @@ class FramedValues:
         """Return a record's fields.
 
         Raises:
-            UnreadableValueError: if it has no frame, its schema is unknown to the registry, or did not write it.
-            RegistryError: if the registry does not say.
+            UnreadableValueError: the value has no frame, the registry does not know its schema, or the schema does not
+                fit.
+            RegistryError: the registry does not answer.
         """
         schema_id, body = unframed(value)
         decode = self._decoders.get(schema_id)
@@ -42,7 +43,7 @@ class FramedValues:
             try:
                 decode = _decoder(schema)
             except SchemaError as error:
-                if schema.kind == "PROTOBUF":  # it is the registry that does not give descriptors, or not all of them
+                if schema.kind == "PROTOBUF":  # the registry did not return all descriptors
                     action = f"give the descriptor of schema {schema_id}"
                     raise RegistryError(url=self._registry.url, action=action, reason=error.reason) from error
                 reason = f"schema {schema_id} cannot be used: {error}"

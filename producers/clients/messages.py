@@ -14,11 +14,7 @@ _TIMESTAMP = timestamp_pb2.Timestamp.DESCRIPTOR.full_name
 
 
 class Messages:
-    """Decode the messages of one schema.
-
-    Raises:
-        SchemaError: if it is none.
-    """
+    """Decodes the messages of one schema; `SchemaError` if it is not a Protobuf schema."""
 
     def __init__(self, schema: Schema) -> None:
         self._pool = descriptor_pool.DescriptorPool()
@@ -41,7 +37,7 @@ class Messages:
         return self._pool.FindFileByName(name)
 
     def _copy(self, known: FileDescriptor) -> None:
-        """Take over a file that comes with Protobuf, and what it names."""
+        """Add a file that ships with Protobuf, and its dependencies."""
         for each in known.dependencies:
             if not self._has(each.name):
                 self._copy(each)
@@ -55,11 +51,7 @@ class Messages:
         return True
 
     def type_of(self, path: tuple[int, ...]) -> Descriptor:
-        """Return the type of message at a path in the file.
-
-        Raises:
-            UnreadableValueError: if there is none.
-        """
+        """Return the type of message at a path in the file, or raise `UnreadableValueError`."""
         types: Any = list(self._file.message_types_by_name.values())
         found: Descriptor | None = None
         for number in path:
@@ -71,20 +63,12 @@ class Messages:
         return found
 
     def fields(self, path: tuple[int, ...], body: bytes) -> dict[str, Any]:
-        """Return the fields of a message by their names; times are aware datetimes, what is not set is ``None``.
-
-        Raises:
-            UnreadableValueError: if this schema did not write it.
-        """
+        """Return a message's fields by name, or raise `UnreadableValueError`; unset fields are ``None``."""
         return _plain(self.message(self.type_of(path), body))
 
     @staticmethod
     def message(kind: Descriptor, body: bytes) -> Message:
-        """Return the message of some bytes.
-
-        Raises:
-            UnreadableValueError: if they are none of this type.
-        """
+        """Decode a message of this type, or raise `UnreadableValueError`."""
         try:
             return message_factory.GetMessageClass(kind).FromString(body)
         except DecodeError as error:

@@ -1,7 +1,8 @@
-"""What is measured of time handling, as plain values.
+"""The metrics of time handling, as plain values.
 
-The names and meanings follow Azure Stream Analytics' metrics (late, early and out-of-order input events, watermark
-delay); the page beside this package says what each is likely to be caused by.
+Names and meanings follow Azure Stream Analytics: late, early and out-of-order input events, watermark delay.
+METRICS.md
+has the likely causes of each.
 """
 
 from collections.abc import Mapping
@@ -9,16 +10,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 
 State = Literal["active", "idle", "ended", "unknown"]
-"""What an instance does: its watermark counts, nobody need wait for it, nothing more comes, or nothing is promised."""
+"""Of an instance: its watermark counts, readers need not wait for it, it has finished, or it has no watermark."""
 
 STATES: Final[tuple[State, ...]] = get_args(State)
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The counters of a source, an injection or a job since it began, and where it stands now.
+    """The counters of a source, an injector or a job since it started, and its current state.
 
-    A counter is ``None`` where its kind does not count that.
+    A counter is ``None`` if this kind of instance does not have it.
 
     >>> Metrics("job", "clicks", late_events=2).as_dict()["late_events"]
     2
@@ -34,40 +35,39 @@ class Metrics:
     unreadable: int | None = None
     dropped: int | None = None
     failed: int | None = None
-    """Goes down where a record is sent again."""
+    """Decreases when records are sent again."""
     lost: int | None = None
     surplus: int | None = None
     fenced: int | None = None
     watermark_delay_seconds: float | None = None
     """``None``: the watermark is unknown."""
     processing_time_delay_seconds: float | None = None
-    """Age of the oldest work that may not be done, over all stages up to here; 0: there is none; ``None``: unknown.
+    """Age of the oldest unfinished work in all stages up to this one; 0: none; ``None``: unknown.
 
-    Of a source: of the oldest record that is not acknowledged."""
+    Of a source: age of the oldest unacknowledged record.
+    """
     missing_event_time: int | None = None
     out_of_range: int | None = None
     unreadable_marks: int | None = None
     topic: str | None = None
-    """Where it writes; ``None``: to no topic."""
+    """Output topic; ``None``: none."""
     watermark: int | None = None
     """Epoch milliseconds; ``None``: unknown."""
     state: State = "unknown"
     epoch: int = 0
-    """The generation of the instance: a higher one is a new start."""
+    """Higher at each start of the instance."""
     before: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """What of the counters, by their names, instances before this one have counted."""
+    """Counts of earlier starts, by the name of the counter."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a plain value."""
+        """Return the metrics as a dict."""
         return asdict(self)
 
 
 def delay(now: int, watermark: int | None) -> float | None:
-    """Return how far a watermark is behind the clock, seconds, 0 where it is ahead; ``None``: it is unknown.
+    """Return how far a watermark is behind the clock, seconds, at least 0; ``None``: unknown.
 
-    Args:
-        now: wall clock, epoch milliseconds.
-        watermark: epoch milliseconds.
+    Both arguments are epoch milliseconds.
 
     >>> delay(5_000, 3_500), delay(5_000, None)
     (1.5, None)
@@ -76,7 +76,7 @@ def delay(now: int, watermark: int | None) -> float | None:
 
 
 def state_of(watermark: int | None, *, idle: bool = False, ended: bool = False) -> State:
-    """Return what an instance does.
+    """Return the state of an instance.
 
     >>> state_of(None), state_of(5), state_of(None, idle=True), state_of(5, ended=True)
     ('unknown', 'active', 'idle', 'ended')

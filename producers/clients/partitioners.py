@@ -1,6 +1,7 @@
-"""Which partition a key goes to: librdkafka's choices, made here so that records can be counted.  Pure.
+"""librdkafka's partitioners.  Pure.
 
-Floodmark must know a record's partition *before* it is sent: a mark states how many records stand before it.
+A mark states the number of records before it in its partition, so Floodmark must know a record's partition *before* it
+is sent.
 """
 
 import random
@@ -11,7 +12,7 @@ from typing import Final
 from floodmark.schemas.errors import UnsupportedPartitionerError
 
 Partitioner = Callable[[bytes | None, int], int]
-"""From a key and the number of partitions to a partition."""
+"""Returns a partition for a key and a number of partitions."""
 
 
 def murmur2(data: bytes) -> int:
@@ -63,7 +64,7 @@ def partitioner(name: str) -> Partitioner:
     """Return the partitioner of librdkafka's ``partitioner`` setting.
 
     Raises:
-        UnsupportedPartitionerError: for one that is not known here.
+        UnsupportedPartitionerError: Floodmark does not have it.
 
     >>> partitioner("consistent_random")(b"N14228", 4)
     2

@@ -1,9 +1,8 @@
-"""Metrics for Prometheus: needs the extra ``floodmark[metrics]``, and opens a port where it serves them itself.
+"""Metrics for Prometheus.  Needs ``floodmark[metrics]``.
 
 Names, types and labels follow the conventions of Prometheus.  Counters end in ``_total`` and start at 0 with each start
 of an instance, so that ``rate`` and ``increase`` are right over restarts.  Times are seconds, moments Unix time.  Rules
-compute a delay as ``time() - moment``, which keeps growing while no instance reports.  What is unknown, or not measured
-by a kind, is absent.
+compute a delay as ``time() - moment``, which grows while no instance reports.  Unknown values are absent.
 """
 
 import math
@@ -19,7 +18,7 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.holds import Hold
 
 LABELS: Final = ("kind", "name", "topic")
-"""Of every metric: who, and the topic that it writes to (empty: none)."""
+"""Of every metric; ``topic`` is the output topic, empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +29,9 @@ class Exported:
     type: Literal["counter", "gauge"]
     meaning: str
     fields: dict[str, str]
-    """Where its values stand in `Metrics`, and the value of the label for each."""
+    """The fields of `Metrics` with its values, and the value of ``label`` for each."""
     label: str | None = None
-    """A label beside `LABELS`."""
+    """One more label beside `LABELS`."""
     scale: float = 1.0
 
 
@@ -94,14 +93,14 @@ HOLDERS: Final = Exported(
     "floodmark_holders", "gauge", "Number of sources and partitions that hold the watermark; absent: unknown.", {}
 )
 HOLDER_LABELS: Final = ("input_topic", "partition", "source", "state")
-HELD: Final = Exported(
+HOLDER_SINCE: Final = Exported(
     "floodmark_holder_since_timestamp_seconds",
     "gauge",
     "Since when a place holds its watermark, Unix time; NaN: not known. The first 20 places.",
     {},
 )
 
-ALL: Final = (*METRICS, STATE, UPDATED, HOLDERS, HELD)
+ALL: Final = (*METRICS, STATE, UPDATED, HOLDERS, HOLDER_SINCE)
 
 
 def labels_of(metric: Exported) -> tuple[str, ...]:
@@ -110,20 +109,20 @@ def labels_of(metric: Exported) -> tuple[str, ...]:
     >>> labels_of(STATE)
     ('kind', 'name', 'topic', 'state')
     """
-    if metric is HELD:
+    if metric is HOLDER_SINCE:
         return (*LABELS, *HOLDER_LABELS)
     return LABELS if metric.label is None else (*LABELS, metric.label)
 
 
-_MOST: Final = 20
-"""So many holders are shown: each is a time series."""
+_MOST_HOLDERS: Final = 20
+"""Each holder is a time series."""
 
 Sample = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """What one instance has last reported."""
+class _Report:
+    """The last report of one instance."""
 
     metrics: Metrics
     counted: dict[str, int]
@@ -135,7 +134,7 @@ class _Shown:
         return self.metrics.kind, self.metrics.name, self.metrics.topic or ""
 
     def samples(self, metric: Exported) -> Iterator[Sample]:
-        """Yield the values of one metric, each with those of its labels; none where it is unknown."""
+        """Yield the values of one metric with their labels; nothing if unknown."""
         if metric is STATE:
             yield from (((*self.labels, state), float(self.metrics.state == state)) for state in STATES)
         elif metric is UPDATED:
@@ -143,17 +142,17 @@ class _Shown:
         elif metric is HOLDERS:
             if self.holders is not None:
                 yield self.labels, len(self.holders)
-        elif metric is HELD:
-            yield from self._held()
+        elif metric is HOLDER_SINCE:
+            yield from self._holder_times()
         else:
             for field, label in metric.fields.items():
                 value = self.counted.get(field) if metric.type == "counter" else getattr(self.metrics, field)
                 if value is not None:
                     yield (*self.labels, label) if metric.label else self.labels, value * metric.scale
 
-    def _held(self) -> Iterator[Sample]:
-        found: dict[tuple[str, ...], float] = {}  # a place may hold for two reasons
-        for hold in islice(self.holders or (), _MOST):
+    def _holder_times(self) -> Iterator[Sample]:
+        found: dict[tuple[str, ...], float] = {}  # a source may hold for two reasons: only the first counts
+        for hold in islice(self.holders or (), _MOST_HOLDERS):
             place = hold.holder
             state = "unknown" if hold.watermark is None else "idle" if place.partition is None else "active"
             partition = "" if place.partition is None else str(place.partition)
@@ -166,26 +165,26 @@ class PrometheusExporter:
     """A collector of prometheus-client: `METRICS`, of every instance that has reported.
 
     Raises:
-        UsageError: if prometheus-client is not installed.
+        UsageError: prometheus-client is not installed.
     """
 
     def __init__(self, registry: Any = None) -> None:  # noqa: ANN401  # of an extra
         self._types = _types()
         from prometheus_client import REGISTRY  # noqa: PLC0415  # an extra
 
-        self._shown: dict[tuple[str, str, str], _Shown] = {}
+        self._reports: dict[tuple[str, str, str], _Report] = {}
         self._lock = threading.Lock()
         self.registry = registry or REGISTRY
         self.registry.register(self)
 
     def update(self, metrics: Metrics, holders: Iterable[Hold] | None = None) -> None:
-        """Show new values.
+        """Set the values of an instance.
 
-        A counter begins at 0 with each epoch of an instance, and never goes back in it.  An older epoch is ignored.
+        A counter starts at 0 in each epoch of an instance, and never decreases in it.  Older epochs are ignored.
 
         Args:
             metrics: of a source, an injector or a job.
-            holders: what holds its watermark, as `Job.holders` says; ``None``: not known.
+            holders: the holders of its watermark, see `Job.holders`; ``None``: unknown.
         """
         counted = {
             field: max(0, value - metrics.before.get(field, 0))
@@ -194,30 +193,30 @@ class PrometheusExporter:
             for field in metric.fields
             if (value := getattr(metrics, field)) is not None
         }
-        new = _Shown(metrics, counted, None if holders is None else tuple(holders), Clock().wall() / 1_000)
+        new = _Report(metrics, counted, None if holders is None else tuple(holders), Clock().wall() / 1_000)
         with self._lock:
-            old = self._shown.get(new.labels)
+            old = self._reports.get(new.labels)
             if old is not None and old.metrics.epoch == metrics.epoch:
                 counted.update({field: max(value, counted.get(field, 0)) for field, value in old.counted.items()})
             if old is None or old.metrics.epoch <= metrics.epoch:
-                self._shown[new.labels] = new
+                self._reports[new.labels] = new
 
     def forget(self, metrics: Metrics) -> None:
-        """Show an instance no longer: it was stopped on purpose, and nobody should be called."""
+        """Remove an instance that was stopped on purpose, so that it raises no alert."""
         with self._lock:
-            self._shown.pop((metrics.kind, metrics.name, metrics.topic or ""), None)
+            self._reports.pop((metrics.kind, metrics.name, metrics.topic or ""), None)
 
     def _family(self, metric: Exported) -> Any:  # noqa: ANN401  # of an extra
         return self._types[metric.type](metric.name, metric.meaning, labels=labels_of(metric))
 
     def describe(self) -> Iterable[Any]:
-        """Return the metrics without values, by which a registry refuses two of one name."""
+        """Return the metrics without values: a registry refuses two with one name."""
         return [self._family(metric) for metric in ALL]
 
     def collect(self) -> Iterable[Any]:
-        """Return the metrics, as a registry asks for them at each scrape."""
+        """Return the metrics; the registry calls this at each scrape."""
         with self._lock:
-            shown = list(self._shown.values())
+            shown = list(self._reports.values())
         for metric in ALL:
             family = self._family(metric)
             for instance in shown:
@@ -227,11 +226,7 @@ class PrometheusExporter:
 
 
 def _types() -> dict[str, Any]:
-    """Return the class of each type of metric.
-
-    Raises:
-        UsageError: if prometheus-client is not installed.
-    """
+    """Return the class of each type of metric."""
     try:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415  # an extra
     except ImportError as error:
@@ -243,11 +238,11 @@ def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noq
     """Serve Prometheus metrics on the loopback address.
 
     Args:
-        port: where.
+        port: of the server.
         registry: see `PrometheusExporter`.
 
     Raises:
-        UsageError: if prometheus-client is not installed or the port is taken.
+        UsageError: prometheus-client is not installed, or the port is in use.
     """
     exporter = PrometheusExporter(registry)
     from prometheus_client import start_http_server  # noqa: PLC0415  # an extra

@@ -1,4 +1,4 @@
-"""A schema registry, asked through confluent-kafka's client.  Needs ``floodmark[registry]``."""
+"""A schema registry, through confluent-kafka's client.  Needs ``floodmark[registry]``."""
 
 import json
 import threading
@@ -16,32 +16,32 @@ from typing_extensions import override
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
 _T = TypeVar("_T")
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 2}
-"""The client's own timeout is for ever."""
+"""The client's own timeout is infinite."""
 
 _NOT_FOUND: Final = 404
 _ABSENT: Final = (40401, 40402, 40403)  # subject, version, schema
 _CONFLICT: Final = 409
 _INVALID: Final = 422
-_PATIENCE: Final = (0.0, 0.2, 0.6)  # seconds; a replica of a registry may be a moment behind
-_REMEMBERED: Final = 10.0
-_FEW: Final = 5
-_MANY: Final = 10_000
+_RETRY_PAUSES: Final = (0.0, 0.2, 0.6)  # seconds; a replica of a registry may be a moment behind
+_REMEMBERED: Final = 10.0  # seconds
+_MOST_RETRIED: Final = 5  # missing ids
+_MOST_REMEMBERED: Final = 10_000  # missing ids
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as a registry has it."""
+    """A schema of a registry."""
 
     kind: str
     """``AVRO``, ``PROTOBUF`` or ``JSON``."""
     text: str
-    """In Protobuf the file descriptor, serialized and in base64."""
+    """In Protobuf: the serialized file descriptor, in base64."""
     references: tuple[tuple[str, "Schema"], ...] = ()
-    """What it names of other subjects, by the name that it uses."""
+    """Schemas of other subjects, by the name in ``text``."""
 
     @property
     def referenced(self) -> list[str]:
-        """The texts of all that it names, each before those that name it."""
+        """The texts of all referenced schemas, dependencies first."""
         found: dict[str, None] = {}
         for _, schema in self.references:
             found |= dict.fromkeys([*schema.referenced, schema.text])
@@ -51,27 +51,27 @@ class Schema:
 class Registry:
     """A schema registry with Confluent's interface.
 
-    It is the settings of a ``SchemaRegistryClient`` rather than a client, because a client cannot be pickled: each of
-    Spark's Python workers makes its own, once.  The client keeps schemas, for an id never changes its meaning.  The
-    `repr` shows no secret.
+    It stores the settings of a ``SchemaRegistryClient``, because clients cannot be pickled: each Python worker of Spark
+    makes its own client once.  The `repr` shows no secret.
 
     Args:
-        url: its address; several, with commas between them, are tried in turn.
-        config: settings of confluent-kafka's ``SchemaRegistryClient``, for example ``basic.auth.user.info``.  All pass
-            through; ``timeout`` is 10 seconds where nothing else is said.
+        url: of the registry; with several, separated by commas, the client tries each in turn.
+        config: settings of confluent-kafka's ``SchemaRegistryClient``, such as ``basic.auth.user.info``, passed
+            through;
+            ``timeout`` defaults to 10 seconds.
 
     Raises:
-        UsageError: if a setting is none that the client knows.
-        ImportError: if the client is not installed.
+        UsageError: the client does not know a setting.
+        ImportError: the client is not installed.
     """
 
     def __init__(self, url: str, config: Mapping[str, Any] | None = None) -> None:
         self.config: Final[dict[str, Any]] = {**_DEFAULTS, **(config or {}), "url": url}
         self.url: Final = ",".join(map(_without_user, url.split(",")))
         self.key: Final = json.dumps(self.config, sort_keys=True, default=repr)
-        """What tells it from others; it holds secrets."""
+        """Identifies the registry in this process; it contains secrets."""
         try:
-            _known(self.key, self)
+            _clients(self.key, self)
         except (ValueError, TypeError) as error:
             names = ", ".join(sorted(config or {})) or "none"
             reason = f"schema registry {self.url}: it cannot be used with the settings {names}: {type(error).__name__}"
@@ -90,26 +90,26 @@ class Registry:
         """Return the schema of an id; ``None``: the registry has none.
 
         Raises:
-            RegistryError: if it does not say.
+            RegistryError: the registry does not answer.
         """
-        known = _known(self.key, self)
-        remembered = known.missing.get(schema_id)
+        clients = _clients(self.key, self)
+        remembered = clients.missing.get(schema_id)
         if remembered is not None and not remembered.passed:
             return None
-        with known.asking:
-            # Garbage may name any number of schemas: it must cost neither patience nor memory.
-            patience = _PATIENCE if len(known.missing) < _FEW else _PATIENCE[:1]
-            schema = self._ask_for(schema_id, patience)
+        with clients.asking:
+            # Garbage may have any number of ids: it must cost neither time nor memory.
+            pauses = _RETRY_PAUSES if len(clients.missing) < _MOST_RETRIED else _RETRY_PAUSES[:1]
+            schema = self._ask_for(schema_id, pauses)
             if schema is None:
-                if len(known.missing) >= _MANY:
-                    known.missing.clear()
-                known.missing[schema_id] = Deadline(_REMEMBERED)
+                if len(clients.missing) >= _MOST_REMEMBERED:
+                    clients.missing.clear()
+                clients.missing[schema_id] = Deadline(_REMEMBERED)
             else:
-                known.missing.pop(schema_id, None)
+                clients.missing.pop(schema_id, None)
         return schema
 
-    def _ask_for(self, schema_id: int, patience: Sequence[float]) -> Schema | None:
-        for pause in patience:
+    def _ask_for(self, schema_id: int, pauses: Sequence[float]) -> Schema | None:
+        for pause in pauses:
             time.sleep(pause)
             found = self._schema(schema_id, serialized=False)
             if found is not None:
@@ -119,9 +119,9 @@ class Registry:
         return None
 
     def _schema(self, schema_id: int, *, serialized: bool) -> Any:  # noqa: ANN401  # the client's class, of an extra
-        known = _known(self.key, self)
-        # A client keeps what it was given, in whatever format; and a format for Protobuf alone is not asked of Avro.
-        client, asked = (known.second, {"fmt": "serialized"}) if serialized else (known.client, {})
+        clients = _clients(self.key, self)
+        # A client caches a schema in one format, so the Protobuf format needs a second client.
+        client, asked = (clients.protobuf_client, {"fmt": "serialized"}) if serialized else (clients.client, {})
         return self._answer(f"give schema {schema_id}", lambda: client.get_schema(schema_id, **asked))
 
     def _whole(self, found: Any) -> Schema:  # noqa: ANN401  # as above
@@ -140,8 +140,8 @@ class Registry:
         """Return the text of a subject's newest schema, for example as a reader's schema.
 
         Raises:
-            UnregisteredSchemaError: if there is no such subject.
-            RegistryError: if the registry does not answer.
+            UnregisteredSchemaError: the subject does not exist.
+            RegistryError: the registry does not answer.
         """
         found = self._subject(subject, lambda: self._client.get_latest_version(subject))
         return str(found.schema.schema_str)
@@ -155,18 +155,18 @@ class Registry:
         return found
 
     def id_for(self, subject: str, kind: Kind, text: str, *, register: bool) -> int:
-        """Return the id of a schema in a subject, to write by it.
+        """Return the id of a schema in a subject.
 
         Args:
-            subject: as the registry names it: ``<topic>-value``.
+            subject: usually ``<topic>-value``.
             kind: of schema.
             text: the schema.
-            register: register it where it is not there yet.
+            register: register the schema if it is not.
 
         Raises:
-            UnregisteredSchemaError: if it is not there, and is not to be registered.
-            IncompatibleSchemaError: if the subject's rules, or the registry, do not take it.
-            RegistryError: if the registry does not answer.
+            UnregisteredSchemaError: the schema is not registered.
+            IncompatibleSchemaError: the subject's rules, or the registry, refuse the schema.
+            RegistryError: the registry does not answer.
         """
         from confluent_kafka.schema_registry import Schema as Asked  # noqa: PLC0415  # only an extra brings it
 
@@ -181,36 +181,31 @@ class Registry:
         return int(found)
 
     def require(self) -> None:
-        """Make sure that it answers.
-
-        Raises:
-            RegistryError: if it does not.
-        """
+        """Raise `RegistryError` if the registry does not answer."""
         self._answer("say which types of schema it knows", self._client.get_schema_types)
 
     @property
     def _client(self) -> Any:  # noqa: ANN401  # it may not be installed
-        return _known(self.key, self).client
+        return _clients(self.key, self).client
 
     def _answer(self, action: str, ask: Callable[[], _T], subject: str = "") -> _T | None:
-        """Return the answer; ``None``: there is no such schema or subject."""
+        """Return the answer; ``None``: the schema or subject does not exist."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415  # as above
 
         try:
             return ask()
         except SchemaRegistryError as error:
-            # Another 404 is none of the registry's: the address is wrong.
+            # Any other 404 does not come from a registry: the address is wrong.
             if error.http_status_code == _NOT_FOUND and error.error_code in _ABSENT:
                 return None
             if subject and error.http_status_code in (_CONFLICT, _INVALID):
                 raise IncompatibleSchemaError(schema=f"subject {subject!r}", reason=str(error)) from error
-            raise RegistryError(url=self.url, action=action, reason=self._shown(error)) from error
-        except Exception as error:  # what the client's own client raises depends on its version
-            reason = f"{type(error).__name__}: {self._shown(error)}"
+            raise RegistryError(url=self.url, action=action, reason=self._without_secrets(error)) from error
+        except Exception as error:  # of the client's HTTP library, depending on its version
+            reason = f"{type(error).__name__}: {self._without_secrets(error)}"
             raise RegistryError(url=self.url, action=action, reason=reason) from error
 
-    def _shown(self, error: Exception) -> str:
-        """Return what an error says, without what must not be shown."""
+    def _without_secrets(self, error: Exception) -> str:
         text = str(error).replace(str(self.config["url"]), self.url)
         for name, shown in redacted(self.config).items():
             if shown != self.config[name] and self.config[name]:
@@ -219,10 +214,7 @@ class Registry:
 
 
 def registry_of(given: Registry | Mapping[str, Any]) -> Registry:
-    """Return a registry, also from the settings that ``SchemaRegistryClient`` takes.
-
-    Raises:
-        UsageError: if the settings name no ``url``.
+    """Return a registry, also for the settings of a ``SchemaRegistryClient``; a `UsageError` if they have no ``url``.
 
     >>> registry_of({"url": "http://localhost:8081", "basic.auth.user.info": "me:secret"})
     Registry('http://localhost:8081')
@@ -235,8 +227,8 @@ def registry_of(given: Registry | Mapping[str, Any]) -> Registry:
     return Registry(url, others)
 
 
-class _Known:
-    """What this process knows of a registry."""
+class _Clients:
+    """The clients of a registry in this process, and the ids that it does not have."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         try:
@@ -244,24 +236,25 @@ class _Known:
         except ImportError as error:
             advice = "a schema registry needs confluent-kafka's client: pip install 'floodmark[registry]'"
             raise ImportError(f"{advice} ({error})", name=error.name) from error
-        self.client, self.second = SchemaRegistryClient(dict(config)), SchemaRegistryClient(dict(config))
+        self.client = SchemaRegistryClient(dict(config))
+        self.protobuf_client = SchemaRegistryClient(dict(config))
         self.missing: dict[int, Deadline] = {}
-        """Until when an id is not asked for again."""
+        """When to ask for an id again."""
         self.asking = threading.Lock()
 
 
-_processes: dict[str, _Known] = {}
+_clients_by_key: dict[str, _Clients] = {}
 
 
-def _known(key: str, registry: Registry) -> _Known:
-    found = _processes.get(key)
+def _clients(key: str, registry: Registry) -> _Clients:
+    found = _clients_by_key.get(key)
     if found is None:
-        found = _processes[key] = _Known(registry.config)
+        found = _clients_by_key[key] = _Clients(registry.config)
     return found
 
 
 def _without_user(url: str) -> str:
-    """Return an address without the name and password that may stand in it.
+    """Remove the name and password from an address.
 
     >>> _without_user("http://me:secret@localhost:8081/x")
     'http://localhost:8081/x'

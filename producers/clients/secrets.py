@@ -1,4 +1,4 @@
-"""Secrets in settings of Kafka: a setting names the place of a secret, as Kafka's own config providers read it.
+"""References to secrets in Kafka settings, as in Kafka's own config providers.
 
 ``${env:NAME}``, ``${file:/path/to.properties:name}`` and ``${directory:/path:file}``; any other ``$`` stays as it is.
 """
@@ -16,10 +16,7 @@ PLACE: Final = re.compile(r"\$\{(env|file|directory):(?:([^}]*):)?([^:}]*)\}")
 
 
 def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with what is found at the places they name.
-
-    Raises:
-        UsageError: if nothing is found; names the setting and the place.
+    """Replace references by the secrets; a `UsageError` names a setting and reference without one.
 
     >>> os.environ["USER_OF_KAFKA"] = "us"
     >>> resolved({"sasl.username": "${env:USER_OF_KAFKA}", "sasl.password": "$5", "retries": 3})
@@ -45,10 +42,10 @@ def _look_up(setting: str, place: re.Match[str]) -> str:
 
 
 def properties(text: str, path: object) -> dict[str, str]:
-    r"""Read the ``name=value`` lines of a properties file; ``#`` or ``!`` begins a comment.
+    r"""Read the ``name=value`` lines of a properties file; ``#`` or ``!`` starts a comment.
 
     Raises:
-        UsageError: if a line is something else; names the file and the line, and never a value.
+        UsageError: another line; names the file and the line, and never a value.
 
     >>> properties("# ours\nname = value=1", "a file")
     {'name': 'value=1'}

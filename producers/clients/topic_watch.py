@@ -1,4 +1,4 @@
-"""Notice that a topic is deleted, or deleted and created again, while a client reads it.  A thin shell."""
+"""Detect that a topic was deleted, or deleted and created again, while a client reads it.  A thin shell."""
 
 import logging
 import time
@@ -17,13 +17,13 @@ _PATIENCE: Final = 1.0
 
 
 class TopicWatch:
-    """Compare the ids of topics with those that they had when they were first read.
+    """Compares the ids of topics with their ids when they were first read.
 
-    What is read before a `check` that succeeds is of the same topics: an id never comes back.
+    Records that were read before a successful `check` belong to the same topics, because ids are never used again.
 
     Raises:
-        RecreatedTopicError: if a topic has another id than before.
-        UnknownTopicError, BrokerUnavailableError: if Kafka cannot say.
+        RecreatedTopicError: a topic has another id than before.
+        UnknownTopicError, BrokerUnavailableError: Kafka does not return the ids.
     """
 
     def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
@@ -37,7 +37,7 @@ class TopicWatch:
         while True:
             try:
                 self._compare(described(self._client, topics, self._servers))
-            except UnknownTopicError:  # a broker may learn of a new topic after the others
+            except UnknownTopicError:  # one broker may know a new topic later than others
                 if deadline.passed:
                     raise
                 time.sleep(0.05)
@@ -45,14 +45,11 @@ class TopicWatch:
                 return
 
     def check(self) -> Mapping[str, int]:
-        """Ask again; without an answer, the next call finds out.
-
-        Returns:
-            How many partitions each topic has; empty without an answer.
+        """Compare the ids again; return the number of partitions of each topic, or nothing if Kafka does not answer.
 
         Raises:
-            RecreatedTopicError: if a topic has another id than before.
-            UnknownTopicError: if a topic is missing for the second time in succession.
+            RecreatedTopicError: a topic has another id than before.
+            UnknownTopicError: a topic is missing for the second time in succession.
         """
         try:
             found = described(self._client, self._topics, self._servers, _PATIENCE)

@@ -1,4 +1,4 @@
-"""A transactional producer that says clearly what went wrong.  A thin shell around confluent-kafka's Producer."""
+"""A transactional producer with clear errors.  A thin shell around confluent-kafka's Producer."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -12,29 +12,28 @@ from floodmark.schemas.errors import BrokerUnavailableError, FencedError, Floodm
 from floodmark.schemas.records import WatermarkRecord
 
 _log = client_log(__name__)
-_TIMEOUT: Final = 30.0
+_TIMEOUT: Final = 30.0  # seconds
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
-"""Another instance has the same transactional id now."""
+"""Another instance uses the same transactional id."""
 _FAILED_BEFORE: Final = {KafkaError._STATE, KafkaError._FATAL}  # noqa: SLF001
-"""A record is not taken because of a failure before it: of the transaction, or of the client."""
+"""The transaction or the client had failed before this record."""
 _REFUSED: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
 
 
 class Transaction:
-    """One writer's transactions into one topic, one open at a time; fences any instance with the same id before.
+    """The transactions of one writer into one topic, one at a time; fences earlier instances with the same id.
 
-    What a writer must know to go on stands in a header of its last mark: see `last_matching` and `mark_header`.
+    Stores what the writer needs after a restart in a header of its last mark: see `last_matching` and `mark_header`.
 
     Args:
-        config: confluent-kafka settings; the transactional id comes from ``name`` and ``topic``.
-        name: who writes: the source id, or the job.
-        topic: where to.
+        config: confluent-kafka settings; ``name`` and ``topic`` make the transactional id.
+        name: source id or job.
+        topic: of the marks and rows.
         kind: what ``name`` is, for messages.
-        refused: makes the error for a record that Kafka does not take, from the reason; default:
-            `BrokerUnavailableError`, as for all else.
+        refused: makes the error for a record that Kafka rejects, from the reason; default: `BrokerUnavailableError`.
 
     Raises:
-        FencedError, BrokerUnavailableError: if Kafka does not take it; so do all its methods.
+        FencedError, BrokerUnavailableError: Kafka does not accept a call; also raised by all methods.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Transaction:
         self._call(self.producer.init_transactions, _TIMEOUT)
 
     def begin(self) -> None:
-        """Open a transaction, where none is open."""
+        """Open a transaction, unless one is open."""
         if not self._open:
             self._call(self.producer.begin_transaction)
             self._open = True
@@ -67,47 +66,41 @@ class Transaction:
         headers: Headers | None = None,
         timestamp: int = 0,
     ) -> None:
-        """Hand over a record; waits where the queue is full.
+        """Produce a record; wait while the queue is full.
 
-        Args:
-            topic: where to.
-            partition: where to; -1: the partitioner decides.
-            key: of the record.
-            value: of the record.
-            headers: of the record.
-            timestamp: Kafka's, epoch milliseconds; 0: now.
+        ``partition`` -1: the partitioner decides.  ``timestamp``: Kafka's, epoch milliseconds; 0: now.
         """
         try:
             send(self.producer, topic, value, key, partition, timestamp=timestamp, headers=headers)
         except KafkaException as error:
             if error.args[0].code() in _FAILED_BEFORE:
-                self._call(self.producer.commit_transaction, _TIMEOUT)  # only the transaction knows the first failure
+                self._call(self.producer.commit_transaction, _TIMEOUT)  # raises the first failure
             self.fail(error)
 
     def produce_rows(self, rows: Iterable[tuple[int, bytes | None, bytes]]) -> None:
-        """Hand over many records without headers, as partition, key and value."""
+        """Produce many records without headers: partition, key and value."""
         topic, produce = self._topic, self.producer.produce
         for partition, key, value in rows:
             try:
                 produce(topic, value, key, partition)
-            except (BufferError, KafkaException):  # it was not taken
+            except (BufferError, KafkaException):  # `produce` waits, or raises the right error
                 self.produce(topic, partition, key, value)
 
     def produce_mark(self, partition: int, mark: WatermarkRecord, headers: Headers = ()) -> None:
-        """Hand over a mark, with the writer's own headers."""
+        """Produce a mark, with more headers."""
         self.produce(self._topic, partition, *mark_record(mark, headers))
 
     def poll(self) -> None:
-        """Serve what the client has to say: of a failure, too."""
+        """Serve the client's callbacks, and raise a failure."""
         self._call(self.producer.poll, 0)
 
     def commit(self) -> None:
-        """Commit what is open."""
+        """Commit the open transaction."""
         self._call(self.producer.commit_transaction, _TIMEOUT)
         self._open = False
 
     def abort(self) -> None:
-        """Give up what is open; Kafka ends it by itself where it cannot be reached."""
+        """Abort the open transaction; if Kafka cannot be reached, its timeout aborts it."""
         if self._open:
             self._open = False
             with suppress(FloodmarkError):
@@ -120,7 +113,7 @@ class Transaction:
             self.fail(error)
 
     def fail(self, error: KafkaException) -> NoReturn:
-        """Raise what an error of confluent-kafka means for this writer."""
+        """Raise Floodmark's error for an error of confluent-kafka."""
         cause: Any = error.args[0]
         if cause.code() in _FENCED:
             reason, advice = "another instance with the same name writes to it", "stop one of the two"
