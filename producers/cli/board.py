@@ -42,22 +42,22 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     Ctrl-C or SIGTERM.
     """
     from floodmark.producers.board.timeline import KEPT
-    from floodmark.producers.cli import looking
+    from floodmark.producers.cli import board_output
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.schemas.errors import UsageError
 
     if serve and (once or json):
         raise UsageError(reason="--serve shows the board in a browser, --once and --json print it: use one of them")
     settings = kafka_settings(bootstrap_servers, config)
-    with looking.reading(settings, topics, past=KEPT if serve else timedelta()) as reader:
+    with board_output.reading(settings, topics, past=KEPT if serve else timedelta()) as reader:
         if once:
             found = reader.board()
-            looking.show(found, every=every, json=json)
+            board_output.show(found, every=every, json=json)
             raise typer.Exit(found.exit_status)
         with ended_by_signals(0):
             if serve:
-                looking.serve(reader, interval, port)
-            looking.follow(reader, interval, every=every, json=json)
+                board_output.serve(reader, interval, port)
+            board_output.follow(reader, interval, every=every, json=json)
 
 
 def why(
@@ -75,9 +75,9 @@ def why(
 
     Exit status: 0 nothing is stuck, 1 a source is stuck or fails, 2 unknown or error.
     """
-    from floodmark.producers.cli import looking
+    from floodmark.producers.cli import board_output
     from floodmark.producers.cli.settings import kafka_settings
 
     settings = kafka_settings(bootstrap_servers, config)
-    with looking.reading(settings, [topic], since=True) as reader:
-        raise typer.Exit(looking.explain(reader.board(), topic, json=json))
+    with board_output.reading(settings, [topic], since=True) as reader:
+        raise typer.Exit(board_output.explain(reader.board(), topic, json=json))
