@@ -1,4 +1,4 @@
-"""How stored state comes back: one check of the format, and one error for all that can be wrong with it.  Pure."""
+"""Reading of stored state: one check of its format, and one error for any damage.  Pure."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ class _OtherFormatError(Exception):
 
 @contextmanager
 def restoring(where: str, advice: str = "restore an intact copy") -> Iterator[None]:
-    """Turn whatever goes wrong while the block reads a snapshot into one error.
+    """Turn any error of the block, which reads a snapshot, into one.
 
     Raises:
         CorruptSnapshotError: if the block raises.
@@ -28,16 +28,16 @@ def restoring(where: str, advice: str = "restore an intact copy") -> Iterator[No
     try:
         yield
     except CorruptSnapshotError:
-        raise  # of a part, which has its own name
+        raise  # of a part, with its own name
     except _OtherFormatError as error:
         advice = "use the Floodmark version that wrote it"
         raise CorruptSnapshotError(where=where, reason=str(error), advice=advice) from error
-    except Exception as error:  # what was damaged can fail anywhere; it must only ever be this error
+    except Exception as error:  # damaged state can raise anything
         reason = f"{type(error).__name__}: {error}"
         raise CorruptSnapshotError(where=where, reason=reason, advice=advice) from error
 
 
 def require_format(snapshot: Mapping[str, Any], expected: int) -> None:
-    """Refuse, inside `restoring`, a snapshot of another ``format``."""
+    """Refuse a snapshot of another ``format``; call it inside `restoring`."""
     if snapshot["format"] != expected:
         raise _OtherFormatError(f"its format is {snapshot['format']}, expected {expected}")

@@ -1,1 +1,1 @@
-"""Complete rows and windows out of a topic: buffers that a watermark releases, and the places to go on from.  Pure."""
+"""Complete rows and windows of topics, and the positions to resume from.  Pure."""

@@ -1,9 +1,7 @@
-"""Hand rows on only when they are complete: a buffer that a watermark releases, row by row or window by window.  Pure.
+"""A buffer that returns rows when a watermark has passed them, row by row or window by window.  Pure.
 
-The invariant: *what is handed out below a watermark is all there will ever be below it*, as far as the sources keep
-their promises; a row that comes behind it is late, counted, and handed out apart.
-
-`Buffer.release` and `Buffer.windows` do all their work when they are called, and return lists.
+The invariant: *rows returned below a watermark are all rows below it*, as far as the marks are right.  A later one is
+late and counted.
 """
 
 import heapq
@@ -26,12 +24,12 @@ class Span(Generic[Row]):
 
 
 class Buffer(Generic[Row]):
-    """Rows that wait for their watermark.
+    """Rows that wait for the watermark.
 
     >>> buffer = Buffer()
     >>> for event_time, row in ((15, "c"), (12, "b"), (3, "a")):
     ...     _ = buffer.add(event_time, row)
-    >>> [row for _, row in buffer.release(12)]  # 12 itself may still come again
+    >>> [row for _, row in buffer.release(12)]  # more rows at 12 may follow
     ['a']
     >>> buffer.add(5, "too late"), buffer.late
     (False, 1)
@@ -39,7 +37,7 @@ class Buffer(Generic[Row]):
 
     def __init__(self, watermark: int | None = None) -> None:
         self.late = 0
-        """How many rows came behind what was handed out."""
+        """The number of late rows."""
         self._watermark = watermark
         self._number = 0
         self._waiting: list[tuple[int, Any, Row]] = []
@@ -49,16 +47,16 @@ class Buffer(Generic[Row]):
 
     @property
     def watermark(self) -> int | None:
-        """What rows have been handed out below."""
+        """All rows below it were returned."""
         return self._watermark
 
     def add(self, event_time: int, row: Row, order: object = None) -> bool:
-        """Take a row; tells whether it can wait, that is whether it is not late.
+        """Add a row, unless it is late; return whether it was added.
 
         Args:
             event_time: epoch milliseconds.
-            row: what to hand out later.
-            order: comes between rows of the same time, no two alike; default: the order of `add`.  All or none.
+            row: what `release` and `windows` return.
+            order: sorts rows with the same time, unique; default: the order of `add`.  For all rows or for none.
         """
         if is_late(event_time, self._watermark):
             self.late += 1
@@ -68,7 +66,7 @@ class Buffer(Generic[Row]):
         return True
 
     def release(self, watermark: int | None) -> list[tuple[int, Row]]:
-        """Return the rows below a watermark, in the order of their event times; the end of time releases all."""
+        """Remove and return the rows below a watermark, by event time; `END_OF_TIME` releases all."""
         if watermark is None or (self._watermark is not None and watermark < self._watermark):
             return []
         self._watermark = watermark
@@ -79,11 +77,11 @@ class Buffer(Generic[Row]):
         return released
 
     def windows(self, width: int, watermark: int | None) -> list[Span[Row]]:
-        """Return the tumbling windows that end at or below a watermark and have rows, the earliest first.
+        """Remove and return the tumbling windows with rows that end at or below a watermark, the earliest first.
 
         Args:
-            width: milliseconds, more than 0; windows begin at its multiples.
-            watermark: epoch milliseconds; the end of time completes all.
+            width: milliseconds; windows begin at multiples of it.
+            watermark: epoch milliseconds; the end of time completes all windows.
 
         Raises:
             UsageError: if the width is not more than 0.

@@ -1,16 +1,13 @@
-"""From the records of topics to complete rows and windows, and to positions from which nothing is lost.  Pure.
+"""From the records of topics to complete rows and windows, and positions to resume from.  Pure.
 
-Theory of operation
--------------------
-Rows wait in a `Buffer` until the watermark has passed them.  What a call completes goes into a queue; a row or window
-is *handed out* when the caller's loop takes it from there, so a loop that is left early loses nothing.  Each comes with
-the position that is safe once it and all before it are stored: all rows below a time are done, and those of the same
-time are in the order of topic, partition and offset.
+Rows wait in a `Buffer` until the watermark has passed them.  Complete items go into a queue.  An item is *handed out*
+when the caller's loop takes it, so a loop that ends early loses nothing.  With each item comes the position to resume
+from once it and all earlier items are stored.  Rows with the same time are in the order of topic, partition and offset.
 
-A position names for each partition where to begin, the oldest row that still waited, and up to where it had been read.
-A reader that goes on from it reads that stretch again, skips what is done, counts nothing twice, and leaves the marks
-out, for the tracker in the position holds them.  That tracker knows more than the rows that are back at first: *nothing
-is complete before every partition has been read up to where it was read before*.
+A position has two offsets per partition: that of the oldest waiting row, and the end of what was read.  A reader that
+resumes reads the records between them again.  It skips handed-out rows, counts nothing twice, and ignores marks,
+because the tracker in the position has them.  So *nothing is complete until every partition has been read up to its end
+offset*.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -37,30 +34,26 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """All records with ``start <= event time < end``, in the order of these times; epoch milliseconds."""
+    """All records with ``start <= event time < end``, in the order of their event times; epoch milliseconds."""
 
     start: int
     end: int
     rows: tuple[Data, ...]
     position: Position
-    """Where to go on once this window and all before it are stored."""
+    """Where to resume once this and all earlier windows are stored."""
 
     def __repr__(self) -> str:
-        """Show the times as people read them, and how many rows there are."""
         return f"Window(start={iso(self.start)}, end={iso(self.end)}, rows={len(self.rows)})"
 
 
 class CompleteItems(Iterator[Item], Generic[Item]):
-    """What is complete: an iterator with a length.
-
-    An item is handed out when a loop takes it.  What none has taken comes first from the next call.
-    """
+    """An iterator over complete items, with a length.  Items that no loop has taken come first in the next call."""
 
     def __init__(self, take: Callable[[], Item], size: Callable[[], int], position: Position) -> None:
         self._take = take
         self._size = size
         self.position: Final = position
-        """Where to go on once all of it, and all before it, is stored."""
+        """Where to resume once all of these items, and all earlier ones, are stored."""
 
     def __next__(self) -> Item:
         return self._take()
@@ -70,56 +63,61 @@ class CompleteItems(Iterator[Item], Generic[Item]):
 
 
 EventTimeOf = Callable[[Data], int | None]
-"""From a record to its event time, epoch milliseconds; ``None``: it has none."""
+"""Returns the event time of a record, epoch milliseconds; ``None``: it has none."""
 
 Row = tuple[int, Data]
 """Event time, epoch milliseconds, and record."""
 
 _Complete = tuple[tuple[Data, ...], Any, int, Place | None]
-"""What is complete together: its records, what to hand out, and where that ends, as `ReaderState.at` takes it."""
+"""The records of an item, the item, and the two arguments of `ReaderState.at` for the position after it."""
 
-_UNTIMED: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
+_NO_EVENT_TIME: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
 
 
 class Reader:
-    """Take the records of some topics, and give what is complete.
+    """Take the records of some topics, and return complete rows and windows.
 
     Raises:
-        CorruptSnapshotError: if the position is not one of these topics.
+        CorruptSnapshotError: if the position is of other topics.
     """
 
     def __init__(self, topics: Collection[str], event_time: EventTimeOf, position: Position | None = None) -> None:
         resumed = resume(position, topics)
         self.tracker: Final = resumed.tracker
         self.begin: Final = resumed.begin
-        """Where to read each partition from; others from their beginning."""
+        """The offset to read each partition from; default: its first."""
         self.applied: Final = resumed.read
-        """Below these offsets, marks are in the tracker already."""
+        """Below these offsets, the tracker has the marks, and the records are counted."""
         self.ids: Final = resumed.ids
-        """Of the topics, as they were when they were first read."""
         self.counts: Counter[str] = Counter()
         self._event_time = event_time
         self._done, self._last = resumed.done, resumed.last
-        self._behind = {place: read for place, read in resumed.read.items() if resumed.begin[place] < read}
+        self._rereading = {place: read for place, read in resumed.read.items() if resumed.begin[place] < read}
+        """By partition that is not yet read again: the offset up to which it was read before."""
         self._next = dict(resumed.begin)
+        """By partition: the offset after the last record taken."""
         self._buffer: Buffer[Data] = Buffer(resumed.done)
         self._waiting: dict[Partition, OrderedDict[int, None]] = {}
         self._queue: deque[tuple[Any, Position]] = deque()
         self._in_hand: Position | None = None
-        self._before: Position | None = None
+        """The position after the item that the caller's loop has taken last."""
+        self._before_call: Position | None = None
+        """The position before the items of the last call."""
         self._now: Position | None = None
+        """The position after all handed-out items; ``None``: not computed yet."""
         self._use: str | None = None
         self._arrived: list[Data] = []
-        self._claimed, self._returned = dict(resumed.begin), dict(resumed.begin)
+        self._stored, self._returned = dict(resumed.begin), dict(resumed.begin)
+        """For `arrived`, by partition: the offsets that count as stored, and those after the last call."""
         self._judged = resumed.judged
         self._warned: set[str] = set()
         self._judged_at_end = False
 
     def use_for(self, use: str) -> None:
-        """Fix what this reader is for.
+        """Fix what this reader returns: rows that one method has returned would be missing in another.
 
         Raises:
-            UsageError: if it is for something else: what one way has handed out, another would lack.
+            UsageError: if it is used for something else.
         """
         if self._use not in {None, use}:
             raise UsageError(
@@ -128,13 +126,13 @@ class Reader:
         self._use = use
 
     def take(self, record: Classified) -> str | None:
-        """Take a record, in the order of its partition; marks have been applied to the tracker.
+        """Take a record, in the order of its partition; marks must have been applied to the tracker.
 
         Returns:
-            What a person should be told about it.
+            A warning for the log, or ``None``.
 
         Raises:
-            Exception: whatever the caller's ``event_time`` raises beside what is counted; then nothing has changed.
+            Exception: any error of ``event_time`` that is not counted.  The record can be taken again.
         """
         place = (record.topic, record.partition)
         again = record.offset < self.applied.get(place, 0)
@@ -143,13 +141,13 @@ class Reader:
         else:
             said = self._take_mark(record, again=again)
         self._reach(place, record.offset, record.offset + 1)
-        if self._next[place] >= self._behind.get(place, self._next[place] + 1):
-            del self._behind[place]
+        if self._next[place] >= self._rereading.get(place, self._next[place] + 1):
+            del self._rereading[place]
         self._now = None
         return said
 
     def take_ends(self, ends: Iterable[tuple[Partition, int]]) -> None:
-        """Learn at which offset partitions end, once their records before it have been taken.
+        """Note the end offsets of partitions, after all records before them were taken.
 
         Raises:
             DeletedRecordsError: if a partition ends before the offset up to which it was read.
@@ -161,15 +159,15 @@ class Reader:
                 raise DeletedRecordsError(
                     topic=topic, partition=number, position=read, earliest=self.begin[place], end=end
                 )
-            self._behind.pop(place, None)
+            self._rereading.pop(place, None)
             if end > self._next.get(place, -1):
                 self._reach(place, end, end)
                 self._now = None
 
     def _reach(self, place: Partition, first: int, end: int) -> None:
-        """Note that a partition was read from one offset to another, and where it begins."""
+        """Note that a partition was read from offset ``first`` to ``end``."""
         if place not in self._next:
-            self._claimed[place] = self._returned[place] = first
+            self._stored[place] = self._returned[place] = first
         self._next[place] = max(self._next.get(place, 0), end)
 
     def _take_mark(self, record: Mark | Unreadable, *, again: bool) -> str | None:
@@ -183,9 +181,9 @@ class Reader:
         said, time = None, None
         try:
             time = self._time_of(record)
-        except _UNTIMED as error:
+        except _NO_EVENT_TIME as error:
             if not again:
-                said = self._untimed(record, f"{type(error).__name__}: {error}")
+                said = self._count_missing_event_time(record, f"{type(error).__name__}: {error}")
         if not again:
             self.counts["data"] += 1
             self.counts["late"] += time is not None and is_late(time, self.tracker.watermark)
@@ -206,7 +204,7 @@ class Reader:
             self.counts["missed"] += 1
 
     def _time_of(self, record: Data) -> int:
-        """Return the event time that counts; anything in `_UNTIMED`: it has none that can be read."""
+        """Return the effective event time, or raise one of `_NO_EVENT_TIME`."""
         adjusted = header_time(record.headers, TIME_HEADER)
         if adjusted is not None:
             return adjusted
@@ -215,7 +213,7 @@ class Reader:
             raise InvalidEventTimeError(value=None, reason="event_time gives None for this record")
         return event_time_of(time)
 
-    def _untimed(self, record: Data, reason: str) -> str | None:
+    def _count_missing_event_time(self, record: Data, reason: str) -> str | None:
         self.counts["timeless"] += 1
         judged = self._judged.setdefault(record.topic, [0, record.partition, record.offset, reason])
         if judged is not None and record.value is not None:
@@ -226,7 +224,7 @@ class Reader:
         return f"{record.place}: no event time, as in others that follow: {reason}"
 
     def _is_done(self, record: Data, time: int) -> bool:
-        """Tell whether a record that is read again was handed out, or was late, before the position."""
+        """Tell whether a record that is read again was handed out, or late, before the position."""
         if is_late(time, self._done):
             return True
         return time == self._done and self._last is not None and record.place <= self._last
@@ -234,13 +232,13 @@ class Reader:
     def arrived(self) -> list[Data]:
         """Return the data records taken since the last call."""
         arrived, self._arrived = self._arrived, []
-        self._claimed = self._returned if arrived else dict(self._next)
+        self._stored = self._returned if arrived else dict(self._next)
         self._returned = dict(self._next)
         self._now = None
         return arrived
 
     def rows(self) -> CompleteItems[Row]:
-        """Return the rows that are complete and not handed out yet."""
+        """Return the complete rows that are not handed out yet."""
 
         def complete(watermark: int | None) -> list[_Complete]:
             return [((row,), (time, row), time, row.place) for time, row in self._buffer.release(watermark)]
@@ -248,7 +246,7 @@ class Reader:
         return self._hand_out(complete, lambda row, _: row)
 
     def windows(self, width: int) -> CompleteItems[Window]:
-        """Return the tumbling windows (width: milliseconds) that are complete, have rows, and wait to be handed out."""
+        """Return the complete tumbling windows (``width`` in milliseconds) with rows that are not handed out yet."""
 
         def complete(watermark: int | None) -> list[_Complete]:
             return [(span.rows, span, span.end, None) for span in self._buffer.windows(width, watermark)]
@@ -260,7 +258,7 @@ class Reader:
     ) -> CompleteItems[Any]:
         self._judge_at_end()
         places, done, last = self._places(), self._buffer.watermark, self._last_done()
-        found = complete(None if self._behind else self.tracker.watermark)
+        found = complete(None if self._rereading else self.tracker.watermark)
         before = self._in_hand if self._queue else None
         if found:
             state = self._state(places)
@@ -272,21 +270,21 @@ class Reader:
                 self._queue.append((item_of(item, position), position))
         if found or done != self._buffer.watermark:
             self._now = None
-        self._before = self._in_hand = before
+        self._before_call = self._in_hand = before
         return CompleteItems(
             self._next_item, self._queue.__len__, self._queue[-1][1] if self._queue else self.position()
         )
 
     def _next_item(self) -> Any:  # noqa: ANN401  # what the queue is of
         if not self._queue:
-            self._in_hand = self._before  # the items may stand in a list, not yet stored
+            self._in_hand = self._before_call  # the caller may have a list of items that are not yet stored
             raise StopIteration
         item, self._in_hand = self._queue.popleft()
         return item
 
     def _judge_at_end(self) -> None:
-        """Say once, where all sources have ended, that no record of a topic had an event time."""
-        if self._judged_at_end or self._behind or not self.tracker.ended:
+        """Fail once, if all sources have ended and no record of a topic had an event time."""
+        if self._judged_at_end or self._rereading or not self.tracker.ended:
             return
         self._judged_at_end = True
         for topic, judged in self._judged.items():
@@ -296,8 +294,8 @@ class Reader:
 
     @property
     def ended(self) -> bool:
-        """Whether all sources have ended, and all that they wrote has been handed out."""
-        left = self._behind or self._queue or self._arrived or len(self._buffer)
+        """Whether all sources have ended, and all rows were handed out."""
+        left = self._rereading or self._queue or self._arrived or len(self._buffer)
         return self.tracker.ended and not left
 
     def position(self) -> Position:
@@ -316,10 +314,10 @@ class Reader:
         return ReaderState(self.tracker.snapshot(), places, judged, self.ids)
 
     def _places(self) -> dict[Partition, tuple[int, int]]:
-        """Return of each partition where to begin again, and below which offset it has been read."""
+        """Return, per partition, the offset to resume from, and the end of what was read."""
         places = {}
         for place, next_ in self._next.items():
-            begin = self._claimed[place] if self._use == "records" else next_
+            begin = self._stored[place] if self._use == "records" else next_
             begin = next(iter(self._waiting.get(place, ())), begin)
             places[place] = begin, max(next_, self.applied.get(place, 0))
         return places

@@ -1,7 +1,7 @@
-"""Where a consumer stands, as a value to store beside the results.  Pure.
+"""The position of a consumer, as a value to store with the results.  Pure.
 
-A position says which rows were handed out (all below a time, and of those at that very time the first few), where each
-partition is to be read from to find the others again, and what the marks have promised so far.
+It has the time below which all rows were handed out, the last row that was handed out at exactly that time, the offsets
+to read each partition from again, and the tracker.
 """
 
 import json
@@ -16,9 +16,9 @@ from floodmark.schemas.tracker import Tracker
 
 
 class TopicIds(dict[str, str]):
-    """By topic the id that it had when it was first read; stored beside the offsets, which mean nothing without it.
+    """The id of each topic when it was first read.  Stored offsets are only valid with it.
 
-    A topic whose id is not known is not here: brokers before Kafka 2.8 give none.
+    Brokers before Kafka 2.8 give no ids; such a topic is missing here.
 
     >>> ids = TopicIds({"clicks": "Xq3"})
     >>> ids.compare({"clicks": "Xq3", "views": "b7A"}, "the consumer")
@@ -27,7 +27,7 @@ class TopicIds(dict[str, str]):
     """
 
     def compare(self, found: Mapping[str, str], reader: str) -> None:
-        """Compare topics with those that were read, and keep the ids that were not known.
+        """Compare the known ids with those found now, and add new ones.
 
         Raises:
             RecreatedTopicError: if a topic has another id.
@@ -44,10 +44,10 @@ _ADVICE: Final = "begin without a position, or with one of these topics"
 
 
 class Position:
-    """A value that can be stored with the results, and begun from again: ``Position(text)``.
+    """A value to store with the results, and to resume from: ``Position(text)``.
 
-    Equal where the text is equal.  The text is written when it is first asked for, so a position costs next to nothing
-    until then.
+    Positions with the same text are equal.  The text is built when it is first read, so an unused position costs
+    little.
     """
 
     __slots__ = ("_text", "_write")
@@ -58,7 +58,7 @@ class Position:
 
     @property
     def text(self) -> str:
-        """JSON."""
+        """The position as JSON text."""
         if self._text is None and self._write is not None:
             self._text, self._write = self._write(), None
         return self._text or ""
@@ -78,18 +78,18 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ReaderState:
-    """What the positions of one call share."""
+    """The common part of the positions of one call."""
 
     tracker: Mapping[str, Any]
     """A snapshot of the tracker."""
     places: Mapping[Partition, tuple[int, int]]
-    """Of each partition: the offset to begin at, and the one below which it has been read."""
+    """Per partition: the offset to resume from, and the end of what was read."""
     judged: Mapping[str, list[Any] | None]
-    """Of each topic without a row that has a time: what is known of those without; ``None``: there was one."""
+    """Per topic: count, place and error of records without event time; ``None``: a record had one."""
     ids: TopicIds
 
     def at(self, done: int | None, last: Place | None = None) -> Position:
-        """Return the position where all rows below ``done`` are handed out, and those at it up to ``last``."""
+        """Return the position after all rows below ``done``, and those at ``done`` up to ``last``, are handed out."""
         return Position(lambda: self._text(done, last))
 
     def _text(self, done: int | None, last: Place | None) -> str:
@@ -107,27 +107,26 @@ class ReaderState:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What a position says, ready to go on from."""
+    """The parts of a position."""
 
     tracker: Tracker
     begin: dict[Partition, int] = field(default_factory=dict)
-    """Where to read from."""
+    """The offsets to read from."""
     read: dict[Partition, int] = field(default_factory=dict)
-    """Below it, a partition has been read before: its marks are in the tracker, its records counted."""
+    """The end of what was read before: the tracker has the marks below, and the records are counted."""
     done: int | None = None
-    """All rows below it were handed out."""
+    """All rows below this time were handed out."""
     last: Place | None = None
-    """Of the rows at exactly ``done``, those up to here were handed out."""
+    """The last row at exactly ``done`` that was handed out."""
     judged: dict[str, list[Any] | None] = field(default_factory=dict)
     ids: TopicIds = field(default_factory=TopicIds)
-    """Which topics the offsets are of."""
 
 
 def resume(position: Position | None, topics: Collection[str]) -> Resumed:
-    """Return where to go on.
+    """Return the parts of a position; ``None``: from the beginning.
 
     Raises:
-        CorruptSnapshotError: if the text is no position, or one of other topics.
+        CorruptSnapshotError: if the text is not a position, or of other topics.
     """
     if position is None:
         return Resumed(Tracker(topics))

@@ -1,4 +1,4 @@
-"""The base of all errors: typed fields, and a message made from them that no foreign text can garble.  Pure."""
+"""The base of all errors: typed fields, and a message made from them with control characters escaped.  Pure."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -7,13 +7,11 @@ from string import Formatter
 from typing import Any, ClassVar, Final, dataclass_transform
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_END: Final = timedelta(milliseconds=253_402_300_799_999)  # `END_OF_TIME` of the timestamps, which import this room
+_END: Final = timedelta(milliseconds=253_402_300_799_999)  # `END_OF_TIME` of `timestamps`, which imports this module
 
 
 def iso(time: int | None) -> str:
-    """Return a time in ISO 8601, UTC; ``None`` is unknown, and the end of time is called so.
-
-    What lies outside the calendar stays a number.
+    """Return a time in ISO 8601, UTC; a number outside the calendar stays a number.
 
     >>> iso(1_356_998_400_000), iso(None), iso(253_402_300_799_999)
     ('2013-01-01T00:00:00.000+00:00', 'unknown', 'end of time')
@@ -28,7 +26,7 @@ def iso(time: int | None) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return text of which a terminal only shows characters: what would control it, or breaks a line, is escaped.
+    r"""Return text with line breaks and control characters escaped.
 
     >>> print(printable("web\x1b[2J \n\u202e naïve"))
     web\x1b[2J \n\u202e naïve
@@ -39,19 +37,19 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return the same of text with lines of its own."""
+    """Return the same, but keep line breaks."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 class Wording(Formatter):
-    """Fills in templates; a field that is a time is written ``{watermark!t}``.
+    """Fills in the templates of errors; ``{watermark!t}`` formats a time.
 
     >>> Wording().format("behind {watermark!t}", watermark=12)
     'behind 1970-01-01T00:00:00.012+00:00'
     """
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:  # noqa: ANN401  # as its base has it
-        """Show a time where a template asks for it; all else as Python does."""
+        """Format a time for ``!t``."""
         return iso(value) if conversion == "t" else super().convert_field(value, conversion)
 
 
@@ -63,10 +61,9 @@ _PUBLIC: Final = "floodmark.schemas.errors"
 @dataclass_transform(kw_only_default=True, eq_default=False)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FloodmarkError(Exception):
-    """The base of all errors of Floodmark: a kind declares its fields and the template of its message.
+    """The base of all errors of Floodmark.  Each kind declares its fields and the template of its message.
 
-    Fields are keyword arguments and attributes.  A field that is missing or misspelt is a `TypeError`, and so is an
-    attempt to raise a family of errors.
+    Fields are keyword arguments and attributes.  A missing or unknown field is a `TypeError`; so is raising a family.
 
     >>> from floodmark.schemas.errors import UnknownTopicError
     >>> UnknownTopicError(topic="clicks", bootstrap_servers="localhost:9092").topic
@@ -76,11 +73,11 @@ class FloodmarkError(Exception):
     template: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        """Give each kind the keyword arguments that its fields say."""
+        """Make each kind a dataclass with its fields as keyword arguments."""
         super().__init_subclass__()
         cls.template = cls.__dict__.get("template", "")
         if cls.__module__.startswith(_PUBLIC):
-            cls.__module__ = _PUBLIC  # as users import it, and as tracebacks and pickles name it
+            cls.__module__ = _PUBLIC  # the name in imports, tracebacks and pickles
         dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     def __post_init__(self) -> None:
@@ -89,7 +86,7 @@ class FloodmarkError(Exception):
         super().__init__(Wording().format(self.template, **self._fields()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by fields, so that an error crosses processes whole."""
+        """Pickle by fields, so that the error keeps them in another process."""
         return partial(type(self), **self._fields()), ()
 
     def _fields(self) -> dict[str, Any]:
