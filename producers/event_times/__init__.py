@@ -1,1 +1,1 @@
-"""What the records of a topic without watermarks say of time, and what may be promised of them.  Pure."""
+"""Event times of topics without marks: formats, time policies, and the watermarks computed from them.  Pure."""

@@ -1,8 +1,8 @@
-"""Formats of topics that bring promises of their own: the changefeeds of CockroachDB and TiDB.  Pure.
+"""Changefeeds, which have their own watermarks: the formats of CockroachDB and TiDB.  Pure.
 
-The shapes are those of the documentation: CockroachDB "Changefeed messages" (``resolved``, ``updated``), TiCDC
-"Canal-JSON Protocol" (``TIDB_WATERMARK``) and "TiCDC Open Protocol" (resolved event).  Their promises are strict as
-ours: nothing below is to come, equal may; what they repeat below it they have sent before.
+They follow the documentation: CockroachDB "Changefeed messages" (``resolved``, ``updated``), TiCDC "Canal-JSON
+Protocol" (``TIDB_WATERMARK``) and "TiCDC Open Protocol" (resolved event).  Like ours, their watermarks allow for later
+records at exactly that time.  Earlier records after a watermark are repeated ones.
 """
 
 import json
@@ -20,7 +20,7 @@ _OPEN_DDL: Final = 2
 
 
 def _whole(number: object) -> int:
-    """Return a whole number, also where it is written as text; a float has lost digits."""
+    """Return a whole number, also from text; a float is refused, because it has lost digits."""
     if isinstance(number, int) and not isinstance(number, bool):
         return number
     if isinstance(number, str) and number.isascii() and number.isdigit():
@@ -89,9 +89,9 @@ class TiCdcCanal(InputFormat):
 
 
 class TiCdcOpen(InputFormat):
-    """TiCDC's open protocol: the key is a version and length-prefixed JSON keys, several events to a record.
+    """TiCDC's open protocol: a key has a version and several length-prefixed events in JSON.
 
-    A record of rows has the time of its earliest row.
+    The event time of a record is that of its earliest row.
     """
 
     promises = True

@@ -1,6 +1,6 @@
-"""What the records of an existing topic say of time, in a field or by Kafka's timestamp.  Pure.
+"""Where the records of an existing topic have their event times: in a field, or in Kafka's timestamp.  Pure.
 
-A format turns a record into its event time, or into a `Resolved` promise: see `changefeeds`.
+A format turns a record into its event time, or into a `Resolved` watermark: see `changefeeds`.
 """
 
 import json
@@ -34,42 +34,42 @@ _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A progress message: nothing below ``watermark`` (epoch milliseconds) will come in its partition."""
+    """A progress message: no later record of its partition is below ``watermark`` (epoch milliseconds)."""
 
     watermark: int
 
 
 class InputFormat(ABC):
-    """How a topic's records tell their times.  A format of your own implements `tell` and `about`."""
+    """How to read event times from the records of a topic.  A format of your own implements `tell` and `about`."""
 
     promises: bool = False
-    """Whether the topic brings its own progress messages, so that no policy has to guess."""
+    """Whether the topic has its own progress messages, and needs no time policy."""
 
     @property
     @abstractmethod
     def about(self) -> str:
-        """Say in a few words what is read, for messages; the same words mean the same times."""
+        """Describe in a few words what is read, for messages; injectors compare this text with the stored one."""
 
     @abstractmethod
     def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        """Return what `read` does; it may fail with any error."""
+        """Return what `read` returns; it may raise any error."""
 
     def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        """Return a row's event time (epoch milliseconds), a promise, or ``None`` for a record that tells no time.
+        """Return the event time (epoch milliseconds), a watermark, or ``None`` for a record without event time.
 
-        Whatever the bytes are, a time within the years 1 to 9999 or one of two errors comes out.
+        Times are in the years 1 to 9999.
 
         Raises:
-            UnreadableValueError, InvalidEventTimeError: if it tells a time that cannot be read.
-            InfrastructureError: where what the format asks does not answer, so that nothing can be said of the record.
+            UnreadableValueError, InvalidEventTimeError: if the event time cannot be read.
+            InfrastructureError: if a service that the format needs does not answer.
         """
         try:
             found = self.tell(key, value, log_time)
         except (UnreadableValueError, InvalidEventTimeError, InfrastructureError):
             raise
-        except Exception as error:  # hostile bytes can fail anywhere in a decoder; they must only ever be an error
+        except Exception as error:  # hostile bytes can raise anything in a decoder
             raise _unreadable(value, self.about, error) from error
-        if type(found) is int and EARLIEST <= found <= END_OF_TIME:  # most are: asked first, for speed
+        if type(found) is int and EARLIEST <= found <= END_OF_TIME:  # the common case first, for speed
             return found
         if found is not None:
             event_time_of(found.watermark if isinstance(found, Resolved) else found)
@@ -85,7 +85,7 @@ def json_object(value: bytes | None) -> dict[str, Any]:
     """Return a value's JSON object.
 
     Raises:
-        UnreadableValueError: if it is none.
+        UnreadableValueError: if it is not one.
     """
     try:
         found = json.loads(value or b"")
@@ -97,7 +97,7 @@ def json_object(value: bytes | None) -> dict[str, Any]:
 
 
 def find_field(found: dict[str, Any], field: str, path: list[str]) -> Any:  # noqa: ANN401  # JSON
-    """Return a field, or one within objects; ``None`` where it is not there."""
+    """Return a field, also within objects; ``None``: not found."""
     value = found.get(field)
     if value is not None or len(path) == 1:
         return value
@@ -128,7 +128,7 @@ def _check_unit(field: str, unit: str) -> None:
 
 
 class JsonField(InputFormat):
-    """JSON objects with a time in one of their fields: a number, or ISO text (in UTC where it names no zone).
+    """JSON objects with the event time in a field: a number, or ISO text (in UTC if it has no zone).
 
     >>> JsonField("at", "s").read(None, b'{"at": 12}', 0)
     12000
@@ -137,7 +137,7 @@ class JsonField(InputFormat):
     """
 
     def __init__(self, field: str, unit: Unit = "ms") -> None:
-        """Name the field (a dot leads into an object within), and the unit of its numbers since 1970."""
+        """Take the field (a dot separates the names of nested objects), and the unit of its numbers since 1970."""
         _check_unit(field, unit)
         self._field, self._path, self._unit = field, field.split("."), unit
 
@@ -152,16 +152,13 @@ class JsonField(InputFormat):
             return None
         found = json_object(value)
         time = found.get(self._field)
-        if type(time) is int and self._unit == "ms":  # most are: asked first, for speed
+        if type(time) is int and self._unit == "ms":  # the common case first, for speed
             return time
         return _time_in(found, self._field, self._path, self._unit)
 
 
 def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> int:
     """Return the time in a field: a number of a unit, ISO text, or an aware datetime.
-
-    Raises:
-        InvalidEventTimeError: if it holds none of these.
 
     >>> _time_in({"at": "1970-01-01T01:00:01+01:00"}, "at", ["at"], "ms")
     1000
@@ -182,7 +179,7 @@ def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> 
 
 
 def _names(found: Mapping[str, object]) -> str:
-    """Name the fields of an object, not too many of them.
+    """Return the first field names of an object.
 
     >>> _names({"at": 1, "payload": {"at": 2}})
     "'at', 'payload.at'"
@@ -196,10 +193,10 @@ def _names(found: Mapping[str, object]) -> str:
 
 
 class FramedField(InputFormat):
-    """Values that name their schema in a registry, with a time in one of their fields."""
+    """Values with the id of a registered schema, and the event time in a field."""
 
     def __init__(self, decode: Callable[[bytes], dict[str, Any]], field: str, unit: Unit = "ms") -> None:
-        """Take what decodes a value; the unit is that of numbers that the schema does not call times."""
+        """Take a decoder of values; the unit is for numbers without a logical type."""
         _check_unit(field, unit)
         self._decode, self._field, self._path, self._unit = decode, field, field.split("."), unit
 
@@ -214,12 +211,12 @@ class FramedField(InputFormat):
 
 
 class AvroField(InputFormat):
-    """Single-object Avro values with a time in one of their fields."""
+    """Single-object Avro values with the event time in a field."""
 
     def __init__(self, schema: str, field: str, unit: Unit | None = None) -> None:
-        """Take the schema as JSON text, and a field of it (a dot leads into a record within).
+        """Take the schema as JSON text, and a field (a dot separates the names of nested records).
 
-        The unit's default is what the field's logical type says, else milliseconds.
+        The default unit is that of the field's logical type, or milliseconds.
         """
         self._codec = AvroCodec(without_logical_types(schema))
         self._field, self._path = field, field.split(".")
@@ -250,7 +247,7 @@ def _options(kind: Any) -> list[Any]:  # noqa: ANN401  # JSON
 
 
 def _type_at(schema: Any, path: list[str]) -> Any:  # noqa: ANN401  # JSON
-    """Return the type of a field in a schema, also within unions; ``None``: there is none."""
+    """Return the type of a field in a schema, also within unions; ``None``: not found."""
     kind = schema
     for name in path:
         records = [option for option in _options(kind) if isinstance(option, dict)]
@@ -262,7 +259,7 @@ def _type_at(schema: Any, path: list[str]) -> Any:  # noqa: ANN401  # JSON
 
 
 def _logical_unit(kind: Any) -> Unit:  # noqa: ANN401  # JSON
-    """Return the unit that a type's logical type names, also within a union."""
+    """Return the unit of a logical type, also within a union."""
     for option in _options(kind):
         if isinstance(option, dict) and option.get("logicalType") in _LOGICAL:
             return _LOGICAL[option["logicalType"]]
@@ -280,11 +277,11 @@ class LogTime(InputFormat):
 
 
 SubstreamKey = Callable[[bytes | None, bytes | None], bytes]
-"""From a record's key and value to its substream: what has a watermark of its own."""
+"""Returns the substream, which has its own watermark, of a record's key and value."""
 
 
 def substream_key(key: bytes | None, value: bytes | None) -> bytes:  # noqa: ARG001  # the shape of `SubstreamKey`
-    """Let every Kafka key be a substream; records without one are a substream together.
+    """Make each Kafka key a substream; records without a key share one.
 
     >>> substream_key(b"N14228", None), substream_key(None, None)
     (b'N14228', b'')
@@ -293,7 +290,7 @@ def substream_key(key: bytes | None, value: bytes | None) -> bytes:  # noqa: ARG
 
 
 def substream_json(field: str) -> SubstreamKey:
-    """Let every value of a JSON field be a substream; records without it are a substream together.
+    """Make each value of a JSON field a substream; records without it share one.
 
     >>> substream_json("device")(None, b'{"device": "d1"}')
     b'"d1"'

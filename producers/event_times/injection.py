@@ -1,4 +1,4 @@
-"""What an injector is to do, and what it must not forget: both are values.  Pure."""
+"""The task of an injector, and its stored state: both are values.  Pure."""
 
 import base64
 import json
@@ -28,21 +28,21 @@ _LARGEST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What an injector is to do.
+    """The task of an injector.
 
     Args:
         source_topic: the topic without watermarks.
-        target_topic: the topic that gets them; it must have at least as many partitions.
-        fmt: what the records say of time.
-        policy: how far to trust that; not for formats that bring promises of their own.
-        substream_by: what has a watermark of its own, for example `substream_key`; default: the partition.
-        drop_late: with a format that brings promises: leave out what it repeats behind them.
-        dropped_to: a topic for what is dropped; default: it is only counted.
-        source: the id of the injector as a source of the target topic.
-        membership: how many sources write to the target topic: a number, or a `Membership` once it has changed.
+        target_topic: the topic with marks; it needs at least as many partitions.
+        fmt: how to read event times.
+        policy: the time policy; not used for formats with watermarks of their own.
+        substream_by: what has its own watermark, for example `substream_key`; default: the partition.
+        drop_late: with a format that has watermarks: drop records below them, which are repeated ones.
+        dropped_to: a topic for dropped records; default: they are only counted.
+        source: the injector's id as a source of the target topic; default: from the name of ``source_topic``.
+        membership: how many sources write to the target topic: a number, or a `Membership` after a change.
         interval: time between transactions, and so between marks.
-        align: how far a partition may run ahead of the slowest; default: any distance.
-        allow_unreadable: start although no record tells a readable time, or all times look like seconds.
+        align: how far a partition may be ahead of the slowest; default: any distance.
+        allow_unreadable: start although no record has a readable event time, or all times look like seconds.
     """
 
     source_topic: str
@@ -74,7 +74,7 @@ class Injection:
             raise UsageError(reason=reason)
 
     def input_partition(self, fit: PolicyFit | None = None) -> InputPartition:
-        """Return the state of an input partition of which nothing has been read; fit: is told what a policy decides."""
+        """Return the state of an empty input partition; ``fit`` gets the decisions of its policy."""
         if self.fmt.promises:
             return ByResolved(self.fmt, drop_late=self.drop_late)
         return ByPolicy(self.fmt, self.policy, self.substream_by, fit)
@@ -82,7 +82,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class InjectorState:
-    """What a mark of the injector carries in its header: where to go on in the input, and with what.
+    """The state of an injector, which a header of its marks stores.
 
     >>> state = InjectorState(12, epoch=3, input_format="arrival", partition={"watermark": 7}, counts={})
     >>> InjectorState.unpack(state.pack("inject-raw", 0)) == state
@@ -90,21 +90,21 @@ class InjectorState:
     """
 
     next_offset: int
-    """Of the input: where to go on."""
+    """The input offset to resume from."""
     epoch: int
     input_format: str
-    """What the times were read as, see `InputFormat.about`."""
+    """See `InputFormat.about`."""
     partition: Mapping[str, Any]
     """The state of the input partition."""
     counts: Mapping[str, int]
     topic_id: str | None = None
-    """Of the input, which the offset is of; ``None``: not known."""
+    """The id of the input topic; ``None``: not known."""
 
     def pack(self, source: str, partition: int) -> bytes:
-        """Return it as a header's value.
+        """Return the value of the header.
 
         Raises:
-            InjectorError: if it would be larger than Kafka takes.
+            InjectorError: if it would be too large for Kafka.
         """
         packed = base64.b64encode(zlib.compress(json.dumps({"format": FORMAT, **asdict(self)}).encode(), 1))
         if len(packed) > _MAX_STATE:
@@ -115,10 +115,10 @@ class InjectorState:
 
     @classmethod
     def unpack(cls, value: bytes) -> "InjectorState":
-        """Take up what `pack` returned.
+        """Restore what `pack` returned.
 
         Raises:
-            CorruptSnapshotError: if it is something else.
+            CorruptSnapshotError: if it is not a state.
         """
         with restoring("of an injector", "another writer uses this source id; stop it, and inject with a new one"):
             found = json.loads(zlib.decompress(base64.b64decode(value, validate=True)))

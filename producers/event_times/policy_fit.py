@@ -1,4 +1,4 @@
-"""Whether a time policy fits the events of a topic: most of them should keep the times that they tell.  Pure."""
+"""Check that a time policy fits the events of a topic: most should keep their event times.  Pure."""
 
 from collections import Counter
 from math import ceil
@@ -8,11 +8,11 @@ from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
 from floodmark.schemas.timestamps import are_seconds, milliseconds, to_datetime
 
 _WINDOW: Final = 1_000
-_AGES: Final = 10 * 365 * 86_400_000
+_TEN_YEARS: Final = 10 * 365 * 86_400_000
 
 
 class PolicyFit:
-    """What a policy has decided of the last events, and what would fit them better.
+    """Statistics of a policy's decisions, and advice for a better policy.
 
     >>> fit = PolicyFit(TimePolicy())
     >>> for number in range(100):
@@ -35,13 +35,7 @@ class PolicyFit:
         self._advice: str | None = None
 
     def add(self, outcome: Outcome, event_time: int, arrival: int) -> None:
-        """Take in what was decided of an event; every thousand events are judged.
-
-        Args:
-            outcome: the decision.
-            event_time: what the event tells, epoch milliseconds.
-            arrival: when it arrived, epoch milliseconds.
-        """
+        """Add a decision; every 1,000 events are judged together.  Times are epoch milliseconds."""
         if not self._plausible:
             self.first = event_time if self.first is None else self.first
             self._plausible = not are_seconds(event_time, arrival)
@@ -52,17 +46,17 @@ class PolicyFit:
 
     @property
     def looks_like_seconds(self) -> bool:
-        """Whether all event times so far would be right if they were a thousand times as large."""
+        """Whether all event times so far look like seconds that were read as milliseconds."""
         return self.first is not None and not self._plausible
 
     def doubt(self, about: str) -> str:
-        """Say why the times look wrong, for an error; about: how they are read."""
+        """Return an error text: why the times look wrong; ``about``: how they are read."""
         first = self.first or 0
         times = f"{to_datetime(first).isoformat()}, and 1,000 times that is {to_datetime(first * 1000).isoformat()}"
         return f"all event times so far look like another unit, read as {about}: the first is {times}"
 
     def judge(self) -> None:
-        """Judge what has come, where it is less than a thousand events."""
+        """Judge the events so far, unless some were judged before."""
         if self._delays and not self._judged:
             self._close_window()
 
@@ -83,8 +77,8 @@ class PolicyFit:
             if outcome is not Outcome.ON_TIME
         )
         told = f"{lost:,} of {count:,} events lost their times ({counted}): they arrive"
-        if abs(median) > _AGES:
-            years = f"{abs(median) / _AGES * 10:,.0f} years"
+        if abs(median) > _TEN_YEARS:
+            years = f"{abs(median) / _TEN_YEARS * 10:,.0f} years"
             return (
                 f"{told} {years} off (median); is --unit right? For a topic that was filled later, use a large --late"
             )
@@ -96,6 +90,6 @@ class PolicyFit:
         return f"{told} {median / 1000:,.1f} s late (median); --late {ceil(most / 1000)} would keep 99 %"
 
     def pop_advice(self) -> str | None:
-        """Return what to tell the user, once; ``None``: nothing."""
+        """Return the advice for the user, once; ``None``: no advice."""
         advice, self._advice = self._advice, None
         return advice

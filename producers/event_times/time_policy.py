@@ -1,26 +1,20 @@
-"""Event time by arrival: early, late and out-of-order events, and what to do with each.  Pure.
+"""Time policies: decide by arrival which events are early, late or out of order, and adjust or drop them.  Pure.
 
-Theory of operation
--------------------
-For topics whose writers promise nothing.  An event has its own time and an arrival time (the log's).  The policy gives
-it a *system time*, which is the event time or an adjusted one, and derives the watermark from what it has let through:
+They are for topics without watermarks.  An event has an event time and an arrival time (the log time).  The policy
+gives it a *system time*, which is its event time or an adjusted one, and computes the watermark:
 
-1. *early*: event time ahead of arrival by more than the tolerance: dropped; the watermark does not move;
-2. *late*: event time behind arrival by more than the tolerance: adjusted to arrival less the tolerance, or dropped;
-3. *out of order*: what remains is behind the watermark: adjusted to the watermark, or dropped;
-4. the watermark becomes the largest time seen less the out-of-order tolerance, if that is more.
+1. *early*: ahead of its arrival by more than the tolerance: dropped; the watermark does not move;
+2. *late*: behind its arrival by more than the tolerance: adjusted to arrival minus the tolerance, or dropped;
+3. *out of order*: then behind the watermark: adjusted to the watermark, or dropped;
+4. the watermark is at least the largest time seen minus the out-of-order tolerance.
 
-With no event, arrival is estimated as the last arrival plus the time elapsed since, and the watermark is at least that
-less the late tolerance.  An estimate depends on the wall clock, so whoever wants to repeat a run keeps what `estimate`
-returns, and gives it to `advance` instead of asking a clock.  The rules and the golden table of the tests are those of
-Azure Stream Analytics ("Understand time handling in Azure Stream Analytics"); the default for events out of order is
-not: Azure adjusts every one of them, here one is adjusted only where it may also be late.
+Without events, it is at least the estimated arrival (last arrival plus the time since) minus the late tolerance.  This
+estimate depends on the clock: to repeat a run, store what `estimate` returns, and pass it to `advance`.  The rules are
+those of Azure Stream Analytics ("Understand time handling in Azure Stream Analytics"), except the default tolerance for
+events out of order: Azure adjusts all of them, Floodmark only those that may also be late.
 
-A watermark never leaves the years 1 to 9999, however far the tolerances reach: before the first of them nothing comes.
-
-*Substreams*: with a key for each event every key has its own watermark and is ordered on its own.  The late tolerance
-bounds their skew: no event can get a system time below the last arrival less the tolerance, so that is a floor under
-every key, and the promise for all of them together.  A key at the floor needs no memory.
+*Substreams*: each key has its own watermark.  No event gets a system time below the last arrival minus the late
+tolerance, so this is a floor under all keys, and the watermark of the partition.  Keys at the floor need no memory.
 """
 
 from collections import Counter
@@ -40,7 +34,7 @@ _ACTIONS: Final = get_args(Action)
 
 
 class Outcome(StrEnum):
-    """What a policy decides of an event."""
+    """The decision of a policy on an event."""
 
     ON_TIME = "on_time"
     LATE_ADJUSTED = "late_adjusted"
@@ -51,23 +45,23 @@ class Outcome(StrEnum):
 
 
 Decision = tuple[Outcome, int | None]
-"""The outcome of an event and its system time, epoch milliseconds; ``None``: it is dropped."""
+"""The outcome of an event, and its system time in epoch milliseconds; ``None``: dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimePolicy:
-    """How much an event's time may differ from its arrival and from the order.  Immutable.
+    """How far event times may differ from arrival and order.  Immutable.
 
     Args:
-        early: how far ahead of its arrival an event may be; ``None``: any.
-        late: how far behind its arrival.
-        out_of_order: how far behind the largest time seen; ``None``: as far as ``late``, and within a substream 0.
-        on_late: what to do with events that are later.
-        on_out_of_order: what to do with events that are more out of order.
-        max_keys: of how many substreams the watermark is kept, beside those at the floor.
+        early: how far an event may be ahead of its arrival; ``None``: any distance.
+        late: how far an event may be behind its arrival.
+        out_of_order: how far an event may be behind the largest time seen; ``None``: as ``late``, in a substream 0.
+        on_late: adjust or drop later events.
+        on_out_of_order: adjust or drop events that are more out of order.
+        max_keys: the most substreams above the floor whose watermarks are kept.
 
     Raises:
-        UsageError: if a tolerance is negative or an action is not known.
+        UsageError: if a tolerance is negative or an action is unknown.
 
     >>> state = TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(milliseconds=20)).build()
     >>> state.decide(event_time=100, arrival=100)
@@ -99,7 +93,7 @@ class TimePolicy:
             raise UsageError(reason=f"time policy: max_keys is {self.max_keys}, expected 1 or more")
 
     def build(self) -> "TimePolicyState":
-        """Return the state of a partition in which nothing has been seen."""
+        """Return the state of an empty partition."""
         return TimePolicyState(self)
 
 
@@ -113,21 +107,21 @@ class TimePolicyState:
         self._out_of_order_in_key = milliseconds(policy.out_of_order or timedelta(0))
         self._policy = policy
         self._watermark: int | None = None
-        """Under all events; with substreams: under all keys."""
+        """The watermark; with substreams, the floor under all keys."""
         self._arrival: int | None = None
         self._keys: dict[bytes, int] = {}
         self._least: list[tuple[int, bytes]] = []
-        """A heap with one entry for each of the keys: what its watermark was once, so never more than it is."""
+        """A heap with an entry per key: an earlier watermark, which is never above the present one."""
         self.counts: Counter[str] = Counter()
-        """How many events met which `Outcome` (by its value), and ``keys_evicted``."""
+        """Events by the value of their `Outcome`, and ``keys_evicted``."""
 
     def decide(self, event_time: int, arrival: int | None, key: bytes | None = None) -> Decision:
-        """Judge one event, in the order of the log.
+        """Decide on one event, in the order of the log.
 
         Args:
-            event_time: its own time.
-            arrival: the log's time; ``None``: it cannot be read.  Then the order alone decides, and nothing moves.
-            key: its substream; give one with each event or with none.
+            event_time: epoch milliseconds.
+            arrival: the log time; ``None``: unreadable.  Then only the order decides, and the watermark does not move.
+            key: the substream; give one with each event, or with none.
         """
         if arrival is not None:
             self._arrival = arrival if self._arrival is None else max(self._arrival, arrival)
@@ -164,7 +158,7 @@ class TimePolicyState:
 
     @property
     def watermark(self) -> int | None:
-        """No later event gets a system time below this; ``None``: nothing is known."""
+        """No later event gets a system time below it; ``None``: unknown."""
         return self._watermark
 
     def watermark_of(self, key: bytes | None) -> int | None:
@@ -185,10 +179,9 @@ class TimePolicyState:
                 self._forget_least()
 
     def _forget_least(self) -> None:
-        """Forget the key that is least ahead, and raise the floor to it.
+        """Forget the key with the lowest watermark, and raise the floor to that.
 
-        A key at the floor goes first, so what is decided depends on the keys ahead of it alone, never on which of the
-        others a snapshot has left out.
+        Keys at the floor go first, so decisions depend only on the keys above it, which snapshots have.
         """
         while (entry := self._least[0]) != (true := (self._keys[entry[1]], entry[1])):
             heapreplace(self._least, true)
@@ -199,13 +192,13 @@ class TimePolicyState:
             self.counts["keys_evicted"] += 1
 
     def estimate(self, elapsed: int) -> int | None:
-        """Advance the watermark with no event.
+        """Advance the watermark without an event.
 
         Args:
-            elapsed: milliseconds since the last event was seen, on whatever clock.
+            elapsed: milliseconds since the last event.
 
         Returns:
-            The new watermark, where it moved.
+            The new watermark, if it moved.
         """
         if self._arrival is None:
             return None
@@ -216,17 +209,17 @@ class TimePolicyState:
         return watermark
 
     def expect(self, arrival: int) -> None:
-        """Learn that whatever comes will arrive at this time or later; counts where nothing has arrived yet."""
+        """Note that all events will arrive at this time or later; ignored after the first arrival."""
         if self._arrival is None:
             self._arrival = arrival
 
     def advance(self, watermark: int) -> None:
-        """Take a watermark that was decided elsewhere: in the run that is being replayed."""
+        """Raise the watermark to one that was decided elsewhere, such as in a run that is repeated."""
         if self._watermark is None or watermark > self._watermark:
             self._watermark = watermark
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as a value that JSON can carry."""
+        """Return the state as JSON values."""
         return {
             "watermark": self._watermark,
             "arrival": self._arrival,
@@ -238,10 +231,10 @@ class TimePolicyState:
         return self._watermark is None or watermark > self._watermark
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `snapshot` returned.
+        """Restore a `snapshot`.
 
         Raises:
-            CorruptSnapshotError: if it is something else.
+            CorruptSnapshotError: if it is not one.
         """
         with restoring("of a time policy", "begin anew"):
             watermark, arrival = state["watermark"], state["arrival"]
@@ -255,7 +248,7 @@ class TimePolicyState:
 
 
 def _within(time: int) -> int:
-    """Return the time nearest to one within the years 1 to 9999.
+    """Return the nearest time in the years 1 to 9999.
 
     >>> _within(5), _within(-(10**20)) == EARLIEST
     (5, True)
