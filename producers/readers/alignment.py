@@ -1,7 +1,7 @@
-"""Hold a source that runs ahead of the slowest, so that readers need not keep what it brings too early.
+"""Pause a source that is too far ahead of the slowest, so that readers keep fewer rows in memory.
 
-`Peers` decides and is pure; `Alignment` reads the other sources' marks in-band, from one partition: every source marks
-all of them.  The idea is Flink's watermark alignment (FLIP-182); there a coordinator compares, here the topic does.
+`Peers` decides and is pure.  `Alignment` reads the marks of the other sources from partition 0: every source marks all
+partitions.  The idea is Flink's watermark alignment (FLIP-182), which needs a coordinator.
 """
 
 import logging
@@ -15,20 +15,20 @@ from floodmark.schemas.records import Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
 PATIENCE: Final = 60_000
-"""How long a source without a lease is waited for after its last mark, milliseconds."""
+"""How long to wait for a silent source without a lease, milliseconds."""
 
 
 class Peers:
-    """What the other sources of a topic have promised.
+    """The watermarks of the other sources of a topic.
 
     Args:
         source: the own id.
         bound: how far the own watermark may be ahead of the slowest other one, milliseconds.
-        patience: how long a source without a lease is waited for after its last mark, milliseconds.
+        patience: how long to wait for a silent source without a lease, milliseconds.
 
-    A source that has died must not hold the others for ever.  With a lease it is not waited for once the topic's log
-    times have left its last mark behind by more than that, as for readers; without one, once it was not heard for
-    ``patience``.  A wait for too few costs readers memory; it never makes a record late.
+    A source that has died must not hold the others for ever.  Peers wait for a source with a lease until the log times
+    of the topic are more than the lease after its last mark; for one without, until it is silent for ``patience``.  A
+    source that is not paused never makes a record late; it only costs readers memory.
 
     >>> peers = Peers("fast", bound=100)
     >>> peers.take(WatermarkRecord(source="slow", epoch=1, sequence=0, watermark=50, partitions=1, emitted_at=0))
@@ -43,17 +43,17 @@ class Peers:
         self._bound = bound
         self._patience = patience
         self._last: dict[str, tuple[WatermarkRecord, int, int]] = {}
-        """By source: its last mark, the log time of that, and when it was read."""
+        """By source: its last mark, the mark's log time, and when it was read."""
         self._version = 0
         self._log_time = 0
 
     def take(self, record: WatermarkRecord, log_time: int = 0, now: int = 0) -> None:
-        """Learn from a mark; those of an older epoch, sequence or membership teach nothing.
+        """Apply a mark; one of an older epoch, sequence or membership changes nothing.
 
         Args:
             record: the mark.
             log_time: of the mark, epoch milliseconds.
-            now: milliseconds of a clock that is never set (monotonic).
+            now: steady clock, milliseconds.
         """
         before = self._last.get(record.source)
         self._version = max(self._version, record.membership.version)
@@ -62,7 +62,7 @@ class Peers:
             self._last[record.source] = record, log_time, now
 
     def slowest(self, now: int = 0) -> tuple[int, str] | None:
-        """Return the lowest watermark of the other sources that are waited for, and whose it is; ``None``: nobody's."""
+        """Return the lowest watermark of the other sources to wait for, and its source; ``None``: there is none."""
         awaited = [
             (record.watermark, name)
             for name, (record, log_time, heard) in self._last.items()
@@ -78,20 +78,19 @@ class Peers:
         return silent <= self._patience if record.lease is None else self._log_time - log_time <= record.lease
 
     def is_ahead(self, watermark: int | None, now: int = 0) -> bool:
-        """Tell whether a source with this watermark must wait; the slowest of all never must."""
+        """Tell whether a source with this watermark must wait; the slowest never must."""
         slowest = self.slowest(now)
         return watermark is not None and slowest is not None and watermark > slowest[0] + self._bound
 
 
 class Alignment:
-    """Follow the marks of a topic, for one producer.
+    """Read the marks of a topic, for one producer.
 
-    Where Kafka has deleted marks before they were read, it continues with the next ones: the last mark of a
-    source counts.
+    If Kafka deletes marks before they are read, it continues with the next ones: only the last mark of a source counts.
 
     Args:
         config: confluent-kafka consumer settings; all pass through.
-        topic: the topic that the sources share.
+        topic: the topic of the sources.
         source: the own id.
         bound: how far the own watermark may be ahead of the slowest other one, milliseconds.
     """
@@ -102,7 +101,7 @@ class Alignment:
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
 
     def poll(self, now: int) -> None:
-        """Take in what has come, without waiting; ``now``: milliseconds of a clock that is never set."""
+        """Apply new marks, without waiting; ``now``: steady clock, milliseconds."""
         for mark in (classified(record) for record in consume(self._consumer, 0) if record.error() is None):
             if isinstance(mark, Mark):
                 self.peers.take(mark.record, mark.log_time, now)
@@ -110,5 +109,5 @@ class Alignment:
                 _log.warning("alignment: %s", mark.reason)
 
     def close(self) -> None:
-        """Let go of the consumer."""
+        """Close the consumer."""
         self._consumer.close()

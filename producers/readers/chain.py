@@ -1,6 +1,6 @@
-"""Read the marks of a chain of topics, each from near its end, and then follow them.  A thin shell around `Observer`.
+"""Read the marks of a chain of topics, from near their ends, and then follow them.  A thin shell around `Observer`.
 
-Nothing is written or committed, and no consumer group is joined: the right to read the topics is enough.
+It writes and commits nothing, and joins no consumer group: it needs only the right to read the topics.
 """
 
 import time
@@ -35,18 +35,17 @@ _FAR_IN_ALL: Final = 200_000
 
 
 class ChainReader(Closing):
-    """The marks of some topics, and of those that their marks lead back to.
+    """The marks of some topics, and of the topics upstream that their marks name.
 
     Args:
         config: confluent-kafka consumer settings; all pass through.
-        topics: where to begin.
-        since: whether to read further back if it is not known since when a watermark stands.
-        past: how much of the past to read for `points`; ended early in topics with many records.
-        clock: of this machine.
-        progress: is told which topic is read.
+        topics: the topics to start at.
+        since: whether to read further back, up to a limit, to find since when a watermark has not moved.
+        clock: a test passes another one.
+        progress: called with each topic that is read.
 
     Raises:
-        BrokerUnavailableError: if nobody answers.
+        BrokerUnavailableError: if no broker answers.
     """
 
     def __init__(
@@ -67,12 +66,12 @@ class ChainReader(Closing):
         self._fold = Fold()
         self._ends: dict[str, dict[Partition, int]] = {}
         self._observers: dict[str, Observer] = {}
-        self._away = False
+        self._unanswered = False
         self._admin = AdminClient(dict(config), logger=QUIET)
         self._read(set(topics))
 
     def _read(self, topics: set[str]) -> None:
-        """Read topics, and then those that their marks name, until no new one is named."""
+        """Read topics, and then those that their marks name, until there are no new ones."""
         while topics:
             for topic in sorted(topics):
                 self._progress(topic)
@@ -116,7 +115,7 @@ class ChainReader(Closing):
         self._ends[topic] = {place: high for place, (_, high) in bounds.items()}
 
     def poll(self, seconds: float) -> None:
-        """Take in what comes within so many seconds, also of topics that are named for the first time."""
+        """Read new marks for ``seconds``, also of topics that are named for the first time."""
         self._open()
         began, quiet = self._clock.wall(), set(self._observers)
         deadline = Deadline(seconds)
@@ -126,26 +125,26 @@ class ChainReader(Closing):
             for topic in sorted(self._observers):
                 if self._follow(topic, min(left, 0.1) / len(self._observers)):
                     quiet.discard(topic)
-        self._away = bool(quiet) and not self._is_answered(min(quiet))
-        # Silence is news only where Kafka answers, and all that stood there before was read.
+        self._unanswered = bool(quiet) and not self._is_answered(min(quiet))
+        # A quiet topic is up to date only if Kafka answers, and all its earlier records were read.
         for topic, observer in self._observers.items():
-            if not (self._away and topic in quiet) and observer.ends.keys() >= self._ends[topic].keys():
+            if not (self._unanswered and topic in quiet) and observer.ends.keys() >= self._ends[topic].keys():
                 self._fold.read_until(topic, began)
-        if not self._away:
+        if not self._unanswered:
             self._read(self._fold.named())
 
     def _open(self) -> None:
-        """Begin to follow the topics that were read."""
+        """Start to follow the topics that were read."""
         for topic in self._ends.keys() & self._fold.topics - self._observers.keys():
             try:
                 self._observers[topic] = Observer(self._config, [topic], offsets=self._ends[topic])
             except UnknownTopicError:
                 self._fold.refuse(topic, "it does not exist any more, or may not be described")
             except BrokerUnavailableError:
-                continue  # the next time, if a broker is there again
+                continue  # the next call tries again
 
     def _follow(self, topic: str, seconds: float) -> bool:
-        """Take in what comes of a topic; return whether anything came."""
+        """Apply the new records of a topic; return whether there were any."""
         came = False
         try:
             for record in self._observers[topic].poll(seconds):
@@ -164,7 +163,7 @@ class ChainReader(Closing):
         return came
 
     def _is_answered(self, topic: str) -> bool:
-        """Ask whether Kafka is there, where nothing comes."""
+        """Tell whether a broker answers."""
         try:
             self._admin.list_topics(topic, timeout=_PATIENCE)
         except KafkaException:
@@ -172,22 +171,22 @@ class ChainReader(Closing):
         return True
 
     def board(self) -> Board:
-        """Draw the board of what was read."""
-        return self._fold.board(self._clock.wall(), answered=not self._away)
+        """Return the board of what was read."""
+        return self._fold.board(self._clock.wall(), answered=not self._unanswered)
 
     def points(self) -> dict[str, list[Point]]:
         """Return the watermark of each topic over the last minutes."""
         return self._fold.timeline.points(self._clock.wall())
 
     def close(self) -> None:
-        """Let go of all consumers."""
+        """Close all consumers."""
         for observer in self._observers.values():
             observer.close()
         self._observers.clear()
 
 
 def _in_turn(kept: Mapping[Partition, list[Classified]]) -> Iterator[Classified]:
-    """Yield the records of all partitions by log time, those of each in their order."""
+    """Yield the records of all partitions by log time, and those of each partition in their order."""
     latest = [
         zip(accumulate((one.log_time for one in records), max), records, strict=True) for records in kept.values()
     ]

@@ -1,4 +1,4 @@
-"""Run the checker over a real topic, from its beginning to what is its end now.  A thin shell."""
+"""Run the checker over a topic, from its beginning to its present end.  A thin shell."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ from floodmark.schemas.records import TIME_HEADER, header_time
 
 
 def checker_of(config: Config, topic: str) -> Checker:
-    """Return a checker that knows what Kafka has deleted of a topic: its beginnings, or what compaction leaves out.
+    """Return a checker that knows which records of a topic Kafka has deleted or compacted.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: if Kafka cannot say.
@@ -29,18 +29,17 @@ def findings(
     checker: Checker,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Finding]:
-    """Read all of a topic, also the partitions that are added meanwhile, and yield what is wrong with it.
+    """Read a whole topic, including partitions that are added meanwhile, and yield what is wrong with it.
 
     Args:
         config: confluent-kafka consumer settings.
-        topic: what to check.
-        values: reads the event time of a record, where no header ``floodmark-time`` says which time counts; ``None``:
-            lateness is not judged.
-        checker: what judges, see `checker_of`.
-        progress: is told how many records have been read.
+        topic: the topic to check.
+        values: how to read event times; ``None``: lateness is not checked.  A header ``floodmark-time`` goes first.
+        checker: see `checker_of`.
+        progress: called with the number of records read.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: if it cannot be read.
+        UnknownTopicError, BrokerUnavailableError: if the topic cannot be read.
     """
     known, size = 0, require_topics(config, [topic])[topic]
     while known < size:

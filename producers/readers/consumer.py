@@ -1,4 +1,4 @@
-"""A consumer without Spark: data only, and complete.  A thin shell around `observer` and `complete_rows`."""
+"""A consumer without Spark, which returns complete data.  A thin shell around `observer` and `complete_rows`."""
 
 import logging
 from collections import Counter
@@ -17,41 +17,39 @@ _log = logging.getLogger(__name__)
 
 
 class WatermarkedConsumer(Closing):
-    """Follow topics with watermark records: `rows` and `windows` give what is complete, `poll` gives data as it comes.
+    """Read topics with marks: `rows` and `windows` return complete results, `poll` returns data as it arrives.
 
-    Every partition is read, also those that are added later (there is no consumer group: completeness needs all of
-    them); watermark records are taken in and never handed out.  Rows wait in memory until the watermark has passed
-    them.
-    One consumer is for one of `poll`, `rows`, and `windows` of one width.  Not thread-safe.
+    It reads all partitions, including new ones, and joins no consumer group.  It never returns marks.  Rows wait in
+    memory until the watermark has passed them.  One consumer is for one of `poll`, `rows`, and `windows` of one width.
+    It is not thread-safe.
 
-    **Exactly once:** store the results of a window in one transaction with ``window.position`` (of rows: with the
-    `position` of what `rows` returned, or with `position` inside the loop), and start again with the position stored
-    last.  Then each row is in the results once, unless it is late (``missed`` counts those) or without event time
-    (``timeless``).  This needs topics that are not compacted, and an ``event_time`` that gives a record the same time
-    each time.
-    **At least once:** `position` at any other time; see there.
+    **Exactly once:** store the results of a window in one transaction with ``window.position``.  For rows, store the
+    `position` of the value of `rows`, or call `position` inside the loop.  Start again with the position stored last.
+    Then each row is in the results once, unless it is late (counted as ``missed``) or has no event time (``timeless``).
+    This needs topics without compaction, and an ``event_time`` that always gives a record the same time.
+    **At least once:** call `position` at any other time; see there.
 
     Rows that Kafka deletes before they are read are an error.  So is a topic that is deleted or created again: at
-    startup, or some seconds after it happens; a window returned in these seconds may lack rows, and its position is
-    refused at the next start.  Brokers before Kafka 2.8 have no topic ids: there a topic that was created again is
-    noticed only where it is shorter than the position.
+    startup, or some seconds after it happens.  A window returned in these seconds may lack rows, and its position is
+    refused at the next start.  Brokers before Kafka 2.8 have no topic ids: there, a recreated topic is noticed only if
+    it is shorter than the position.
 
     Args:
-        config: confluent-kafka consumer settings; all pass through but ``isolation.level``, which is
+        config: confluent-kafka consumer settings; all pass through except ``isolation.level``, which is
             ``read_committed``.
         topics: what to read; each must exist.
-        event_time: reads a record's event time; a record for which it gives ``None``, or raises ValueError, TypeError,
-            LookupError or CorruptRecordError, is counted (``timeless``) and only `poll` hands it out.  Any other error
-            comes out of the call, and the next call begins with the same record.  It is not asked where a header
-            ``floodmark-time`` says which time counts.
-        position: where to go on, as stored before; default: from the beginning.
+        event_time: returns a record's event time.  If it returns ``None``, or raises ValueError, TypeError, LookupError
+            or CorruptRecordError, the record is counted (``timeless``), and only `poll` returns it.  Any other error
+            comes out of the call, and the next call begins with the same record.  It is not called for a record with
+            a header ``floodmark-time``.
+        position: a stored position to resume from; default: the beginning.
 
     Raises:
-        UnknownTopicError: if a topic does not exist; also by a call that reads, where it was deleted.
+        UnknownTopicError: if a topic does not exist; when reading, if it was deleted.
         BrokerUnavailableError: if no broker answers.
-        CorruptSnapshotError: if the position is not one of these topics.
-        RecreatedTopicError: if a topic was deleted and created again; also by a call that reads.
-        DeletedRecordsError: by a call that reads, where Kafka has deleted records before they were read.
+        CorruptSnapshotError: if the position is of other topics.
+        RecreatedTopicError: if a topic was deleted and created again; also when reading.
+        DeletedRecordsError: when reading, if Kafka has deleted records before they were read.
     """
 
     def __init__(
@@ -71,15 +69,15 @@ class WatermarkedConsumer(Closing):
 
     @property
     def counts(self) -> Counter[str]:
-        """Return what was counted; a record that is read again after a restart is not counted again.
+        """Return the counts; a record that is read again after a restart is not counted again.
 
-        ``data``; ``late``: behind the watermark as they were read; ``missed``: those of them that `rows` or `windows`
-        cannot hand out any more; ``timeless``: without readable event time; ``unreadable`` (marks).
+        ``data``; ``late``: behind the watermark when read; ``missed``: those of them that `rows` or `windows` cannot
+        return; ``timeless``: without a readable event time; ``unreadable`` (marks).
         """
         return self._reader.counts
 
     def poll(self, timeout: float = 0.2) -> list[Data]:
-        """Return the data records that came, at most some thousands; waits up to ``timeout`` seconds for the first."""
+        """Return new data records, at most some thousands; waits up to ``timeout`` seconds for the first."""
         self._reader.use_for("records")
         self._read(timeout)
         return self._reader.arrived()
@@ -87,11 +85,11 @@ class WatermarkedConsumer(Closing):
     def rows(self, timeout: float = 0.2) -> CompleteItems[Row]:
         """Poll for ``timeout`` seconds, and return the rows that are complete now, in the order of their event times.
 
-        Rows of one event time come in the order of topic, partition and offset.
+        Rows with the same event time are in the order of topic, partition and offset.
 
         Raises:
-            UnreadableTopicError: once, where all sources have ended and no record of a topic had an event time.
-            UsageError: if the consumer is in use for something else.
+            UnreadableTopicError: once, if all sources have ended and no record of a topic had an event time.
+            UsageError: if the consumer is used for something else.
         """
         self._reader.use_for("rows")
         self._read(timeout)
@@ -101,7 +99,7 @@ class WatermarkedConsumer(Closing):
         """Poll for ``timeout`` seconds, and return the complete tumbling windows that have rows, the earliest first.
 
         Raises:
-            UnreadableTopicError, UsageError: as `rows`; and where the width is not more than 0.
+            UnreadableTopicError, UsageError: as `rows`; also if the width is not more than 0.
         """
         milliseconds = duration_of(width, "the width of windows", 1)
         self._reader.use_for(f"windows of {width}")
@@ -124,22 +122,22 @@ class WatermarkedConsumer(Closing):
 
     @property
     def ended(self) -> bool:
-        """Whether all sources have ended, and all rows have been handed out."""
+        """Whether all sources have ended, and all rows were handed out."""
         return self._reader.ended
 
     def holders(self) -> list[Hold]:
-        """Say why the watermark is where it is."""
+        """Return what holds back the watermark."""
         return self._reader.tracker.holders()
 
     def position(self) -> Position:
-        """Return where to go on so that nothing is lost, whatever became of the rows.
+        """Return a position to resume from without losing rows.
 
-        Inside a loop over `rows` or `windows`: after the item in hand, exactly.  Once such a loop has run out, what the
-        last call gave may still stand in a list, so it is not counted as stored: it would come again.  The same holds
-        for the records of the last `poll`.  After a call that gave nothing: after all that was handed out before.
+        Inside a loop over `rows` or `windows`, it is exactly after the current item.  When the loop ends, the items of
+        the last call may not be stored yet, so they are delivered again; so are the records of the last `poll`.  After
+        a call that returned nothing, it is after everything handed out before.
         """
         return self._reader.position()
 
     def close(self) -> None:
-        """Let go of the consumer."""
+        """Close the consumer."""
         self._observer.close()

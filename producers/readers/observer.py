@@ -1,6 +1,6 @@
-"""Read topics as anyone may: data on one side, watermark records on the other, with a tracker between.
+"""Read data and marks of topics, and apply the marks to trackers.
 
-A thin shell around confluent-kafka's Consumer: no group, no commits, every partition, also those that are added later.
+A thin shell around confluent-kafka's Consumer: no group, no commits, all partitions, including new ones.
 """
 
 import logging
@@ -22,28 +22,28 @@ from floodmark.schemas.tracker import MarkRouter, Tracker
 
 _log = logging.getLogger(__name__)
 _REFRESH: Final = 5_000
-"""Milliseconds between questions for new partitions."""
+"""Milliseconds between two checks for new partitions."""
 _SOON: Final = 500
 """The same, while a mark names more partitions than are read."""
 _PATIENCE: Final = 1.0
-"""Seconds to wait for the answer; without one, the next question comes in its turn."""
+"""Seconds to wait for the list of partitions."""
 
 
 class Observer(Closing):
-    """Follow some topics, with all partitions that they have and will have.
+    """Follow some topics, with all their present and future partitions.
 
     Args:
-        config: confluent-kafka consumer settings; all pass through but ``isolation.level``, which is
-            ``read_committed``: marks of aborted transactions are not read.
+        config: confluent-kafka consumer settings; all pass through except ``isolation.level``, which is
+            ``read_committed``, so that marks of aborted transactions are not read.
         topics: what to read; each must exist.
-        trackers: what takes in the marks of each topic; default: a new one per topic.
-        offsets: where to begin (topic and partition to offset); default, and for all others: the beginning.
-        applied: offsets below which the trackers hold the marks already.
-        ids: of the topics as they were read before, and where new ones are kept.
-        clock: says when to look for new partitions.
+        trackers: the tracker of each topic; default: a new one per topic.
+        offsets: where to begin, by topic and partition; default: the first record.
+        applied: offsets below which the trackers already have the marks.
+        ids: the known ids of the topics; new ones are added.
+        clock: a test passes another one.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: at once.
+        UnknownTopicError, BrokerUnavailableError: at startup.
         RecreatedTopicError: if a topic was deleted and created again since it was read.
     """
 
@@ -60,7 +60,7 @@ class Observer(Closing):
     ) -> None:
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
         self.ends: dict[Partition, int] = {}
-        """Where each partition ended when its end was last read: the offset that comes next."""
+        """The end offset of each partition when it was last read to its end."""
         self._router = MarkRouter(self.trackers, applied)
         self.counts = self._router.counts
         self._offsets = offsets or {}
@@ -78,10 +78,10 @@ class Observer(Closing):
         self._refreshed = self._clock.steady()
 
     def refresh(self) -> None:
-        """Take in partitions that were added since; where no broker answers, another time.
+        """Add new partitions; if no broker answers, the next call does.
 
         Raises:
-            RecreatedTopicError, UnknownTopicError: if a topic is not the one that was read, or is missing.
+            RecreatedTopicError, UnknownTopicError: if a topic was created again, or is missing.
         """
         for topic, count in self._watch.check().items():
             if count > self._assigned[topic]:
@@ -103,14 +103,14 @@ class Observer(Closing):
             self.refresh()
 
     def poll(self, timeout: float = 0.2) -> Iterator[Classified]:
-        """Yield what has come, at most some thousands; waits up to ``timeout`` seconds for the first.
+        """Yield new records, at most some thousands; waits up to ``timeout`` seconds for the first.
 
-        Each mark is applied to its topic's tracker as it is yielded; ask ``trackers[topic].advance()``.  A loop that is
-        left early loses nothing: the rest comes with the next call.
+        Each mark is applied to its topic's tracker when it is yielded; then call ``trackers[topic].advance()``.  After
+        a loop that ends early, the next call yields the rest.
 
         Raises:
             DeletedRecordsError: if Kafka has deleted records before they were read.
-            RecreatedTopicError, UnknownTopicError: within some seconds, where a topic is deleted.
+            RecreatedTopicError, UnknownTopicError: some seconds after a topic was deleted.
             BrokerUnavailableError: if no broker answers.
         """
         self._refresh_in_time()
@@ -132,16 +132,16 @@ class Observer(Closing):
                 raise KafkaException(error)
 
     def _overtaken(self, record: Record) -> None:
-        """Refuse to skip records; where none was read yet and none in particular was asked for, read what is left."""
+        """Raise DeletedRecordsError; or read the remaining records if none was read and no offset was given."""
         place = topic, number = record.topic(), record.partition()
         if place not in self._begun and place not in self._offsets:
             self._consumer.incremental_unassign([TopicPartition(topic, number)])
             self._consumer.incremental_assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
             return
-        self._fetched.appendleft(record)  # the next call meets it again
+        self._fetched.appendleft(record)  # the next call raises again
         earliest, end = partition_bounds(self._consumer, place, self._servers)
         raise DeletedRecordsError(topic=topic, partition=number, position=record.offset(), earliest=earliest, end=end)
 
     def close(self) -> None:
-        """Let go of the consumer."""
+        """Close the consumer."""
         self._consumer.close()

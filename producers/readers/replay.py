@@ -1,4 +1,4 @@
-"""Read the records of a topic up to its end: forwards, or from the end backwards.  A thin shell around a consumer."""
+"""Read the records of a topic up to its end, forwards or from the end backwards.  A thin shell around a consumer."""
 
 import logging
 import math
@@ -15,22 +15,22 @@ from floodmark.schemas.errors import BrokerUnavailableError
 
 _log = logging.getLogger(__name__)
 REACHES: Final = (200, 2_000, 20_000, 200_000)
-"""How many records before its end a partition is read from, one step after the other."""
+"""How many records before the end of a partition each step begins."""
 
 Found = TypeVar("Found")
 
 
 def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None) -> Iterator[Classified]:
-    """Yield the records from some offsets on, until every partition has come to its end.
+    """Yield the records from some offsets, until every partition is read to its end.
 
     Args:
         config: confluent-kafka consumer settings.
-        starts: where to begin; where Kafka has deleted that record, with the first one that is left.
-        ends: where a partition ends before its end; default: with its last record.
+        starts: the first offset of each partition; if Kafka has deleted it, the next remaining one.
+        ends: offsets to stop before; default: after the last record.
 
     Raises:
-        BrokerUnavailableError: if nothing comes for too long.
-        KafkaException: if Kafka answers with an error.
+        BrokerUnavailableError: if no record arrives for too long.
+        KafkaException: for an error of Kafka.
     """
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
     with closing(reading_consumer(config, "floodmark-replay", _log, reset="earliest")) as consumer:
@@ -46,14 +46,14 @@ def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None)
                 raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason)
             for record in records:
                 partition = (record.topic(), record.partition())
-                if _is_behind(record, None if ends is None else ends.get(partition)):
+                if _is_past_end(record, None if ends is None else ends.get(partition)):
                     open_.discard(partition)
                 elif record.error() is None:
                     yield classified(record)
 
 
-def _is_behind(record: Record, end: int | None) -> bool:
-    """Tell whether a record, or the word that a partition has ended, is behind what was asked for."""
+def _is_past_end(record: Record, end: int | None) -> bool:
+    """Tell whether a record is not before ``end``, or is the event that its partition is read to the end."""
     error = record.error()
     if error is None:
         return end is not None and record.offset() >= end
@@ -63,7 +63,7 @@ def _is_behind(record: Record, end: int | None) -> bool:
 
 
 class BackwardReader:
-    """Reads partitions from their ends backwards: what matters of marks stands near the ends."""
+    """Reads partitions from their ends backwards: the marks that matter are near the ends."""
 
     def __init__(self, config: Config, bounds: Mapping[Partition, tuple[int, int]]) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class BackwardReader:
         self._starts = {place: high for place, (_, high) in bounds.items()}
 
     def stretch(self, places: Iterable[Partition], reach: int) -> Iterator[Classified]:
-        """Yield the records of some partitions from ``reach`` before their ends up to where they were read from so far.
+        """Yield the records of some partitions from ``reach`` before their ends to where earlier calls began.
 
         Raises:
             BrokerUnavailableError, KafkaException: as `read_until_end`.
@@ -82,12 +82,12 @@ class BackwardReader:
         return read_until_end(self._config, starts, ends)
 
     def unread(self, place: Partition) -> bool:
-        """Return whether a partition has records further back."""
+        """Tell whether a partition has earlier records that are not read."""
         return self._starts[place] > self._bounds[place][0]
 
     @property
     def whole(self) -> bool:
-        """Whether all records that were ever written have been read."""
+        """Whether all records that were ever written are read."""
         return all(self._starts[place] == low == 0 for place, (low, _) in self._bounds.items())
 
 
@@ -99,17 +99,16 @@ def last_matching(
     *,
     most: float = math.inf,
 ) -> dict[int, Found]:
-    """Return by partition what ``read`` gives for the last record for which it gives something.
+    """Return, by partition, the value of ``read`` for the last record for which it is not ``None``.
 
-    It looks from the ends backwards, in all partitions at once and ten times further each time, so that it is quick
-    where those records are near the ends.
+    It reads from the ends backwards, in all partitions at once, and ten times further each time.
 
     Args:
         config: confluent-kafka consumer settings.
         topic: the topic.
-        partitions: those to look at.
-        read: what to look for; it is given every record, from the first of a stretch to its last.
-        most: how many records of a partition to look at.
+        partitions: the partitions to read.
+        read: gets the records in steps, each from its first record to its last.
+        most: the most records of a partition to read.
 
     Raises:
         BrokerUnavailableError, KafkaException: as `read_until_end`.

@@ -1,6 +1,6 @@
-"""Marks and data of a topic as people read them.  A thin shell around `observer`.
+"""The marks and data of a topic as text.  A thin shell around `observer`.
 
-Text of the topic cannot control the terminal: a line holds printable characters alone, and the rest is escaped.
+Text of the topic cannot control the terminal: characters that are not printable are escaped.
 """
 
 import json
@@ -20,7 +20,7 @@ _WIDTH: Final = 100
 _POLL: Final = 0.2
 
 Decode = Callable[[bytes], Any]
-"""Turns a value into what is shown; it raises UnreadableValueError where it cannot."""
+"""Decodes a value to show, or raises UnreadableValueError."""
 
 
 def tail_lines(  # options of a command
@@ -36,7 +36,7 @@ def tail_lines(  # options of a command
     """Yield a line per record, from ``offset`` of each partition (negative: from its end; ``None``: new records).
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: at once.
+        UnknownTopicError, BrokerUnavailableError: before the first line.
     """
     bounds = offset_bounds(config, topic)
     starts = {} if offset == 0 else {place: _start(offset, *at) for place, at in bounds.items()}
