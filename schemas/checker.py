@@ -138,12 +138,8 @@ class Checker:
     ) -> list[Finding]:
         """Take a data record, and return what is wrong with it.
 
-        Args:
-            partition: of the record.
-            offset: of the record.
-            event_time: effective event time, epoch milliseconds; ``None``: not known, so lateness is not checked.
-            readable: whether it has a readable event time.
-            reason: why not.
+        Lateness is not checked without an ``event_time`` (epoch milliseconds).  A record that is not ``readable``
+        should have one, and has none for this ``reason``.
         """
         self.records["data"] += 1
         found: list[tuple[Fault, str]] = []

@@ -178,13 +178,7 @@ class RecordCounts:
     ) -> list[Discrepancy]:
         """Compare the count of a mark with the rows before it; return each disagreement once.
 
-        Args:
-            record: the mark.
-            topic: of the mark.
-            partition: of the mark.
-            offset: of the mark.
-            rows: the number of data records between the last `on_rows` of this partition and the mark, at least.
-            most: the same, at most; default: ``rows`` is exact.
+        Between the last `on_rows` of this partition and the mark there are ``rows`` data records, or up to ``most``.
         """
         state = self._partition(topic, partition)
         found = state.on_mark(record, offset, state.rows + rows, state.rows + max(rows, most or 0))
@@ -210,11 +204,7 @@ class RecordCounts:
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> "RecordCounts":
-        """Restore a `snapshot`.
-
-        Raises:
-            CorruptSnapshotError: if it has another format, or is damaged.
-        """
+        """Restore a `snapshot`, or raise CorruptSnapshotError."""
         with restoring("of the record counts"):
             require_format(snapshot, FORMAT)
             counts = cls({(topic, partition) for topic, partition in snapshot["partial"]})

@@ -79,8 +79,7 @@ class SourceState:
     def replace(self, record: WatermarkRecord, log_time: int) -> Verdict:
         """Take over the next mark, except ``version``, ``lease`` and ``active``.
 
-        Returns:
-            ACCEPTED, or REGRESSED if the watermark is below the last one of this epoch, which is kept.
+        REGRESSED means that its watermark is lower in the same epoch, and is not taken over.
         """
         if record.epoch != self.epoch:
             self.epoch, self.watermark = record.epoch, None

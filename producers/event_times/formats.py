@@ -82,11 +82,7 @@ def _unreadable(value: bytes | None, schema: str, error: object) -> UnreadableVa
 
 
 def json_object(value: bytes | None) -> dict[str, Any]:
-    """Return a value's JSON object.
-
-    Raises:
-        UnreadableValueError: if it is not one.
-    """
+    """Return a value's JSON object, or raise UnreadableValueError."""
     try:
         found = json.loads(value or b"")
     except (ValueError, RecursionError) as error:

@@ -101,11 +101,7 @@ class InjectorState:
     """The id of the input topic; ``None``: not known."""
 
     def pack(self, source: str, partition: int) -> bytes:
-        """Return the value of the header.
-
-        Raises:
-            InjectorError: if it would be too large for Kafka.
-        """
+        """Return the value of the header, or raise InjectorError if it is too large for Kafka."""
         packed = base64.b64encode(zlib.compress(json.dumps({"format": FORMAT, **asdict(self)}).encode(), 1))
         if len(packed) > _MAX_STATE:
             reason = f"the state of partition {partition} takes {len(packed)} bytes, expected at most {_MAX_STATE}"
@@ -115,11 +111,7 @@ class InjectorState:
 
     @classmethod
     def unpack(cls, value: bytes) -> "InjectorState":
-        """Restore what `pack` returned.
-
-        Raises:
-            CorruptSnapshotError: if it is not a state.
-        """
+        """Restore what `pack` returned, or raise CorruptSnapshotError."""
         with restoring("of an injector", "another writer uses this source id; stop it, and inject with a new one"):
             found = json.loads(zlib.decompress(base64.b64decode(value, validate=True)))
             require_format(found, FORMAT)

@@ -111,11 +111,7 @@ class InputPartition(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a `snapshot`.
-
-        Raises:
-            CorruptSnapshotError: if it is not one.
-        """
+        """Restore a `snapshot`, or raise CorruptSnapshotError."""
 
 
 class ByPolicy(InputPartition):
@@ -251,11 +247,7 @@ class ByResolved(InputPartition):
         return {"watermark": self._watermark, "timed": self.has_event_time}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a `snapshot`.
-
-        Raises:
-            CorruptSnapshotError: if it is not one.
-        """
+        """Restore a `snapshot`, or raise CorruptSnapshotError."""
         with restoring("of a changefeed", "begin anew"):
             watermark = state["watermark"]
             self._watermark = None if watermark is None else event_time_of(watermark)

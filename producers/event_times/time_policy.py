@@ -118,10 +118,8 @@ class TimePolicyState:
     def decide(self, event_time: int, arrival: int | None, key: bytes | None = None) -> Decision:
         """Decide on one event, in the order of the log.
 
-        Args:
-            event_time: epoch milliseconds.
-            arrival: the log time; ``None``: unreadable.  Then only the order decides, and the watermark does not move.
-            key: the substream; give one with each event, or with none.
+        With an ``arrival`` of ``None`` (unreadable), only the order decides, and the watermark does not move.  Give a
+        ``key`` (the substream) with each event, or with none.
         """
         if arrival is not None:
             self._arrival = arrival if self._arrival is None else max(self._arrival, arrival)
@@ -192,14 +190,7 @@ class TimePolicyState:
             self.counts["keys_evicted"] += 1
 
     def estimate(self, elapsed: int) -> int | None:
-        """Advance the watermark without an event.
-
-        Args:
-            elapsed: milliseconds since the last event.
-
-        Returns:
-            The new watermark, if it moved.
-        """
+        """Advance the watermark without an event, ``elapsed`` milliseconds after the last; return it if it moved."""
         if self._arrival is None:
             return None
         watermark = _within(self._arrival + elapsed - self._late)
@@ -231,11 +222,7 @@ class TimePolicyState:
         return self._watermark is None or watermark > self._watermark
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a `snapshot`.
-
-        Raises:
-            CorruptSnapshotError: if it is not one.
-        """
+        """Restore a `snapshot`, or raise CorruptSnapshotError."""
         with restoring("of a time policy", "begin anew"):
             watermark, arrival = state["watermark"], state["arrival"]
             keys = {bytes.fromhex(key): event_time_of(own) for key, own in state["keys"].items()}

@@ -16,12 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
-    """Return the partition counts of the input and the target.
-
-    Args:
-        config: confluent-kafka settings.
-        injection: its topics.
-        equal: whether both must be equal: a group does not mark partitions that only the target has.
+    """Return the partition counts of input and target; ``equal``: refuse partitions that only the target has.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: if Kafka does not return them.

@@ -108,15 +108,7 @@ class InjectedPartition:
 
 
 class InjectedPartitions:
-    """The partitions of one injection, by their number.
-
-    Args:
-        injection: its topics, format and policy.
-        given: the number of partitions of the input.
-        begins: the first offset of each partition.
-        states: the last stored state of each partition.
-        clock: a test passes another one.
-        decisions: those of an earlier run, to repeat it.
+    """The partitions of one injection, by number; ``given`` of them are in the input.
 
     Raises:
         InjectorError: if Kafka has deleted records after the last committed transaction.
@@ -200,11 +192,7 @@ class InjectedPartitions:
                 partition.input.estimate(now - partition.seen)
 
     def follow_time(self, drained: int | None) -> int | None:
-        """Return the time before which all input is read, epoch milliseconds; ``None``: not known.
-
-        Args:
-            drained: when the client last had no more records, wall clock; ``None``: never.
-        """
+        """Return the time before which all input is read; the client last had no more records at ``drained``."""
         for partition in self.used.values():
             partition.note_drained(drained)
         return lowest([partition.processing_time for partition in self.used.values()])
@@ -229,11 +217,7 @@ class InjectedPartitions:
                 yield number, paused
 
     def require_time(self, first_trouble: str | None) -> None:
-        """Refuse an injection without a single event time.
-
-        Raises:
-            InjectorError: if records were copied, and none has a readable event time.
-        """
+        """Raise InjectorError if records were copied, and none has a readable event time."""
         missing = self.outcomes["unreadable"] + self.outcomes[MISSING_EVENT_TIME]
         if missing and not any(partition.input.has_event_time for partition in self._all.values()):
             about = self._injection.fmt.about
@@ -264,13 +248,7 @@ class InjectedPartitions:
         return total
 
     def metrics(self, records: int, committed_until: int | None, epoch: int) -> Metrics:
-        """Return the metrics, since the injection began; ``records`` and ``epoch`` are those of this instance.
-
-        Args:
-            records: how many this instance has read.
-            committed_until: all input before this time is committed, epoch milliseconds; ``None``: not known.
-            epoch: of this instance.
-        """
+        """Return the metrics since the injection began; all input before ``committed_until`` is committed."""
         now, watermark = self._clock.wall(), lowest(self.watermarks.values())
         return Metrics(
             "injector",

@@ -73,11 +73,7 @@ class Preview:
         return self.has_event_time and not self.fit.looks_like_seconds
 
     def require_time(self) -> None:
-        """Refuse an input in which no record has a readable event time, or all look like seconds.
-
-        Raises:
-            InjectorError: with the first such record, and what to do.
-        """
+        """Raise InjectorError if no record has a readable event time, or all look like seconds."""
         require_plausible(self.injection, self.fit)
         if self.has_event_time or not self.lacks_event_time or self.injection.allow_unreadable:
             return
@@ -124,11 +120,7 @@ def _shown(value: bytes | None) -> str:
 
 
 def require_plausible(injection: Injection, fit: PolicyFit) -> None:
-    """Refuse event times that all look like seconds, unless that is allowed.
-
-    Raises:
-        InjectorError: none of these records was written.
-    """
+    """Raise InjectorError if all event times look like seconds, unless that is allowed."""
     if fit.looks_like_seconds and not injection.allow_unreadable:
         advice = "none of these records was written; correct --unit, or pass --allow-unreadable if the times are right"
         raise InjectorError(source=injection.source, reason=fit.doubt(injection.fmt.about), advice=advice)

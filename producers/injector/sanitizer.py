@@ -20,12 +20,9 @@ _OURS: Final = f"{HEADER}-"
 
 
 class Sanitizer:
-    """Change what the target would reject or readers would misread; count each change.
+    """Change what the target would reject or readers would misread; count each change in ``counts``.
 
-    Args:
-        injection: its topics and format.
-        tolerances: how many milliseconds behind and ahead of the clock the target accepts timestamps.
-        counts: gets ``unreadable_headers``, ``headers_removed`` and ``timestamps_replaced``.
+    ``tolerances`` says how many milliseconds behind and ahead of the clock the target accepts timestamps.
     """
 
     def __init__(self, injection: Injection, tolerances: tuple[int | None, int | None], counts: Counter[str]) -> None:

@@ -48,13 +48,7 @@ class Peers:
         self._log_time = 0
 
     def take(self, record: WatermarkRecord, log_time: int = 0, now: int = 0) -> None:
-        """Apply a mark; one of an older epoch, sequence or membership changes nothing.
-
-        Args:
-            record: the mark.
-            log_time: of the mark, epoch milliseconds.
-            now: steady clock, milliseconds.
-        """
+        """Apply a mark, unless a newer one is known; ``now``: steady clock, milliseconds."""
         before = self._last.get(record.source)
         self._version = max(self._version, record.membership.version)
         self._log_time = max(self._log_time, log_time)
@@ -84,15 +78,9 @@ class Peers:
 
 
 class Alignment:
-    """Read the marks of a topic, for one producer.
+    """Read the marks of a topic for one source, which may be ``bound`` milliseconds ahead of the slowest other one.
 
     If Kafka deletes marks before they are read, it continues with the next ones: only the last mark of a source counts.
-
-    Args:
-        config: confluent-kafka consumer settings; all pass through.
-        topic: the topic of the sources.
-        source: the own id.
-        bound: how far the own watermark may be ahead of the slowest other one, milliseconds.
     """
 
     def __init__(self, config: Config, *, topic: str, source: str, bound: int) -> None:

@@ -41,6 +41,7 @@ class ChainReader(Closing):
         config: confluent-kafka consumer settings; all pass through.
         topics: the topics to start at.
         since: whether to read further back, up to a limit, to find since when a watermark has not moved.
+        past: how much of the past to read for `points`; less in topics with many records.
         clock: a test passes another one.
         progress: called with each topic that is read.
 

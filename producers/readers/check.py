@@ -13,11 +13,7 @@ from floodmark.schemas.records import TIME_HEADER, header_time
 
 
 def checker_of(config: Config, topic: str) -> Checker:
-    """Return a checker that knows which records of a topic Kafka has deleted or compacted.
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: if Kafka cannot say.
-    """
+    """Return a checker that knows which records of a topic Kafka has deleted or compacted."""
     partial = [number for (_, number), begin in begin_offsets(config, [topic]).items() if begin > 0]
     return Checker(partial, compacted=topic in compacted_topics(config, [topic]))
 
@@ -31,12 +27,7 @@ def findings(
 ) -> Iterator[Finding]:
     """Read a whole topic, including partitions that are added meanwhile, and yield what is wrong with it.
 
-    Args:
-        config: confluent-kafka consumer settings.
-        topic: the topic to check.
-        values: how to read event times; ``None``: lateness is not checked.  A header ``floodmark-time`` goes first.
-        checker: see `checker_of`.
-        progress: called with the number of records read.
+    ``values`` reads event times, unless a record has a header ``floodmark-time``; ``None``: lateness is not checked.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: if the topic cannot be read.

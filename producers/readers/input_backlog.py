@@ -35,11 +35,7 @@ class InputBacklog:
         return first_since(self._config, bounds, time)
 
     def offsets_of_group(self, group: str) -> dict[Partition, int]:
-        """Return the committed offsets of a consumer group.
-
-        Raises:
-            UsageError: if it has committed none of a topic.
-        """
+        """Return the committed offsets of a consumer group, or raise UsageError if a topic has none."""
         found = dict[Partition, int]()
         with closing(reading_consumer({**self._config, "group.id": group}, group, QUIET)) as consumer:
             for topic, bounds in self._bounds.items():

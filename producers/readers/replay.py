@@ -21,12 +21,9 @@ Found = TypeVar("Found")
 
 
 def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None) -> Iterator[Classified]:
-    """Yield the records from some offsets, until every partition is read to its end.
+    """Yield the records from ``starts`` to ``ends`` (default: after the last record) of each partition.
 
-    Args:
-        config: confluent-kafka consumer settings.
-        starts: the first offset of each partition; if Kafka has deleted it, the next remaining one.
-        ends: offsets to stop before; default: after the last record.
+    If Kafka has deleted the first one, it starts at the next remaining one.
 
     Raises:
         BrokerUnavailableError: if no record arrives for too long.
@@ -71,11 +68,7 @@ class BackwardReader:
         self._starts = {place: high for place, (_, high) in bounds.items()}
 
     def stretch(self, places: Iterable[Partition], reach: int) -> Iterator[Classified]:
-        """Yield the records of some partitions from ``reach`` before their ends to where earlier calls began.
-
-        Raises:
-            BrokerUnavailableError, KafkaException: as `read_until_end`.
-        """
+        """Yield the records of some partitions from ``reach`` before their ends to where earlier calls began."""
         ends = {place: self._starts[place] for place in places}
         starts = {place: max(self._bounds[place][0], self._bounds[place][1] - reach) for place in ends}
         self._starts |= starts
@@ -101,14 +94,8 @@ def last_matching(
 ) -> dict[int, Found]:
     """Return, by partition, the value of ``read`` for the last record for which it is not ``None``.
 
-    It reads from the ends backwards, in all partitions at once, and ten times further each time.
-
-    Args:
-        config: confluent-kafka consumer settings.
-        topic: the topic.
-        partitions: the partitions to read.
-        read: gets the records in steps, each from its first record to its last.
-        most: the most records of a partition to read.
+    It reads from the ends backwards, up to ``most`` records of a partition, ten times further in each step.  Within a
+    step, ``read`` gets the records in their order.
 
     Raises:
         BrokerUnavailableError, KafkaException: as `read_until_end`.

@@ -75,11 +75,7 @@ _NO_EVENT_TIME: Final = (ValueError, TypeError, LookupError, CorruptRecordError,
 
 
 class Reader:
-    """Take the records of some topics, and return complete rows and windows.
-
-    Raises:
-        CorruptSnapshotError: if the position is of other topics.
-    """
+    """Take the records of some topics, and return complete rows and windows."""
 
     def __init__(self, topics: Collection[str], event_time: EventTimeOf, position: Position | None = None) -> None:
         resumed = resume(position, topics)
@@ -114,11 +110,7 @@ class Reader:
         self._judged_at_end = False
 
     def use_for(self, use: str) -> None:
-        """Fix what this reader returns: rows that one method has returned would be missing in another.
-
-        Raises:
-            UsageError: if it is used for something else.
-        """
+        """Refuse a second use with UsageError: rows that one method has returned would be missing in another."""
         if self._use not in {None, use}:
             raise UsageError(
                 reason=f"this consumer gives {self._use}, it cannot give {use}, too; use a second consumer"

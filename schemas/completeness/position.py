@@ -27,11 +27,7 @@ class TopicIds(dict[str, str]):
     """
 
     def compare(self, found: Mapping[str, str], reader: str) -> None:
-        """Compare the known ids with those found now, and add new ones.
-
-        Raises:
-            RecreatedTopicError: if a topic has another id.
-        """
+        """Add new ids, or raise RecreatedTopicError if a topic has another id than before."""
         for topic, now in found.items():
             known = self.setdefault(topic, now)
             if known != now:
@@ -123,11 +119,7 @@ class Resumed:
 
 
 def resume(position: Position | None, topics: Collection[str]) -> Resumed:
-    """Return the parts of a position; ``None``: from the beginning.
-
-    Raises:
-        CorruptSnapshotError: if the text is not a position, or of other topics.
-    """
+    """Return the parts of a position (``None``: from the beginning), or raise CorruptSnapshotError."""
     if position is None:
         return Resumed(Tracker(topics))
     with restoring(_WHERE, _ADVICE):
