@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 import typer
 from benchmarks import airports as command
+from benchmarks.airport_flights import HELD_BACK, deal
+from benchmarks.airport_trial import a_pool, amiss, check, compare, expected, results
 from floodmark.schemas.checker import Fault
-from support.airports import a_pool, amiss, check, compare, expected, results
-from support.flights import HELD_BACK, deal
 from typer.testing import CliRunner
 
 HOUR = 3_600_000

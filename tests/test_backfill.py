@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.backfills import WAYS, results
+from benchmarks.full_topic import WAYS, results
 
 TESTS = Path(__file__).parent
 

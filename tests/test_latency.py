@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.chains import PER_USER, USERS, Results, quantile
+from benchmarks.job_chain import PER_USER, USERS, Results, quantile
 
 TESTS = Path(__file__).parent
 SETTING = {"spark.sql.streaming.minBatchesToRetain": "99"}

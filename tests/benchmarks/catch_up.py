@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from benchmarks.full_topic import ROCKSDB, TOPIC, WIDTH, expected, fill, written
+from benchmarks.job_chain import ROW, counted
+from benchmarks.progress import progress, spark_settings
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.producers.cli.command_line import run_command
 from floodmark.producers.clients.admin import begin_offsets
@@ -30,9 +33,6 @@ from floodmark.schemas.codec import without_logical_types
 from floodmark.spark_jobs import Batch, Job, ReadOptions, WriteOptions, avro, local_session, read, write
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
-from support.backfills import ROCKSDB, TOPIC, WIDTH, expected, fill, written
-from support.chains import ROW, counted
-from support.commands import progress, spark_settings
 
 Query = Callable[[DataFrame], DataFrame]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from benchmarks.job_chain import STEPS, Chain, Floodmark, Plain, Plan, Run, measure, median, quantile
+from benchmarks.progress import progress, spark_settings
 from floodmark.producers import EmbeddedKafka
 from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from matplotlib.figure import Figure
 from rich.console import Console
-from support.chains import STEPS, Chain, Floodmark, Plain, Plan, Run, measure, median, quantile
-from support.commands import progress, spark_settings
 
 _CORES = 2
 _PHASES = ("latestOffset", "walCommit", "queryPlanning", "addBatch", *STEPS, "commitOffsets", "commitBatch")

@@ -4,11 +4,11 @@ import time
 
 import pytest
 from confluent_kafka import Producer
+from conformance.cases import CASES, records
 from floodmark.producers import Observer
 from floodmark.schemas import Tracker, decode_watermark, encode_watermark, mark_key
 from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.spark_jobs import WriteOptions, avro, read, write
-from support.cases import CASES, records
 from support.counting import fails
 from support.harness import EVENT, until
 

@@ -13,13 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.cluster_job import WIDTH
+from integration.cluster_job import WIDTH
+from integration.standalone import Standalone, environment
 from support.harness import Stream, drain, until, window_counts
 from support.object_store import ObjectStore, jars
-from support.standalone import Standalone, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.minutes, pytest.mark.timeout(1_200)]
-_PROGRAM = Path(__file__).parents[1] / "support" / "cluster_job.py"
+_PROGRAM = Path(__file__).parent / "cluster_job.py"
 _STAGES = ("first", "second")
 _LIMIT = 240
 _PACE = 0.25

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Producer
+from conformance.cases import CASES, records
 from floodmark.producers import TimePolicy, WatermarkedProducer, explicit
 from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
@@ -16,7 +17,6 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker, Verdict, encode_watermark, mark_key
 from floodmark.schemas.classify import Data, Mark
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, header_time
-from support.cases import CASES, records
 from support.counting import counted, read_events, windowed
 from support.harness import Stream
 from support.histories import History

@@ -11,8 +11,8 @@ from floodmark.producers.clients.metrics import Metrics
 from floodmark.producers.clients.prometheus import ALL, LABELS, PrometheusExporter, labels_of
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder
+from monitoring.prometheus_programs import promtool
 from prometheus_client import CollectorRegistry, generate_latest
-from support.prometheus import promtool
 
 DOCKER = Path(__file__).parents[2] / "docker"
 ALERTS = DOCKER / "prometheus" / "alerts.yaml"

@@ -9,9 +9,9 @@ from floodmark.producers.clients.metrics import Metrics
 from floodmark.producers.clients.prometheus import PrometheusExporter
 from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder
+from monitoring.prometheus_programs import served
 from prometheus_client import CollectorRegistry, start_http_server
 from support.harness import until
-from support.prometheus import served
 
 FOLDER = Path(__file__).parents[2] / "docker" / "prometheus"
 

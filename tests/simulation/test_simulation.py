@@ -11,8 +11,8 @@ import pytest
 from floodmark.schemas.checker import Checker, Fault
 from floodmark.schemas.classify import Data, classify
 from floodmark.schemas.counts import RecordCounts
-from support.forgetful import NEW, ForgetfulWorld, Newcomer
-from support.world import HAPPENINGS, STEPS, World, row_of
+from simulation.forgetful import NEW, ForgetfulWorld, Newcomer
+from simulation.world import HAPPENINGS, STEPS, World, row_of
 
 HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "1000"))
 FORGETFUL = int(os.environ.get("FLOODMARK_HISTORIES", "150"))

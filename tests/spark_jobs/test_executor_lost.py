@@ -12,7 +12,7 @@ from support.counting import WIDTH
 from support.harness import Stream
 
 pytestmark = pytest.mark.spark
-_SCRIPT = Path(__file__).parents[1] / "support" / "losing_executor.py"
+_SCRIPT = Path(__file__).parent / "losing_executor.py"
 
 
 def test_tasks_that_run_again_are_counted_once(kafka, topic, tmp_path):

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
+from conformance.golden import POLICIES, clock, golden
 from floodmark.producers import TimePolicy
 from floodmark.producers.event_times.formats import JsonField, substream_json, substream_key
 from floodmark.producers.event_times.injection import Injection
@@ -12,7 +13,6 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.schemas.errors import JobFailedError, UsageError
 from floodmark.spark_jobs import ReadOptions, read, windows_per_key, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from support.golden import POLICIES, clock, golden
 
 pytestmark = pytest.mark.spark
 WIDTH = 5 * 60_000

@@ -5,12 +5,12 @@ import pickle
 from datetime import timedelta
 
 import pytest
+from conformance.golden import POLICIES, clock, golden
 from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.golden import POLICIES, clock, golden
 
 SECOND = timedelta(seconds=1)
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from conformance.golden import POLICIES, golden
 from floodmark.producers import Mark, TimePolicy
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
 from floodmark.producers.event_times.formats import JsonField, substream_key
@@ -18,7 +19,6 @@ from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.target_topic import decisions_of
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
-from support.golden import POLICIES, golden
 from support.harness import grow, until
 from support.injection import look, send, times
 

@@ -11,7 +11,7 @@ from support.object_store import ObjectStore, jars
 from support.processes import Process
 
 pytestmark = pytest.mark.spark
-_PROGRAM = Path(__file__).parents[2] / "support" / "replacing.py"
+_PROGRAM = Path(__file__).parent / "replacing.py"
 _NAME = "floodmark/7.json"
 _WRITES = 10
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.job_chain import ROW, Spent, counted, plain_rows, plain_writer
 from confluent_kafka import Producer
 from floodmark.producers import EmbeddedKafka, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
@@ -23,7 +24,6 @@ from floodmark.schemas.records import Status
 from floodmark.spark_jobs import Batch, ReadOptions, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from support.chains import ROW, Spent, counted, plain_rows, plain_writer
 
 ROCKSDB: Final = {
     "spark.sql.streaming.stateStore.providerClass": (

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+from benchmarks.airport_flights import Flights
 from floodmark.producers import SourcePool, WatermarkedProducer, bounded_out_of_orderness
 from floodmark.producers.clients.admin import begin_offsets
 from floodmark.producers.event_times.formats import JsonField
@@ -25,7 +26,6 @@ from floodmark.spark_jobs import Batch, Job, WriteOptions, formats, read, write
 from floodmark.spark_jobs.progress.unusable import UNUSABLE
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from support.flights import Flights
 
 Advance = Callable[[int], None]
 """Is told how many rows are done."""

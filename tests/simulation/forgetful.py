@@ -15,7 +15,7 @@ from floodmark.schemas.classify import Data, Mark, classify
 from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.tracker import MarkRouter
-from support.world import (
+from simulation.world import (
     HAPPENINGS,
     WIDTH,
     WRITER,

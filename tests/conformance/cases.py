@@ -8,7 +8,7 @@ from typing import Any
 from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Status
 
-_FILE = Path(__file__).parent.parent / "conformance" / "cases.toml"
+_FILE = Path(__file__).with_name("cases.toml")
 CASES: list[dict[str, Any]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))["case"]
 
 
