@@ -1,4 +1,4 @@
-"""How the commands ``board`` and ``why`` read a chain, and show it once, again and again, or in a browser."""
+"""How the commands ``board`` and ``why`` read a chain of topics, and print it or serve it to a browser."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ from rich.segment import Segment
 from typing_extensions import override
 
 _UNWRAPPED: Final = 10_000
-"""Columns of what is no terminal."""
+"""Columns of an output that is no terminal."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def reading(
 
 
 class _Screen(Console):
-    """A console on which names from marks are neither markup nor control sequences."""
+    """A console that prints names from marks neither as markup nor as control sequences."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False, markup=False)
@@ -62,7 +62,7 @@ class _Screen(Console):
 
 
 def _console() -> Console:
-    """Return what a board is printed on: without a terminal no line is wrapped, so that `grep` finds it."""
+    """Return the console for a board; without a terminal, it wraps no line, for `grep`."""
     console = _Screen()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNWRAPPED
@@ -70,7 +70,7 @@ def _console() -> Console:
 
 
 def show(found: Board, *, every: bool, json: bool) -> None:
-    """Show it once."""
+    """Print the board once."""
     if json:
         typer.echo(dumps(found.as_json()))
         return
@@ -79,7 +79,7 @@ def show(found: Board, *, every: bool, json: bool) -> None:
 
 
 def follow(reader: ChainReader, interval: float, *, every: bool, json: bool) -> None:
-    """Show it every so many seconds."""
+    """Print the board every ``interval`` seconds."""
     console = _Screen()
     if json or not console.is_terminal:
         while True:
@@ -94,11 +94,11 @@ def follow(reader: ChainReader, interval: float, *, every: bool, json: bool) -> 
                 live.update(table, refresh=True)
                 reader.poll(interval)
     finally:
-        console.print(table, end="")  # the last look stays, where the screen was another
+        console.print(table, end="")  # keeps the last board on the normal screen
 
 
 def serve(reader: ChainReader, interval: float, port: int) -> None:
-    """Serve it as a page, read every so many seconds."""
+    """Serve the board as a web page, updated every ``interval`` seconds."""
     with BoardPage(port) as page:
         typer.echo(f"floodmark: the board is at {page.url}; Ctrl-C ends it", err=True)
         while True:
@@ -107,7 +107,7 @@ def serve(reader: ChainReader, interval: float, port: int) -> None:
 
 
 def explain(found: Board, topic: str, *, json: bool) -> int:
-    """Say why nothing comes out of a topic; return the exit status."""
+    """Print why the watermark of a topic does not advance; return the exit status."""
     answer = trace(found, topic)
     if json:
         typer.echo(dumps(answer.as_json()))

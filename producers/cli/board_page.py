@@ -1,4 +1,4 @@
-"""The board as a page for the browser: served on loopback, read-only, with no script from elsewhere."""
+"""The board as a web page: served on loopback, read-only, without scripts from elsewhere."""
 
 import sys
 import threading

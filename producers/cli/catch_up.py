@@ -70,10 +70,7 @@ def _estimated(
     rate: float | None,
     over: float,
 ) -> "tuple[Estimate, int | None]":
-    """Return the estimate, and the time up to which the job has read (epoch milliseconds); ``None``: it is not known.
-
-    The arguments are the options of the command.
-    """
+    """Return the estimate, and the time up to which the job has read (epoch milliseconds; ``None``: unknown)."""
     from floodmark.producers.board.estimate import Estimate
     from floodmark.producers.clients.clock import Clock
     from floodmark.producers.readers.input_backlog import InputBacklog, last_marks
@@ -115,7 +112,7 @@ def _time(text: str, now: int) -> int:
 
 
 def _pace(backlog: "InputBacklog", marks: "list[JobMark]") -> float | None:
-    """Return how quickly a job has lately read; ``None``: it does not tell, or has kept up, and may be quicker."""
+    """Return the rate of a job in records per second; ``None``: unknown, or the job kept up and may be faster."""
     if not marks or marks[-1].at - marks[-1].processing_time < _MINUTE or marks[-1].at == marks[0].at:
         return None
     before, after = (sum(backlog.offsets_at(mark.processing_time).values()) for mark in (marks[0], marks[-1]))
@@ -123,7 +120,6 @@ def _pace(backlog: "InputBacklog", marks: "list[JobMark]") -> float | None:
 
 
 def _lines(estimate: "Estimate", time: int | None) -> list[str]:
-    """Return the estimate as people read it."""
     lines = [] if time is None else [f"read up to {moment(time, estimate.now)}, {span(estimate.now - time)} ago"]
     for gap in estimate.gaps:
         most = f", the largest {max(gap.unread):,}" if len(gap.unread) > 1 else ""

@@ -22,9 +22,9 @@ COULD_NOT: Final = 2
 
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
-    """Run a function (or a group of commands) as this process's command.
+    """Run a function or a group of commands as this process's command.
 
-    An error of Floodmark or of Kafka becomes one line on standard error, and the exit status is 2.
+    An error of Floodmark or of Kafka becomes one line on standard error, and exit status 2.
     """
     _log_plainly()
     if isinstance(main, typer.Typer):
@@ -51,7 +51,7 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
 
 
 def _in_a_line(error: Exception) -> str | None:
-    """Say an error of Floodmark or of Kafka; ``None``: it is another."""
+    """Return an error of Floodmark or of Kafka as text; ``None``: another error."""
     from confluent_kafka import KafkaException
     from floodmark.schemas.errors import FloodmarkError
 
@@ -61,7 +61,7 @@ def _in_a_line(error: Exception) -> str | None:
 
 
 def _log_plainly() -> None:
-    """Show warnings in a line each, but not that a young cluster's coordinators take a moment: clients try again."""
+    """Log warnings in one line each, without those of clients that wait for a new cluster's coordinators."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines("%(levelname)s %(message)s"))
     handler.addFilter(lambda record: "load in progress" not in record.getMessage())
@@ -69,7 +69,7 @@ def _log_plainly() -> None:
 
 
 class _Lines(logging.Formatter):
-    """Lines in which no text of a topic can control the terminal."""
+    """Log lines in which text from a topic cannot control the terminal."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -82,7 +82,6 @@ BootstrapServers = Annotated[
     str | None,
     typer.Option(envvar="FLOODMARK_BOOTSTRAP_SERVERS", help="Kafka's address; overrides the one in --config."),
 ]
-"""The option with Kafka's address."""
 
 ConfigFile = Annotated[
     Path | None,
@@ -91,14 +90,10 @@ ConfigFile = Annotated[
         help="File with librdkafka settings: one name=value per line; ${env:NAME} reads a variable.",
     ),
 ]
-"""The same."""
 
 
 def one_of(names: Iterable[str], text: str, panel: str | None = None) -> Any:  # noqa: ANN401  # as typer declares them
-    """Return an option that takes one of these names: its help shows them, and the shell completes them.
-
-    The code that uses the value checks it.
-    """
+    """Return an option that shows and completes these names; the code that uses the value must check it."""
     known = list(names)
     return typer.Option(help=text, metavar=f"[{'|'.join(known)}]", autocompletion=lambda: known, rich_help_panel=panel)
 
@@ -106,7 +101,6 @@ def one_of(names: Iterable[str], text: str, panel: str | None = None) -> Any:  #
 Changefeed = Annotated[
     str | None, one_of(choices.CHANGEFEEDS, "Format of a changefeed; it has its own watermarks.", "Event time")
 ]
-"""The option with the format of a changefeed."""
 
 TimeUnit = Annotated[
     str | None,
@@ -114,7 +108,6 @@ TimeUnit = Annotated[
         get_args(choices.Unit), "Unit of the time field, since 1970; default: ms, or Avro's logical type.", "Event time"
     ),
 ]
-"""The option with the unit of a time field."""
 
 RegistryUrl = Annotated[
     str | None,
@@ -124,12 +117,11 @@ RegistryUrl = Annotated[
         help="URL of the schema registry of the values; overrides schema.registry.url in --config.",
     ),
 ]
-"""The option with the schema registry."""
 
 
 @contextmanager
 def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Within the block, Ctrl-C, SIGTERM and the end of the terminal call a function."""
+    """In the block, Ctrl-C, SIGTERM and the end of the terminal call a function."""
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as ``nohup`` sets it
         numbers.append(signal.SIGHUP)
@@ -143,9 +135,9 @@ def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Within the block, Ctrl-C, SIGTERM and the terminal's end only ask to stop; give a function that tells whether so.
+    """In the block, a signal only requests a stop; yield a function that tells whether one came.
 
-    What is under way is finished, so nothing is committed by halves.  A second signal interrupts at once.
+    The work in progress finishes, so nothing is committed by half.  A second signal interrupts at once.
     """
     asked = False
 
@@ -161,26 +153,26 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def ended_by_signals(status: int) -> Iterator[None]:
-    """Within the block, Ctrl-C, SIGTERM and the terminal's end end the command, with this status and no traceback.
+    """In the block, Ctrl-C, SIGTERM or the end of the terminal end the command with this status, without a traceback.
 
-    So does a reader of its output that has read enough, as ``head``.  Whatever error comes after the signal is the
-    signal: confluent-kafka makes errors of its own of an interrupt that strikes while it takes in its settings.
+    A closed pipe (``floodmark ... | head``) does, too.  Any error after the signal counts as the signal, because
+    confluent-kafka turns an interrupt into errors of its own.
     """
-    struck = False
+    interrupted = False
 
     def interrupt(_number: int, _frame: object) -> None:
-        nonlocal struck
-        struck = True
+        nonlocal interrupted
+        interrupted = True
         raise KeyboardInterrupt
 
     with _handled(interrupt):
         try:
             yield
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python still writes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes at exit
             raise typer.Exit(status) from None
         except BaseException:
-            if struck:
+            if interrupted:
                 raise typer.Exit(status) from None
             raise
 
@@ -190,7 +182,7 @@ _UNITS: Final = (("y", 31_536_000), ("d", 86_400), ("h", 3_600), ("min", 60), ("
 
 
 def span(milliseconds: int | None) -> str:
-    """Return a length of time as people say it; two units at most.
+    """Return a duration in at most two units.
 
     >>> span(1_500), span(95_000), span(None), span(-7_200_000), span(90_000_000)
     ('1.5 s', '1 min 35 s', '-', '-2 h', '1 d 1 h')
@@ -210,7 +202,7 @@ def span(milliseconds: int | None) -> str:
 
 
 def moment(time: int | None, now: int) -> str:
-    """Return a time in UTC, without its day where that is today.
+    """Return a time in UTC, without the date if it is today.
 
     >>> moment(1_763_800_000_000, 1_763_800_060_000), moment(0, 1_763_800_060_000)
     ('08:26:40Z', '1970-01-01 00:00:00Z')

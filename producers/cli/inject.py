@@ -1,4 +1,4 @@
-"""An injection as a command runs and shows it, alone or as a member of a group."""
+"""Run and show an injection, alone or as a member of a group."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def reached(injector: Injector | InjectorGroup) -> str | None:
 
 
 def injection_line(injector: Injector | InjectorGroup) -> str:
-    """Say in a line how far an injection is."""
+    """Return the progress of an injection as one line."""
     watermark = reached(injector)
     place = f"watermark {watermark or 'unknown'}"
     found = injector.outcomes + Counter({name: injector.counts[name] for name in _CHANGES})
@@ -41,13 +41,13 @@ def injection_line(injector: Injector | InjectorGroup) -> str:
 
 
 def as_line_of_json(injector: Injector | InjectorGroup) -> str:
-    """Say the same as one JSON object."""
+    """Return the progress of an injection as one JSON object."""
     watermarks = {"watermarks": injector.watermarks, "watermark_utc": reached(injector)}
     return dumps({**injector.counts, **injector.outcomes, **watermarks})
 
 
 def _exported(port: int | None) -> Callable[[Injector | InjectorGroup], None]:
-    """Return what shows the metrics of an injection on a port, where one is given."""
+    """Return a function that exports the metrics of an injection on the port, if there is one."""
     if port is None:
         return lambda _: None
     exporter = serve_metrics(port)
@@ -55,11 +55,7 @@ def _exported(port: int | None) -> Callable[[Injector | InjectorGroup], None]:
 
 
 def show_preview(injection: Injection, settings: dict[str, str]) -> None:
-    """Show what would become of the first records, and write nothing.
-
-    Raises:
-        FloodmarkError: if none of them tells a time.
-    """
+    """Show the decisions on the first records; a `FloodmarkError` if none has a readable time."""
     preview = preview_injection(injection, settings)
     typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))
     preview.require_time()
@@ -76,7 +72,7 @@ def inject_alone(
     end: bool,
     as_json: bool,
 ) -> None:
-    """Run an injection until Ctrl-C, SIGTERM or what is now the end; what it has read is committed then."""
+    """Run an injection until Ctrl-C, SIGTERM or the current end of the input, and commit what was read."""
     with stop_on_signals() as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
         export = _exported(metrics_port)
@@ -92,7 +88,7 @@ def inject_alone(
                     typer.echo(as_line_of_json(injector))
                 status.update(escape(injection_line(injector)))
 
-            export(injector)  # counters are seen to begin at 0
+            export(injector)  # so that counters start at 0
             injector.run(until_end=until_end, progress=progress, stop=stop)
             if end and not stop():
                 injector.end()
@@ -102,7 +98,7 @@ def inject_alone(
 def inject_with_others(
     injection: Injection, settings: dict[str, str], name: str, *, metrics_port: int | None, as_json: bool
 ) -> None:
-    """Run a member of the group of this name until Ctrl-C or SIGTERM; what it has read is committed then."""
+    """Run a member of a group until Ctrl-C or SIGTERM, and commit what was read."""
     console = Console(stderr=True)
     export = _exported(metrics_port)
     group = InjectorGroup(injection, settings, group=name)

@@ -1,4 +1,4 @@
-"""What the options of a command say of Kafka, in a file or by themselves."""
+"""Kafka settings and other values from the options of a command."""
 
 import math
 from datetime import timedelta
@@ -12,18 +12,14 @@ from floodmark.producers.clients.secrets import properties, resolved
 from floodmark.schemas.errors import UsageError
 
 REGISTRY: Final = "schema.registry."
-"""How the settings of a schema registry begin in the file of settings, as in those of Kafka's Java clients."""
+"""Prefix of the schema registry's settings in the config file, as in Kafka's Java clients."""
 
 
 def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
-    """Return the confluent-kafka settings that the options of a command name, checked before anything is done.
-
-    Args:
-        bootstrap_servers: Kafka's address, of the command line or else of the environment; it overrules the file's.
-        config: a file of settings, see `settings_file`.
+    """Return the confluent-kafka settings of a command, checked; ``bootstrap_servers`` overrides the file.
 
     Raises:
-        UsageError: if no address is given, or a setting is none that confluent-kafka knows.
+        UsageError: there is no address, or confluent-kafka does not know a setting.
     """
     found = settings_file(config)
     settings = {name: value for name, value in found.items() if not name.startswith(REGISTRY)}
@@ -52,13 +48,12 @@ def _without_secrets(text: str, settings: dict[str, str]) -> str:
 
 
 def settings_file(path: Path | None) -> dict[str, str]:
-    """Read Kafka settings from a file, so that no secret stands on a command line.
+    """Read Kafka settings from a file, so that secrets need not be on the command line.
 
-    One ``name=value`` a line, as in the files of Kafka's own tools, with the places of secrets, see `secrets`.
-    Settings are librdkafka's: those that only Java clients know are refused by name.
+    The file has one ``name=value`` per line, as for Kafka's own tools, and may refer to secrets, see `secrets`.
 
     Raises:
-        UsageError: if the file, a line or the place of a secret cannot be read; the message never holds a value.
+        UsageError: the file, a line or a secret cannot be read; the message never contains a value.
     """
     if path is None:
         return {}
@@ -70,11 +65,7 @@ def settings_file(path: Path | None) -> dict[str, str]:
 
 
 def text_file(path: Path) -> str:
-    """Return the text of a file that an option names.
-
-    Raises:
-        UsageError: if it cannot be read.
-    """
+    """Return the text of a file, or raise `UsageError`."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -84,10 +75,7 @@ def text_file(path: Path) -> str:
 
 
 def seconds(value: float, option: str) -> timedelta:
-    """Return the duration that an option gives in seconds.
-
-    Raises:
-        UsageError: if it is no duration that a calendar of 9999 years knows.
+    """Return the duration of an option in seconds, or raise `UsageError`.
 
     >>> seconds(1.5, "--late")
     datetime.timedelta(seconds=1, microseconds=500000)

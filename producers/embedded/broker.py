@@ -1,6 +1,6 @@
-"""A real single-node Apache Kafka (KRaft) from its own jars, on loopback: for the demo, tests and first steps.
+"""A single-node Apache Kafka (KRaft) on loopback, for the demo, tests and first steps; not for production.
 
-Not for production: one node, no replication.  It ends with the program that started it, however that ends.
+It ends with the program that started it, also after SIGKILL.
 """
 
 import os
@@ -23,9 +23,9 @@ from floodmark.producers.embedded.jars import fetch, java
 from floodmark.schemas.errors import EmbeddedKafkaError
 
 KAFKA_VERSION: Final = "4.1.0"
-_START_TIMEOUT: Final = 90.0
-_STOP_TIMEOUT: Final = 30.0
-_PORT_TIMEOUT: Final = 1.0
+_START_TIMEOUT: Final = 90.0  # seconds
+_STOP_TIMEOUT: Final = 30.0  # seconds
+_PORT_TIMEOUT: Final = 1.0  # seconds
 _LOG4J: Final = """\
 <Configuration status="WARN">
 <Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
@@ -34,7 +34,7 @@ _LOG4J: Final = """\
 
 
 def _cluster_id() -> str:
-    """Return a new id; never one that begins with a dash, which Kafka's command would take for an option."""
+    """Return a new id that does not begin with a dash, which Kafka's command would read as an option."""
     while True:
         found = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not found.startswith("-"):
@@ -42,38 +42,35 @@ def _cluster_id() -> str:
 
 
 class EmbeddedKafka:
-    """One broker, started by `start` (or ``with``) and ended by `stop`; its data stays in ``directory``.
-
-    A program that ends without `stop`, or is killed, takes its broker with it.
+    """One broker, started by `start` (or ``with``) and stopped by `stop`; its data stays in ``directory``.
 
     Args:
-        directory: where data, settings and the log of the broker go; a directory used before is taken up again.
-        heap: the broker's Java heap.
+        directory: for data, settings and the log of the broker; an existing one is used again.
+        heap: of the broker's Java.
     """
 
     def __init__(self, directory: Path, heap: str = "512m") -> None:
-        """Choose the ports; nothing runs yet."""
         self.directory = directory
         self.log = directory / "kafka.log"
         self._heap = heap
         self._port, self._controller_port = self._ports()
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: tuple[subprocess.Popen[bytes], int] | None = None
-        """Beside the broker, and this program's end of the pipe that it reads."""
+        """The guard's process, and this program's end of the pipe that it reads."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients."""
+        """Its address."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def config(self) -> dict[str, str]:
-        """The confluent-kafka settings that reach this broker."""
+        """The confluent-kafka settings for clients."""
         return {"bootstrap.servers": self.bootstrap_servers}
 
     def _ports(self) -> tuple[int, int]:
         kept = self.directory / "ports"
-        if kept.exists():  # a restart must come back where its clients look for it
+        if kept.exists():  # the same address after a restart
             first, second = kept.read_text(encoding="ascii").split()
             return int(first), int(second)
         one = other = free_port()
@@ -85,24 +82,24 @@ class EmbeddedKafka:
         """Start the broker and wait until it answers.
 
         Raises:
-            EmbeddedKafkaError: if it does not come up, or another broker uses the directory or one of its ports.
-            JavaError: if there is no Java 17.
+            EmbeddedKafkaError: it does not start, or another broker uses the directory or one of its ports.
+            JavaError: there is no Java 17.
         """
         jars = fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.running:
-            self._end_guard()  # of a broker that died by itself, before its claim is held again
+            self._end_guard()  # of a broker that died
         claim = self._claim()
         try:
             self._start(jars, claim)
         finally:
-            os.close(claim)  # the broker has its own
+            os.close(claim)  # the broker has inherited it
         self._await_answer()
         return self
 
     def _claim(self) -> int:
-        """Return an open file that holds the directory; the broker inherits it, so that the claim ends with it."""
-        import fcntl  # noqa: PLC0415  # not on Windows, where producers run, too, and this broker does not
+        """Lock the directory and return the open file; the broker inherits it, and holds the lock until it ends."""
+        import fcntl  # noqa: PLC0415  # missing on Windows, where only producers run
 
         claim = os.open(self.directory / "claim", os.O_RDWR | os.O_CREAT)
         try:
@@ -184,7 +181,7 @@ class EmbeddedKafka:
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "auto.create.topics.enable": "false",
-            "log.retention.ms": "-1",  # event times of long ago must not let their topics vanish
+            "log.retention.ms": "-1",  # keep records with old timestamps
             "log.cleaner.dedupe.buffer.size": "8388608",
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
@@ -204,18 +201,18 @@ class EmbeddedKafka:
 
     @property
     def running(self) -> bool:
-        """Whether the broker's process lives."""
+        """Whether the broker's process is running."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """End the broker at once (SIGKILL), as a crash would; `start` brings it back with its data."""
+        """Kill the broker (SIGKILL), as in a crash; `start` restarts it with its data."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
         self._end_guard()
 
     def stop(self) -> None:
-        """Stop the broker in order; its data stays."""
+        """Stop the broker; its data stays."""
         if self._process is not None and self.running:
             self._process.terminate()
             try:
@@ -231,15 +228,14 @@ class EmbeddedKafka:
         self.stop()
 
 
-_LOWEST: Final = 20_000
-_COUNT: Final = 12_000
-"""Systems hand out higher ones of their own (Linux from 32,768 on, others from 49,152), so nobody takes these."""
+_PORTS: Final = range(20_000, 32_000)
+"""Below the ports that systems assign to programs (Linux from 32,768 on, others from 49,152)."""
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody uses, and that no program gets without asking for it."""
+    """Return an unused port of the loopback address, below those that the system assigns."""
     while True:
-        port = _LOWEST + secrets.randbelow(_COUNT)
+        port = secrets.choice(_PORTS)
         with socket.socket() as trial:
             try:
                 trial.bind(("127.0.0.1", port))

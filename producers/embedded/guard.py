@@ -1,7 +1,6 @@
-"""Ends a broker whose program has gone, however it went: a small process beside the broker, which reads a pipe.
+"""Stops a broker when its program has ended, even by SIGKILL: a small process that reads a pipe from the program.
 
-The pipe ends with the program, even where SIGKILL ended it.  Only the process that holds the broker's directory is
-signalled: its number may belong to another one by then.
+It signals only the process that holds the lock of the broker's directory, because process ids are used again.
 """
 
 import fcntl
@@ -12,7 +11,7 @@ from contextlib import suppress
 
 
 def main(claim: str) -> None:
-    """Wait until the standard input ends, and then stop the broker that holds a claim, if there is still one."""
+    """Wait for the end of standard input, then stop the broker that holds the lock, if one does."""
     with open(claim, "rb+") as file:  # noqa: PTH123  # pathlib is the larger part of this process' start
         sys.stdin.buffer.read()
         try:

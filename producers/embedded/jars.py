@@ -1,4 +1,4 @@
-"""Fetch Java libraries once, and keep them: with the Ivy that ships inside pyspark, so nothing but Java is needed."""
+"""Download and cache Java libraries, with the Ivy inside pyspark, so that only Java is needed."""
 
 import os
 import re
@@ -12,15 +12,11 @@ from typing import Final
 from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
 
 JAVA: Final = 17
-_TIMEOUT: Final = 900
+_TIMEOUT: Final = 900  # seconds
 
 
 def java() -> str:
-    """Return the path of a Java that is new enough.
-
-    Raises:
-        JavaError: if there is none.
-    """
+    """Return the path of a Java that is new enough, or raise `JavaError`."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     advice = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
@@ -36,13 +32,13 @@ def java() -> str:
 
 
 def _release(found: str) -> str:
-    """Return what stands beside a Java about its release, which saves a run of it; empty where that cannot be seen."""
+    """Return the file ``release`` of a Java, which saves a run of it; empty if there is none."""
     file = Path(found).resolve().parent.parent / "release"
     return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
 def _is_new_enough(text: str) -> bool:
-    """Tell it by what a Java says of itself, or by its file of the release.
+    """Tell it from the output of ``java -version``, or from the file ``release``.
 
     >>> _is_new_enough('openjdk version "17.0.15" 2025-04-15'), _is_new_enough('JAVA_VERSION="11.0.2"')
     (True, False)
@@ -52,23 +48,23 @@ def _is_new_enough(text: str) -> bool:
 
 
 def cache() -> Path:
-    """Return where fetched jars are kept: ``$FLOODMARK_CACHE``, else ``$XDG_CACHE_HOME/floodmark``."""
+    """Return the cache folder: ``$FLOODMARK_CACHE``, else ``$XDG_CACHE_HOME/floodmark``."""
     home = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     return Path(os.environ.get("FLOODMARK_CACHE", str(Path(home, "floodmark"))))
 
 
 def fetch(organisation: str, module: str, version: str, *, alone: bool = False) -> list[Path]:
-    """Return a module's jars with all they depend on; the first call downloads them, later ones need no network.
+    """Return the jars of a module and its dependencies (``alone``: without these), from the cache or a download.
 
     Raises:
-        JavaError: if there is no Java.
-        EmbeddedKafkaError: if the download fails; its log is named.
+        JavaError: there is no Java.
+        EmbeddedKafkaError: the download failed; the error names its log.
     """
     name = f"{module}-{version}" + "-alone" * alone
     target = cache() / name
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Into a folder of its own first: a fetch that was broken off leaves nothing that looks whole.
+        # Into a temporary folder first, so that an interrupted download leaves no incomplete target.
         with tempfile.TemporaryDirectory(dir=target.parent) as partial:
             coordinates = [organisation, module, version, *(["-notransitive"] if alone else [])]
             _retrieve(coordinates, Path(partial), cache() / f"{name}.log")
@@ -83,12 +79,7 @@ def _retrieve(coordinates: list[str], target: Path, log: Path) -> None:
 
 
 def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:
-    """Download files with Ivy.
-
-    Raises:
-        JavaError: if there is no Java.
-        EmbeddedKafkaError: if nothing comes.
-    """
+    """Download files with Ivy; raises `JavaError` and `EmbeddedKafkaError`."""
     spark = find_spec("pyspark")
     ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")) if spark and spark.origin else []
     if not ivy:

@@ -1,4 +1,4 @@
 """Small complete programs to copy: a service that writes orders, and a consumer of their totals without Spark.
 
-Between the two runs the job of ``floodmark.spark_jobs.examples``.  Each is run by ``python -m`` and its module's name.
+The job of ``floodmark.spark_jobs.examples`` runs between them.  Run each with ``python -m`` and its module name.
 """

@@ -1,4 +1,4 @@
-"""A service that writes orders to Kafka, and between them how complete they are.
+"""A service that writes orders to Kafka, with watermarks.
 
 Each line of its input is an order, as ``{"shop": "north", "amount": 5, "at": "2026-01-05T12:00:03Z"}``:
 
@@ -24,10 +24,10 @@ def main() -> None:
     parser.add_argument("--source", required=True, help="the name of this process, the same after a restart")
     parser.add_argument("--sources", type=int, default=1, help="how many such processes write to the topic")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the `with`, which waits for what is in flight
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the `with`, which waits for records in flight
     config = {"bootstrap.servers": options.bootstrap_servers}  # and your security settings
-    create_topics(config, {options.topic: 2})  # where it is not there yet
-    # What this source knows: an order is at most 5 s older than one before it; in silence, nobody is to wait for it.
+    create_topics(config, {options.topic: 2})  # if it does not exist
+    # An order is at most 5 s older than one before it.  After 30 s without orders, readers need not wait.
     strategy = with_idleness(bounded_out_of_orderness(timedelta(seconds=5)), timeout=timedelta(seconds=30))
     orders: queue.Queue[str] = queue.Queue(maxsize=10_000)  # your request handlers would fill it
     threading.Thread(target=take, args=(orders,), daemon=True).start()
@@ -38,17 +38,17 @@ def main() -> None:
             try:
                 line = orders.get(timeout=0.2)
             except queue.Empty:
-                producer.poll()  # sends the marks that are due in silence, too
+                producer.poll()  # sends marks while there are no orders
                 continue
             if not line:
-                producer.end()  # nothing will follow, ever; a service that comes back leaves this out
+                producer.end()  # final: leave it out if the service starts again
                 return
             order = json.loads(line)
             producer.produce(line.encode(), key=order["shop"], event_time=datetime.fromisoformat(order["at"]))
 
 
 def take(orders: "queue.Queue[str]") -> None:
-    """Put each order of the input into the queue, and an empty text behind the last."""
+    """Put each order of the input into the queue, and an empty text after the last."""
     for line in filter(str.strip, sys.stdin):
         orders.put(line.strip())
     orders.put("")

@@ -1,6 +1,6 @@
-"""A consumer without Spark: the total of each minute, once all shops are in, from ``revenue_job`` into SQLite.
+"""A consumer without Spark: the total of each minute, when it is complete, from ``revenue_job`` into SQLite.
 
-Rows and position are stored in one transaction, so a minute is there once, whole, after a crash at any place:
+One transaction stores rows and position, so each minute is stored exactly once, also after a crash:
 
     python -m floodmark.producers.examples.totals_consumer --bootstrap-servers localhost:9092 --database totals.sqlite
 """
@@ -28,19 +28,19 @@ def main() -> None:
     options = parser.parse_args()
 
     config = {"bootstrap.servers": options.bootstrap_servers}
-    create_topics(config, {options.topic: 2})  # where it is not there yet
+    create_topics(config, {options.topic: 2})  # if it does not exist
     database = sqlite3.connect(options.database)
     database.execute("CREATE TABLE IF NOT EXISTS totals (minute TEXT PRIMARY KEY, shops INT, revenue INT)")
     database.execute("CREATE TABLE IF NOT EXISTS position (only_one INT PRIMARY KEY, text TEXT)")
     stored = database.execute("SELECT text FROM position").fetchone()
-    position = Position(stored[0]) if stored else None  # none: from the beginning
+    position = Position(stored[0]) if stored else None  # None: from the beginning
     with WatermarkedConsumer(config, [options.topic], event_time, position=position) as consumer:
         while not consumer.ended:
             for window in consumer.windows(timedelta(minutes=1)):
                 rows = [json.loads(record.value or b"") for record in window.rows]
                 minute = datetime.fromtimestamp(window.start / 1000, UTC).isoformat()
                 total = (minute, len(rows), sum(row["revenue"] for row in rows))
-                with database:  # one transaction: the total, and where to go on
+                with database:  # one transaction: the total and the next position
                     database.execute("INSERT INTO totals VALUES (?, ?, ?)", total)
                     database.execute("REPLACE INTO position VALUES (1, ?)", [window.position.text])
                 print(*total)
