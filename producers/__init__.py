@@ -1,7 +1,7 @@
-"""From events to watermark records: who promises what, when, and how it gets into Kafka beside the data.
+"""From events to watermark records in Kafka, and back.
 
-`strategies` decide and are pure; `producer` is the shell a user writes with, `readers` are what a user reads with.
-`embedded` holds a real broker for first steps and tests; `testing` is for tests without one.
+`strategies` decide the watermarks and are pure; users write with `producer` and read with `readers`.  `embedded` has a
+real broker for first steps and tests; `testing` is for tests without a broker.
 """
 
 from floodmark.producers.lazy import lazy_names

@@ -15,8 +15,7 @@ class Background:
     """Calls ``serve`` in a daemon thread every 0.1 seconds, or ``interval`` milliseconds if shorter, until `stop`.
 
     When the process ends, it calls ``finish`` with a timeout in seconds, which returns whether Kafka has acknowledged
-    all
-    records.  After SIGKILL or ``os._exit`` nothing is closed, and readers wait for the source as for any dead one.
+    all records.  After SIGKILL or ``os._exit`` nothing is closed, and readers wait for the source as for any dead one.
     """
 
     def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:

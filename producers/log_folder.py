@@ -52,8 +52,7 @@ class LogFolder:
         event_time: returns the time of a line, epoch milliseconds; ``None``: the line is counted and skipped.
         pattern: of the names of the files.
         quiet: a file that was read to its end and has not grown for longer does not hold the watermark.  Both the
-            caller's
-            clock and the steady clock must have advanced by this time.
+            caller's clock and the steady clock must have advanced by this time.
         clock: only its steady clock is used.
 
     Raises:

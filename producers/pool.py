@@ -26,10 +26,8 @@ class SourcePool:
     """Sources of one topic that share a Kafka client, a lock and a background thread, which sends their marks.
 
     The pool manages the topic's membership.  Its first version is the clock in minutes, or one above the last version
-    in
-    the topic if that is higher.  The version grows with each `join`, and after a source has ended.  So the pool must be
-    the
-    topic's only writer; otherwise, pass a ``membership`` that counts all sources.
+    in the topic if that is higher.  The version grows with each `join`, and after a source has ended.  So the pool must
+    be the topic's only writer; otherwise, pass a ``membership`` that counts all sources.
 
     The next call of the pool or of a source raises errors of the thread.  The end of the process closes the pool.  In a
     forked process, its calls raise `ForkedError`.
@@ -38,8 +36,7 @@ class SourcePool:
         config: confluent-kafka settings, passed through.  Idempotence is on and must stay on.
         topic: must exist.
         membership: number of sources that write to the topic, in this process and elsewhere, or a `Membership` once it
-            has
-            changed; default: the pool counts its sources.
+            has changed; default: the pool counts its sources.
         interval: time between the marks of each source.
         clock: for tests, a `ManualClock`.
 
@@ -102,8 +99,7 @@ class SourcePool:
         """Add sources in one step; readers wait for all of them from the next mark of any source on.
 
         At startup, add all sources in one call.  If one source starts alone, its watermark may make the first records
-        of the
-        others late.
+        of the others late.
 
         Args:
             sources: their ids.
@@ -117,8 +113,7 @@ class SourcePool:
 
         Raises:
             UsageError: a source has already joined, no id is given, or ``membership`` counts fewer sources.  After this
-                or any
-                other error the pool is unchanged.
+                or any other error the pool is unchanged.
         """
         with self._channel.lock:
             self._channel.raise_failure()
@@ -164,7 +159,7 @@ class SourcePool:
         smaller = self._membership.shrunk(len(emitters))
         if smaller is None:
             self._channel.source_ended = False
-        elif all(emitter.marked == emitter.identity.membership for emitter in emitters):
+        elif all(emitter.marked_membership == emitter.identity.membership for emitter in emitters):
             self._channel.source_ended = False
             self._use_membership(smaller)
 
@@ -247,8 +242,7 @@ class SourcePool:
 
         Raises:
             DeliveryError: of the first source with a rejected record or mark.  That source has not ended, others have:
-                call its
-                ``resend``, then ``end`` again.
+                call its ``resend``, then ``end`` again.
             BrokerUnavailableError: Kafka does not return the topic's partitions; no source has ended.
         """
         with self._channel.lock:

@@ -86,10 +86,8 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
     """Return the newest mark of each source that could matter to a new source.
 
     It reads the last hundred records of each partition, and all with a log time of ``now`` (wall clock, epoch
-    milliseconds)
-    or later: those were written before the clock was set back.  It reads all partitions, because a killed process may
-    have
-    marked only some.
+    milliseconds) or later: those were written before the clock was set back.  It reads all partitions, because a killed
+    process may have marked only some.
 
     Returns:
         Empty if the topic cannot be read; a log line says so.

@@ -47,12 +47,9 @@ class WatermarkedProducer:
     """One source of one topic: produces records and, on an interval, its watermark to every partition.
 
     Marks (watermark records) use the same client and partitions as the data, so they keep its order.  A mark is never
-    ahead
-    of a record that Kafka has not acknowledged.  ``produce``, ``poll``, ``flush`` and ``emit`` send the marks that are
-    due:
-    as with any confluent-kafka producer, call ``poll`` while there is no data, or use ``background``.  Threads may
-    share a
-    producer; each call takes a lock.  In a forked process, its calls raise `ForkedError`.
+    ahead of a record that Kafka has not acknowledged.  ``produce``, ``poll``, ``flush`` and ``emit`` send the marks
+    that are due: as with any confluent-kafka producer, call ``poll`` while there is no data, or use ``background``.
+    Threads may share a producer; each call takes a lock.  In a forked process, its calls raise `ForkedError`.
 
     While the broker is unreachable, ``produce`` queues records.  It blocks only when confluent-kafka's queue is full
     (``queue.buffering.max.messages``), for a minute at most.  A thread looks for new partitions every 10 seconds.
@@ -63,22 +60,19 @@ class WatermarkedProducer:
         source: id of this writer, unique among the topic's sources.
         strategy: how the source knows its watermark, see `strategies`.
         membership: number of sources that write to the topic.  A number is version 1; when it changes, pass a
-            `Membership`
-            with a higher version.
+            `Membership` with a higher version.
         epoch: number of this start, higher than at any earlier start, or calls raise `FencedError`; default: wall
-            clock,
-            milliseconds, or the last epoch in the topic plus one, if the clock was set back.
+            clock, milliseconds, or the last epoch in the topic plus one, if the clock was set back.
         interval: time between marks.
         lease: silence (in log time) after which readers treat this source as idle; default: never.
         on_late: what to do with a record below this source's watermark: ``"send"`` it and count it, or ``"raise"``.
         early: refuse records whose event time is further ahead of the clock, since one of them would make later records
             late; default: accept all.
         alignment: how far this source may be ahead of the slowest other source of the topic; ``produce`` then blocks.
-            It
-            waits for a dead source until its lease ends, or a minute without a lease.
+            It waits for a dead source until its lease ends, or a minute without a lease.
         background: also send marks from a thread.  ``close`` and the end of the process then flush, ``on_delivery`` may
-            be
-            called in the thread, and the next ``produce``, ``poll``, ``flush``, ``end`` or ``close`` raises its errors.
+            be called in the thread, and the next ``produce``, ``poll``, ``flush``, ``end`` or ``close`` raises its
+            errors.
         clock: for tests, a `ManualClock`.
         channel: set by `SourcePool.join`; default: a Kafka client for this source alone.
 
@@ -198,23 +192,20 @@ class WatermarkedProducer:
         Args:
             value: written unchanged.
             event_time: epoch milliseconds (rounded down), or an aware datetime, also of NumPy and pandas.  If the first
-                one
-                looks like seconds, a warning says so.  ``None`` with the strategy `ingress`, which uses Kafka's
-                    timestamp.
+                one looks like seconds, a warning says so.  ``None`` with the strategy `ingress`, which uses Kafka's
+                timestamp.
             key: written unchanged; decides the partition.
             partition: overrides the key; -1: none, as in confluent-kafka.
             on_delivery: called with an error or ``None``, and the message, after delivery or failure, inside any call
-                that
-                serves reports.  The next ``poll`` or ``flush`` raises its errors.  Default: the setting
-                    ``on_delivery``.
+                that serves reports.  The next ``poll`` or ``flush`` raises its errors.  Default: the setting
+                ``on_delivery``.
             timestamp: Kafka's timestamp, epoch milliseconds; 0 or ``None``: now.  Watermarks do not depend on it.
             headers: pairs or a dict, written unchanged; the name ``floodmark`` is reserved.
 
         Raises:
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError, UsageError: nothing was sent.
             FencedError: nothing was sent.  Another process writes as this source, and readers follow it.  This is
-                checked once
-                a minute.
+                checked once a minute.
             BufferError: the queue stayed full for a minute; nothing was sent.
         """
         with self._channel.lock:
@@ -363,8 +354,7 @@ class WatermarkedProducer:
         """Send all failed records again, the oldest failure first; return their number.
 
         Each record holds the watermark until Kafka acknowledges it.  The records are written after those sent since.  A
-        record
-        that timed out may already be in the topic, and is then there twice.
+        record that timed out may already be in the topic, and is then there twice.
 
         Raises:
             BufferError: the queue stayed full for a minute; records that were not sent again are still in `failed`.

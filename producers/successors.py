@@ -22,8 +22,7 @@ class Successors:
     """The epochs of a topic's sources, read from their marks once a minute, in a thread.
 
     Every source marks partition 0, so it is enough to read the new records there, 10,000 at most.  In a busier
-    partition a
-    source may be missed once, and found a minute later.
+    partition a source may be missed once, and found a minute later.
     """
 
     def __init__(self, config: Config, topic: str, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The board and the way to a root cause as people read them: in a terminal of any width, and as plain lines."""
+"""The board and the answer of ``why`` as text, for a terminal of any width and as plain lines."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ _WIDE: Final = 100
 _WIDEST: Final = 120
 _SHOWN: Final = 8
 _LASTING: Final = {Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.SECONDS}
-"""Causes of which the time since when a watermark stands says nothing."""
+"""For these causes, the time since the watermark last advanced means nothing."""
 
 
 def _watermark(watermark: int | None, state: State, now: int) -> str:
@@ -28,36 +28,36 @@ def _watermark(watermark: int | None, state: State, now: int) -> str:
 
 
 def watermark_of(topic: TopicView, now: int) -> str:
-    """Return the watermark of a topic; where it has none, the state says why."""
+    """Return the watermark of a topic, or why it has none."""
     return _watermark(topic.watermark, topic.state, now) if topic.partitions else "no marks"
 
 
 def verdict_text(verdict: Health | None) -> Text:
-    """Return a verdict in its color; ``?``: it cannot be told."""
+    """Return a verdict in its color; ``?``: unknown."""
     return Text("?" if verdict is None else str(verdict), style=_STYLES.get(verdict, "bold red"))
 
 
 def place(row: SourceView) -> str:
-    """Return where a source stands: topic, partition and name."""
+    """Return a source as topic, partition and name."""
     return f"{row.topic}/{row.partition}/{row.source or UNNAMED}"
 
 
 def place_of(step: Step) -> str:
-    """Return where the source stands that holds a topic, and in how many partitions; empty: none does."""
+    """Return the source that holds a topic, and in how many partitions; empty: there is none."""
     if step.held_by is None:
         return ""
     return place(step.held_by) + (f" ({step.partitions} partitions)" if step.partitions > 1 else "")
 
 
 def others_of(step: Step, most: int = _SHOWN) -> str:
-    """Return which other sources hold a topic, or fail; empty: none does."""
+    """Return the other sources that hold a topic or fail; empty: there are none."""
     count, names = len(step.others), ", ".join(step.others[:most])
     more = ", ..." if count > most > 0 else ""
     return f"{count} more source{'s' * (count > 1)}{names and ': '}{names}{more}" if count else ""
 
 
 def distance(lag: int) -> str:
-    """Say how far a watermark is from the clock.
+    """Return how far a watermark is from the clock.
 
     >>> distance(1_500), distance(-7_200_000)
     ('1.5 s behind the clock', '2 h ahead of the clock')
@@ -76,7 +76,7 @@ def _since(row: SourceView | TopicView, now: int) -> str:
 
 
 def reason_of(row: SourceView, now: int) -> str:
-    """Return why a source is not well, and for how long."""
+    """Return why a source has a problem, and since when."""
     if row.cause in _LASTING:
         return row.reason
     if row.verdict is Health.STOP and row.last is not None:
@@ -88,7 +88,7 @@ def reason_of(row: SourceView, now: int) -> str:
 
 
 def held_by(board: Board, topic: TopicView) -> str:
-    """Return where the way from a topic to what holds it ends."""
+    """Return the source or topic that a topic waits for, at the start of the chain."""
     last = trace(board, topic.topic).steps[-1]
     if last.held_by is None:
         return last.topic if last.unread else "-"
@@ -96,7 +96,7 @@ def held_by(board: Board, topic: TopicView) -> str:
 
 
 def board_table(board: Board, width: int, *, every: bool = False) -> RenderableType:
-    """Return the board as a table: a row for each topic, then the sources that are not well."""
+    """Return the board as a table of topics, followed by the sources with a problem."""
     rows = [row for topic in board.topics() for row in topic.sources()]
     words, style = _WORDS[board.exit_status]
     head = Text.assemble((f"{moment(board.now, board.now)}  ", "bold"), (words, style))
@@ -112,7 +112,7 @@ def board_table(board: Board, width: int, *, every: bool = False) -> RenderableT
 
 
 def _topics(board: Board, width: int) -> Table:
-    """Return the table of topics, with as many columns as there is room for."""
+    """Return the table of topics, with the columns that fit."""
     columns = _columns(width)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
@@ -129,7 +129,6 @@ def _topics(board: Board, width: int) -> Table:
 
 
 def _columns(width: int) -> tuple[str, ...]:
-    """Return the columns that there is room for."""
     if width < _NARROW:
         return ("topic", "watermark", "wall lag", "verdict", "held by")
     if width < _WIDE:
@@ -139,7 +138,6 @@ def _columns(width: int) -> tuple[str, ...]:
 
 
 def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text]:
-    """Return what stands in each column of a topic's row."""
     now, lags = board.now, topic.lags
     return {
         "stage": stage.name,
@@ -157,7 +155,7 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
 
 
 def groups(rows: Iterable[SourceView]) -> list[list[SourceView]]:
-    """Return each source once, with the partitions in which its verdict is the same; the worst first."""
+    """Group sources that are the same in several partitions, the worst first."""
     found: defaultdict[tuple[object, ...], list[SourceView]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.watermark is None, row.watermark)):
         found[row.topic, row.source, row.verdict, row.state, row.cause].append(row)
@@ -165,7 +163,7 @@ def groups(rows: Iterable[SourceView]) -> list[list[SourceView]]:
 
 
 def places(group: Sequence[SourceView]) -> str:
-    """Return the topic, the partitions and the name of a source."""
+    """Return a group's source as topic, partitions and name."""
     numbers = [str(number) for number in sorted(row.partition for row in group)]
     more = f" +{len(numbers) - _SHOWN}" if len(numbers) > _SHOWN else ""
     return f"{group[0].topic}/{','.join(numbers[:_SHOWN])}{more}/{group[0].source or UNNAMED}"
@@ -180,7 +178,7 @@ def _row(group: Sequence[SourceView], now: int) -> Text:
 
 
 def board_lines(board: Board) -> list[str]:
-    """Return the board as plain lines: one for each topic."""
+    """Return the board as plain lines, one for each topic."""
     lines = []
     for topic in board.topics():
         verdict = verdict_text(topic.verdict).plain

@@ -19,28 +19,28 @@ class Messages:
     def __init__(self, schema: Schema) -> None:
         self._pool = descriptor_pool.DescriptorPool()
         try:
-            self._file = self._added("floodmark.proto", schema)
+            self._file = self._add_file("floodmark.proto", schema)
         except (ValueError, TypeError, KeyError, DecodeError) as error:
             raise SchemaError(schema="Protobuf", reason=f"{type(error).__name__}: {error}") from error
 
-    def _added(self, name: str, schema: Schema) -> FileDescriptor:
+    def _add_file(self, name: str, schema: Schema) -> FileDescriptor:
         described = descriptor_pb2.FileDescriptorProto.FromString(b64decode(schema.text, validate=True))
         described.name = name
         named = dict(schema.references)
         for each in described.dependency:
             if not self._has(each):
                 if each in named:
-                    self._added(each, named[each])
+                    self._add_file(each, named[each])
                 else:
-                    self._copy(descriptor_pool.Default().FindFileByName(each))
+                    self._add_builtin_file(descriptor_pool.Default().FindFileByName(each))
         self._pool.AddSerializedFile(described.SerializeToString())
         return self._pool.FindFileByName(name)
 
-    def _copy(self, known: FileDescriptor) -> None:
+    def _add_builtin_file(self, known: FileDescriptor) -> None:
         """Add a file that ships with Protobuf, and its dependencies."""
         for each in known.dependencies:
             if not self._has(each.name):
-                self._copy(each)
+                self._add_builtin_file(each)
         self._pool.AddSerializedFile(known.serialized_pb)
 
     def _has(self, name: str) -> bool:

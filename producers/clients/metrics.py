@@ -1,8 +1,7 @@
 """The metrics of time handling, as plain values.
 
-Names and meanings follow Azure Stream Analytics: late, early and out-of-order input events, watermark delay.
-METRICS.md
-has the likely causes of each.
+Names and meanings follow Azure Stream Analytics: late, early and out-of-order input events, watermark delay.  The page
+METRICS.md has the likely causes of each.
 """
 
 from collections.abc import Mapping

@@ -57,8 +57,7 @@ class Registry:
     Args:
         url: of the registry; with several, separated by commas, the client tries each in turn.
         config: settings of confluent-kafka's ``SchemaRegistryClient``, such as ``basic.auth.user.info``, passed
-            through;
-            ``timeout`` defaults to 10 seconds.
+            through; ``timeout`` defaults to 10 seconds.
 
     Raises:
         UsageError: the client does not know a setting.
@@ -99,7 +98,7 @@ class Registry:
         with clients.asking:
             # Garbage may have any number of ids: it must cost neither time nor memory.
             pauses = _RETRY_PAUSES if len(clients.missing) < _MOST_RETRIED else _RETRY_PAUSES[:1]
-            schema = self._ask_for(schema_id, pauses)
+            schema = self._fetch_with_retries(schema_id, pauses)
             if schema is None:
                 if len(clients.missing) >= _MOST_REMEMBERED:
                     clients.missing.clear()
@@ -108,26 +107,26 @@ class Registry:
                 clients.missing.pop(schema_id, None)
         return schema
 
-    def _ask_for(self, schema_id: int, pauses: Sequence[float]) -> Schema | None:
+    def _fetch_with_retries(self, schema_id: int, pauses: Sequence[float]) -> Schema | None:
         for pause in pauses:
             time.sleep(pause)
-            found = self._schema(schema_id, serialized=False)
+            found = self._fetch(schema_id, serialized=False)
             if found is not None:
                 if found.schema_type == "PROTOBUF":
-                    found = self._schema(schema_id, serialized=True) or found
-                return self._whole(found)
+                    found = self._fetch(schema_id, serialized=True) or found
+                return self._with_references(found)
         return None
 
-    def _schema(self, schema_id: int, *, serialized: bool) -> Any:  # noqa: ANN401  # the client's class, of an extra
+    def _fetch(self, schema_id: int, *, serialized: bool) -> Any:  # noqa: ANN401  # the client's class, of an extra
         clients = _clients(self.key, self)
         # A client caches a schema in one format, so the Protobuf format needs a second client.
         client, asked = (clients.protobuf_client, {"fmt": "serialized"}) if serialized else (clients.client, {})
         return self._answer(f"give schema {schema_id}", lambda: client.get_schema(schema_id, **asked))
 
-    def _whole(self, found: Any) -> Schema:  # noqa: ANN401  # as above
+    def _with_references(self, found: Any) -> Schema:  # noqa: ANN401  # as above
         kind = str(found.schema_type or "AVRO")
         references = [
-            (str(one.name), self._whole(self._version(kind, str(one.subject), int(one.version))))
+            (str(one.name), self._with_references(self._version(kind, str(one.subject), int(one.version))))
             for one in found.references or []
         ]
         return Schema(kind, str(found.schema_str), tuple(references))

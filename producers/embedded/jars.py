@@ -66,16 +66,12 @@ def fetch(organisation: str, module: str, version: str, *, alone: bool = False) 
         target.parent.mkdir(parents=True, exist_ok=True)
         # Into a temporary folder first, so that an interrupted download leaves no incomplete target.
         with tempfile.TemporaryDirectory(dir=target.parent) as partial:
-            coordinates = [organisation, module, version, *(["-notransitive"] if alone else [])]
-            _retrieve(coordinates, Path(partial), cache() / f"{name}.log")
+            what = ["-dependency", organisation, module, version, *["-notransitive"] * alone, "-confs", "default"]
+            retrieve(what, Path(partial), cache() / f"{name}.log", f"{organisation}:{module}:{version}")
             if not target.exists():  # another process may have been faster
                 shutil.copytree(partial, f"{partial}.whole")
                 Path(f"{partial}.whole").rename(target)
     return sorted(target.glob("*.jar"))
-
-
-def _retrieve(coordinates: list[str], target: Path, log: Path) -> None:
-    retrieve(["-dependency", *coordinates, "-confs", "default"], target, log, ":".join(coordinates[:3]))
 
 
 def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:

@@ -22,8 +22,7 @@ class Agenda(Generic[S]):
     """A heap of sources by due time, so that a pool need not ask every source all the time.
 
     A source may postpone its due time, because calls send marks, too; `due` then corrects the time.  After a source's
-    due
-    time may have become earlier, call `refresh`.
+    due time may have become earlier, call `refresh`.
 
     >>> class Daily:
     ...     due_at = 24

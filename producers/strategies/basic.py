@@ -169,8 +169,7 @@ def punctuated(read: Callable[[bytes | None], int | None]) -> Strategy:
 
     Args:
         read: returns the watermark in a value, epoch milliseconds; ``None``: it has none.  Anything else makes
-            ``produce``
-            fail with InvalidEventTimeError, and nothing is sent.
+            ``produce`` fail with InvalidEventTimeError, and nothing is sent.
 
     >>> generator = punctuated(lambda value: 50 if value == b"all before 50" else None).build()
     >>> generator.on_event(42, value=b"payload")

@@ -36,7 +36,7 @@ class Emitter:
         """Whether every partition has a mark of this epoch since the source was last idle, as readers need."""
         self.promised: int | None = None
         """The watermark of the last marks, epoch milliseconds."""
-        self.marked: Membership | None = None
+        self.marked_membership: Membership | None = None
         """The membership of the last marks."""
         self.fenced_by: int | None = None
         """A higher epoch of this source in the topic; readers ignore lower ones."""
@@ -186,7 +186,7 @@ class Emitter:
             self.generator.on_tick(steady, now)
             self._mark_idle_if_silent()
         watermark, oldest = self.watermark, self.oldest_arrival()
-        self.promised, self.marked = watermark, self.identity.membership
+        self.promised, self.marked_membership = watermark, self.identity.membership
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
         self.in_flight.close(self._rounds)

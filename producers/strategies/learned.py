@@ -206,9 +206,8 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
     """The watermark of `bounded_out_of_orderness`, and higher watermarks that only a percentage of the events keeps.
 
     The watermark at 33 per cent is the largest event time minus the delay that 33 per cent of the events did not
-    exceed.
-    Readers that choose it get earlier, speculative results and more late rows ("Streaming Systems", ch. 3, percentile
-    watermarks).
+    exceed.  Readers that choose it get earlier, speculative results and more late rows ("Streaming Systems", ch. 3,
+    percentile watermarks).
 
     Args:
         bound: how far an event may be behind the largest event time before it.

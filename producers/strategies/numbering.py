@@ -35,6 +35,7 @@ class Identity:
     epoch: int
     membership: Membership = Membership()  # noqa: RUF009  # frozen
     lease: int | None = None
+    """Milliseconds."""
 
     def __post_init__(self) -> None:
         """Check the fields now, not at the first mark."""

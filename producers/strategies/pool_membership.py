@@ -70,7 +70,7 @@ fewer; call change_membership() with a higher version before
 
 
 def check_joining(pool: str, sources: Sequence[str], there: AbstractSet[str]) -> None:
-    """Refuse to add no source, a source twice, or one that has already joined.
+    """Check the ids of new sources: at least one, none twice, none that has already joined.
 
     >>> check_joining("pool", ["JFK", "EWR"], {"EWR"})
     Traceback (most recent call last):

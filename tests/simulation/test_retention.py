@@ -65,7 +65,7 @@ class Pool:
     def attend(self):
         """Leave out who has ended, and mark for some of the others."""
         smaller = self.membership.shrunk(len(self.here()))
-        adopted = all(one.emitter.marked == one.emitter.identity.membership for one in self.here())
+        adopted = all(one.emitter.marked_membership == one.emitter.identity.membership for one in self.here())
         if smaller is not None and adopted and self.world.shrinks:
             self.adopt(smaller)
         for member in self.here():
