@@ -23,7 +23,7 @@ from floodmark.schemas.partition_state import Combined, PartitionState, least, l
 from floodmark.schemas.records import Status
 
 _MOST: Final = 100
-"""So many partitions without any mark, and so many members without a name, are shown."""
+"""Partitions without a mark, and members without a name, to show at most."""
 
 Topics = Mapping[str, TopicMarks]
 _STATES: Final = {Status.ACTIVE: State.ACTIVE, Status.IDLE: State.IDLE, Status.ENDED: State.ENDED}
@@ -51,7 +51,7 @@ def build(topics: Topics, now: int, unread: Mapping[str, str], notes: Collection
 
 
 def _roots_first(inputs: Mapping[str, set[str]]) -> list[str]:
-    """Sort topics so that those a job reads come before those it writes; a circle is cut where it is entered."""
+    """Sort topics: the inputs of a job before its outputs; a circle is cut at its first topic by name."""
     depth: dict[str, int] = {}
 
     def visit(name: str, above: frozenset[str]) -> int:
@@ -67,7 +67,7 @@ def _roots_first(inputs: Mapping[str, set[str]]) -> list[str]:
 
 
 def _roots(name: str, inputs: Mapping[str, set[str]]) -> set[str]:
-    """Return the topics where the chain of a topic begins."""
+    """Return the first topics of the chain of a topic."""
     found, open_, seen = set(), [name], {name}
     while open_:
         topic = open_.pop()
@@ -80,7 +80,7 @@ def _roots(name: str, inputs: Mapping[str, set[str]]) -> set[str]:
 
 
 def _ahead(names: Collection[str], topics: Topics, watermark: int | None) -> int | None:
-    """Return how far the minimum over some topics is ahead of a watermark; ``None``: not known."""
+    """Return how far the minimum over some topics is ahead of a watermark; ``None``: unknown."""
     if not names or watermark is None or not all(name in topics for name in names):
         return None
     combined = least(topics[name].state.combine() for name in names)
@@ -150,7 +150,7 @@ def _state(combined: Combined, rows: Collection[SourceView]) -> State:
 
 
 def _held_by(combined: Combined, rows: Collection[SourceView]) -> tuple[SourceView, ...]:
-    """Return what holds a topic: what makes it unknown, else who has promised least, the worst first."""
+    """Return the sources that hold a topic: those that make it unknown, else those with the lowest watermark."""
     if combined.unknown:
         found = [row for row in rows if row.state in {State.MISSING, State.UNKNOWN}]
     elif combined.watermark is None:
@@ -163,7 +163,7 @@ def _held_by(combined: Combined, rows: Collection[SourceView]) -> tuple[SourceVi
 def _placed(
     row: SourceView, named: tuple[str, ...], topics: Topics, roots: Collection[str], views: Mapping[str, TopicView]
 ) -> SourceView:
-    """Place a source into the chain: a job is compared with its inputs, and does not answer for theirs."""
+    """Compare a job with its inputs: it is not stuck if they are."""
     if not named:
         return row
     lags = replace(
@@ -174,13 +174,13 @@ def _placed(
     if row.verdict not in {Health.WARN, Health.STALL}:
         return replace(row, lags=lags, inputs=named)
     found = [views[name] for name in named if name in views]
-    holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold nothing up
+    holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
     worst = max((row.verdict for row in holders), key=severity, default=Health.OK)
     stand = any(view.watermark is None and view.state is not State.ENDED for view in found)
     excused = stand or severity(worst) >= severity(row.verdict) or (row.verdict is Health.STALL and lags.local == 0)
     if not excused and len(found) == len(named):
         return replace(row, lags=lags, inputs=named)
-    verdict = Health.OK if excused else row.verdict  # an input that cannot be read excuses nothing, and may be why
+    verdict = Health.OK if excused else row.verdict  # an unread input is no excuse, and may be the cause
     return replace(row, lags=lags, inputs=named, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
 
 
@@ -223,7 +223,7 @@ def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list
             )
 
 
-def _row(  # what was read of it, and when
+def _row(
     name: str, marks: TopicMarks, part: PartitionState, source: str, now: int, heard: int, front: int | None
 ) -> SourceView:
     history, state = marks.histories.get((part.number, source)), part.sources.get(source)

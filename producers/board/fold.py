@@ -1,8 +1,8 @@
 """Fold the marks of any number of topics into a board.  Pure.
 
-Each topic follows the same rules as everywhere (`topic_state`), so its watermark here is that of a reader that starts
-where the marks start.  Each source in each partition is judged by its last marks (`source_history`).  The chain is
-found from the records alone: a job is a source whose marks name a holder, and the holder's topic is one of its inputs.
+A topic's watermark here is that of a reader that starts where the marks start (`topic_state`).  The last marks of each
+source in each partition give its verdict (`source_history`).  A job is a source whose marks name a holder; the holder's
+topic is one of its inputs.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.timestamps import END_OF_TIME
 
 _AHEAD: Final = 1_000
-"""So many milliseconds may a log time be ahead of the reader's clock without a word."""
+"""Milliseconds that a log time may be ahead of the reader's clock without a note."""
 
 
 class Fold:
-    """Keep what marks say, and draw a board of it at any time.
+    """Takes marks, and gives the board of them at any time.
 
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> fold = Fold(["clicks"])
@@ -47,7 +47,7 @@ class Fold:
         return frozenset(self._topics)
 
     def named(self) -> set[str]:
-        """Return the topics that marks name as inputs, and that neither stand on the board nor could not be read."""
+        """Return the topics that marks name as inputs, and that nobody has tried to read yet."""
         inputs = {topic for marks in self._topics.values() for named in marks.inputs.values() for topic in named}
         return inputs - self._topics.keys() - self._unread.keys()
 
@@ -57,17 +57,12 @@ class Fold:
         self._unread.pop(topic, None)
 
     def refuse(self, topic: str, reason: str) -> None:
-        """Say that a topic of the chain could not be read."""
+        """Note that a topic of the chain could not be read."""
         self._topics.pop(topic, None)
         self._unread[topic] = reason
 
     def take(self, record: Classified, read_at: int | None = None) -> None:
-        """Take a record; those of one partition in their order.
-
-        Args:
-            record: a mark, readable or not; data are passed over.
-            read_at: the reader's clock, where the record was read as it came; ``None``: it stood there before.
-        """
+        """Take the next record of a partition; ``read_at``: the clock when it arrived, ``None`` for past records."""
         if isinstance(record, Data):
             return
         marks = self._topics.setdefault(record.topic, TopicMarks())
@@ -81,20 +76,15 @@ class Fold:
             self._newest = (record.log_time, str(record.place))
 
     def read_until(self, topic: str, time: int) -> None:
-        """Say that all that stood in a topic at a time of the reader's clock was taken; later silence is no news."""
+        """Note when the reader was last at the end of a topic, epoch milliseconds: later silence says nothing."""
         self._topics[topic].read_until = time
 
     def lacking(self, topic: str, partitions: Collection[int], *, since: bool = False) -> set[int]:
-        """Return of some partitions those where more of the past is needed to judge every source."""
+        """Return the partitions of which earlier records are needed for the verdicts."""
         return {number for number in partitions if self._topics[topic].lacks(number, since=since)}
 
     def board(self, now: int, *, answered: bool = True) -> Board:
-        """Draw the board.
-
-        Args:
-            now: the reader's clock, epoch milliseconds; where a log time is ahead of it, that counts for silence.
-            answered: whether Kafka answers; else what was read last is all that is known.
-        """
+        """Return the board at ``now``, epoch milliseconds; ``answered``: whether Kafka answers."""
         said = [] if answered else ["no Kafka broker answers; the board shows the last records that it has read"]
         if self._newest is not None and _AHEAD < self._newest[0] - now < END_OF_TIME:
             seconds = (self._newest[0] - now) / 1000

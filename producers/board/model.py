@@ -1,4 +1,4 @@
-"""The board as a value: stages, their topics, partitions and sources, and what is to be said of each.  Pure."""
+"""The board as a value: stages with their topics, partitions and sources.  Pure."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,47 +10,47 @@ from floodmark.producers.board.source_history import Health, is_failure
 from floodmark.schemas.records import Holder
 
 FORMAT: Final = 1
-"""Of the JSON that `Board.as_json` gives; a key that is there stays, new ones may come."""
+"""Version of the JSON of `Board.as_json`: later versions keep its keys, and may add others."""
 
 STATUSES: Final = ("ok", "stuck", "unknown")
-"""What JSON calls the exit statuses."""
+"""Names of the exit statuses 0, 1 and 2 in JSON."""
 
 SOURCES: Final = "sources"
-"""The name of the stage of those who write and read no topic with marks."""
+"""The stage of all sources that are no jobs."""
 
 UNNAMED: Final = "(no name)"
-"""What stands for the name of a member that has not reported."""
+"""Shown for a member that has not reported."""
 
 
 class State(StrEnum):
-    """What a source is doing in a partition, or all of them together in a topic."""
+    """The state of a source in a partition, of a partition or of a topic."""
 
     ACTIVE = "active"
     CATCHING_UP = "catching up"
-    """Active, and nearer to the clock at every step."""
+    """Active, and each mark is closer to the clock."""
     SILENT = "silent"
-    """Its last mark says active, and it sends no marks any more."""
+    """Active by its last mark, but it no longer sends marks."""
     IDLE = "idle"
-    """It asks not to be waited for, or its lease has run out."""
+    """Idle by its last mark, or its lease has expired."""
     ENDED = "ended"
     UNKNOWN = "unknown"
-    """It has promised nothing yet, or its last mark cannot be read."""
+    """It has no watermark yet, or its last mark cannot be read."""
     MISSING = "missing"
-    """The membership counts on it, and no mark of it was seen."""
+    """The membership includes it, and it has not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lags:
-    """How far a watermark is behind, milliseconds; ``None``: not known, or there is nothing to compare with."""
+    """How far a watermark is behind, milliseconds; ``None``: unknown, or nothing to compare with."""
 
     wall: int | None = None
-    """The reader's clock less the watermark."""
+    """Clock minus watermark."""
     local: int | None = None
-    """The watermark of the stage's inputs less this one; of a job only."""
+    """Watermark of the job's inputs minus its own."""
     processing: int | None = None
-    """The reader's clock less the processing-time watermark: how old the oldest work is that may not be done."""
+    """Clock minus processing-time watermark: the age of the oldest unfinished work."""
     root: int | None = None
-    """The watermark of the topics where the chain begins less this one; of a job only."""
+    """Watermark of the first topics of the chain minus that of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,26 +60,26 @@ class SourceView:
     topic: str
     partition: int
     source: str | None
-    """``None``: a member whose name nobody knows."""
+    """``None``: a member that has not reported."""
     state: State
     verdict: Health | None
-    """``None``: cannot tell."""
+    """``None``: unknown."""
     watermark: int | None = None
     lags: Lags = Lags()
     since: int | None = None
-    """Since when it says what it says, log time."""
+    """Since when it has this watermark and status: log time, epoch milliseconds."""
     since_exact: bool = False
-    """Whether that is known; else since then or longer."""
+    """Whether ``since`` is exact; else it may be longer."""
     last: int | None = None
-    """When its last mark came."""
+    """Time of its last mark, epoch milliseconds."""
     holder: Holder | None = None
-    """Of a job: who it waits for, as its last mark says."""
+    """The source that a job waits for, by its last mark."""
     inputs: tuple[str, ...] = ()
-    """Of a job: the topics that its marks have named."""
+    """The input topics of a job, by its marks."""
     cause: Cause | None = None
-    """Why it is not well; ``None``: it is."""
+    """Why its verdict is not OK."""
     reason: str = ""
-    """The same, where the state or the verdict needs words."""
+    """The cause in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,22 +94,22 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic: the minimum over its partitions, so each lag is the largest there is, never an average."""
+    """One topic: the minimum over its partitions.  Each lag is the largest, not an average."""
 
     topic: str
     state: State
     verdict: Health | None
-    """The worst of its sources'; ``None``: cannot tell."""
+    """The worst of its sources; ``None``: unknown."""
     watermark: int | None
     lags: Lags
     since: int | None
-    """Since when what holds it has been there."""
+    """The same of the source that holds its watermark longest."""
     since_exact: bool
     held_by: tuple[SourceView, ...]
-    """What holds its watermark where it is, the worst first."""
+    """The sources that hold its watermark, the worst first."""
     partitions: tuple[PartitionView, ...]
     whole: bool
-    """Whether the topic was read from its beginning, so that what was not seen is not there."""
+    """Whether the topic was read from its first record."""
 
     def sources(self) -> Iterator[SourceView]:
         """Yield the sources of all partitions."""
@@ -119,7 +119,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Who writes some topics: a job, several that share one, or all sources that are no jobs."""
+    """The topics that a job writes, several jobs together, or all sources that are no jobs."""
 
     name: str
     inputs: tuple[str, ...]
@@ -132,25 +132,25 @@ class Board:
 
     now: int
     stages: tuple[Stage, ...]
-    """The roots first."""
+    """The first stages of the chain first."""
     unread: tuple[tuple[str, str], ...] = ()
-    """Topics that belong to the chain and could not be read, and why."""
+    """Topics of the chain that could not be read, and why."""
     notes: tuple[str, ...] = ()
     answered: bool = True
-    """Whether Kafka answered; else what was read last is all that is known."""
+    """Whether Kafka answered; else the board shows what was read last."""
 
     def topics(self) -> Iterator[TopicView]:
-        """Yield all topics, those of the roots first."""
+        """Yield the topics of all stages."""
         for stage in self.stages:
             yield from stage.topics
 
     def topic(self, name: str) -> TopicView | None:
-        """Return a topic; ``None``: it is not on the board."""
+        """Return a topic, ``None`` if it is not on the board."""
         return next((topic for topic in self.topics() if topic.topic == name), None)
 
     @property
     def exit_status(self) -> int:
-        """What a command ends with: 0 all is well, 1 something is stuck or fails, 2 cannot tell."""
+        """0 all is well, 1 a source is stuck or fails, 2 unknown."""
         rows = [row for topic in self.topics() for row in topic.sources()]
         if any(is_failure(row.verdict) for row in rows):
             return 1
@@ -158,7 +158,7 @@ class Board:
         return 2 if self.unread or unknown or not rows or not self.answered else 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a value that JSON can carry; times are epoch milliseconds."""
+        """Return a value for JSON; times are epoch milliseconds."""
         status = STATUSES[self.exit_status]
         unread = [{"topic": topic, "reason": reason} for topic, reason in self.unread]
         body = {"now": self.now, "stages": [asdict(stage) for stage in self.stages]}

@@ -1,11 +1,10 @@
-"""What the last marks of one source in one partition say: does it move, and is it well.  Pure.
+"""The last marks of one source in one partition, and its verdict by them.  Pure.
 
-The rules are those of LinkedIn's Burrow for the offsets of a consumer (its wiki, "Consumer Lag Evaluation Rules", and
-``core/internal/evaluator/caching.go``), carried over to marks: what a consumer commits is what a source promises, and
-the lag is the time by which the promise is behind the clock.  Nobody sets a threshold.  Where Burrow judges by ten
-commits at a steady interval, marks come in bursts (`flush`) and events in pauses, so two lengths are learned besides:
-the longest pause between two marks, and the longest time that the watermark stood, of the last fifty: an outage is
-forgotten after so many.
+The rules are those of LinkedIn's Burrow for consumer offsets (its wiki, "Consumer Lag Evaluation Rules", and
+``core/internal/evaluator/caching.go``), with the watermark for the committed offset, and wall clock minus watermark for
+the lag.  There is no threshold to set.  Burrow judges ten commits at a steady interval.  Marks come in bursts (`flush`)
+and events with pauses, so the history also learns the longest pause between two marks and the longest time without
+progress, of the last fifty each.
 """
 
 from collections import Counter, defaultdict, deque
@@ -20,49 +19,46 @@ from floodmark.schemas.timestamps import promisable
 from floodmark.schemas.topic_state import TopicState
 
 WINDOW: Final = 10
-"""So many marks are judged, as in Burrow."""
+"""Marks that a verdict needs, as in Burrow."""
 
 _LEARNED: Final = 50
-"""So many pauses are remembered."""
+"""Pauses to remember."""
 
 _BEGINNING: Final = 2_000
-"""Milliseconds of silence that are no news of a source with few marks: two of the producers' default intervals."""
+"""Milliseconds of silence to allow a source with few marks: two of the producers' default intervals."""
 
 _AHEAD: Final = 300_000
-"""A watermark may jump so many milliseconds ahead of the clock: clocks of machines differ."""
+"""Milliseconds that a watermark may be ahead of the clock: clocks of machines differ."""
 
 _SECONDS_FROM: Final = 1_000_000_000
 _SECONDS_UNTIL: Final = 31_536_000_000
-"""Watermarks of January 12th to December 31st, 1970.  Real times in seconds lie here; made-up times are smaller."""
+"""Watermarks from January 12th to December 31st, 1970: real times in seconds.  Times in tests are smaller."""
 
 
 class Health(StrEnum):
-    """The verdict on a source in a partition; ``None`` in its place: its marks do not tell.
-
-    Burrow's rules, with the watermark for the offset, and wall clock less watermark for the lag:
-    """
+    """The verdict on a source in a partition; ``None`` instead: its marks are too few to tell."""
 
     OK = "OK"
-    """It has risen, or it is not behind the clock, or it asks not to be waited for (idle, ended)."""
+    """The watermark advances or is not behind the clock, or the source is idle or ended."""
     WARN = "WARN"
-    """It rises, but over ten marks its lag grew and at no step shrank."""
+    """The watermark advances, but its lag grew over ten marks and shrank at none."""
     REWIND = "REWIND"
-    """It promises less than it has promised before: what was handed on is not taken back, what comes below is late."""
+    """The watermark is lower than before: rows between the two are late."""
     STALL = "STALL"
-    """Its marks come, and over ten of them the watermark stood; for longer than it lately used to."""
+    """The watermark did not advance over ten marks, and for longer than it lately did."""
     STOP = "STOP"
-    """Nothing came for longer than its last ten marks took, and than twice the longest pause that it lately made."""
+    """No mark came for longer than its last ten took, and for twice its longest recent pause."""
     TIME = "TIME"
-    """Its watermark is in 1970, as seconds taken for milliseconds are, or an event made it jump ahead of the clock."""
+    """The watermark is in 1970, as of seconds taken for milliseconds, or an event moved it ahead of the clock."""
     FENCED = "FENCED"
-    """A process writes under its name, and readers ignore its marks: another has a higher epoch or membership."""
+    """Readers ignore the marks of a process that still writes: another has a higher epoch or membership."""
 
 
 _SEVERITY: Final = (Health.OK, Health.WARN, None, Health.REWIND, Health.STALL, Health.STOP, Health.TIME, Health.FENCED)
 
 
 def severity(verdict: Health | None) -> int:
-    """Return a number by which verdicts compare: a higher one is worse; unknown is worse than a warning.
+    """Return a number that is higher for a worse verdict; unknown is worse than a warning.
 
     >>> severity(Health.OK) < severity(Health.WARN) < severity(None) < severity(Health.STALL) < severity(Health.STOP)
     True
@@ -71,7 +67,7 @@ def severity(verdict: Health | None) -> int:
 
 
 def is_failure(verdict: Health | None) -> bool:
-    """Tell whether a verdict means that something is stuck or fails, rather than well, slow or unknown."""
+    """Return whether a source with this verdict is stuck or fails."""
     return severity(verdict) > severity(None)
 
 
@@ -83,7 +79,7 @@ class _Point(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How far the promise was behind the clock; without one, infinitely far for all that comes here."""
+        """Milliseconds from the watermark to the log time; without a watermark, since 1970."""
         return self.log_time - (self.watermark or 0)
 
 
@@ -93,7 +89,7 @@ class _Jump(Enum):
 
 
 class History:
-    """The last marks of one source in one partition, in the order of the log; replays and zombies are left out.
+    """The last marks of one source in one partition, in log order, without repeated marks and those of old epochs.
 
     >>> history = History()
     >>> def mark(sequence, watermark):
@@ -114,15 +110,15 @@ class History:
 
     def __init__(self) -> None:
         self.mark: WatermarkRecord | None = None
-        """The last one."""
+        """The last mark."""
         self.since = 0
-        """Since when it says so: log time of the first mark with this watermark and status, epoch milliseconds."""
+        """Log time of the first mark with this watermark and status, epoch milliseconds."""
         self.since_exact = False
-        """Whether that is known; else it says so since then or longer."""
+        """Whether that mark was read; else an earlier mark may have the same watermark and status."""
         self.seen = 0
-        """When the last mark was written, by its log time, or was read, where it was waited for."""
+        """Log time of the last mark, or when it was read if that is later, epoch milliseconds."""
         self.retired = False
-        """Whether readers ignored the last mark, because its membership was older than that of others."""
+        """Whether readers ignored the last mark, because its membership is too old."""
         self._fenced: deque[tuple[int, int]] = deque(maxlen=WINDOW)
         self._jump: _Jump | None = None
         self._known: int | None = None
@@ -135,14 +131,7 @@ class History:
         self._rose = False
 
     def take(self, mark: WatermarkRecord, log_time: int, read_at: int | None = None, *, retired: bool = False) -> None:
-        """Take the next mark.
-
-        Args:
-            mark: of this source and partition.
-            log_time: its Kafka timestamp, epoch milliseconds.
-            read_at: the reader's clock, where the mark was read as it came; ``None``: it stood there before.
-            retired: whether readers ignore it because its membership is older than that of others.
-        """
+        """Take the next mark; ``read_at``: when it arrived, epoch milliseconds, ``None`` for marks of the past."""
         number = (mark.epoch, mark.sequence)
         seen = max(log_time, log_time if read_at is None else read_at)
         if mark.sequence <= self._sequences.get(mark.epoch, -1):
@@ -180,11 +169,10 @@ class History:
             self._fenced.append((mark.epoch, seen))
 
     def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:
-        """Note whether an event may have made the watermark jump ahead of the clock with this mark.
+        """Note whether an event may have moved the watermark ahead of the clock with this mark.
 
-        Event times that are ahead of the clock all the time (bookings, forecasts) are no jump, and end one.  Only where
-        the source was at the clock before, more such events do not make up for the first.  A promise without any event
-        is no jump either: `advance` may give it before a pause.
+        Event times that are always ahead of the clock (bookings, forecasts) are no jump, and end one, unless the source
+        was at the clock before.  A higher watermark without an event is no jump: it may come from `advance`.
         """
         before, self._known = self._known, watermark
         ahead = watermark - log_time > _AHEAD
@@ -200,25 +188,25 @@ class History:
 
     @property
     def watermark(self) -> int | None:
-        """The last promise, epoch milliseconds; ``None``: none yet."""
+        """Of the last mark, epoch milliseconds."""
         return self._points[-1].watermark if self._points else None
 
     @property
     def is_active(self) -> bool:
-        """Whether its last mark says so."""
+        """Whether the last mark's status is active."""
         return self.mark is not None and self.mark.status is Status.ACTIVE
 
     @property
     def is_whole(self) -> bool:
-        """Whether there are as many marks as are judged."""
+        """Whether there are enough marks for a verdict."""
         return len(self._points) == WINDOW
 
     @property
     def is_settled(self) -> bool:
-        """Whether older marks would change no verdict: there are enough, or no older ones, or it is not waited for.
+        """Whether older marks would not change the verdict.
 
-        The last mark of a job that has ended names no input, but the mark before does.  Where a watermark stands ahead
-        of the clock, the mark with which it got there tells whether it jumped.
+        A job that has ended needs two marks: the last one names no input.  If the watermark is ahead of the clock, the
+        mark with which it got there tells whether it jumped.
         """
         mark, marks = self.mark, len(self._points)
         if mark is None or (self.is_active and not self.since_exact and self._is_ahead(self._points[-1].log_time)):
@@ -227,19 +215,19 @@ class History:
 
     @property
     def brings_records(self) -> bool:
-        """Whether records came within the last marks."""
+        """Whether the source sent records between its last marks."""
         counted = [point.records for point in self._points if point.records is not None]
         return len(counted) > 1 and counted[-1] > counted[0]
 
     @property
     def works_off(self) -> bool:
-        """Whether, within the last marks, what had come to it was worked off."""
+        """Whether the processing-time watermark advanced over the last marks."""
         known = [point.processing_time for point in self._points if point.processing_time is not None]
         return len(known) > 1 and known[-1] > known[0]
 
     @property
     def gains(self) -> bool:
-        """Whether the watermark comes nearer to the clock: over ten marks the lag shrank, and at no step grew."""
+        """Whether the lag shrank over ten marks, and grew at none."""
         lags = self._lags()
         return self.is_whole and lags[-1] < lags[0] and all(b <= a for a, b in pairwise(lags))
 
@@ -247,9 +235,9 @@ class History:
         return [point.lag for point in self._points]
 
     def epochs(self, now: int) -> tuple[int, ...]:
-        """Return the epochs of the processes that write under this name, the last one that counts; empty: it is one.
+        """Return the epochs of the processes that write under this name, the highest last; empty if it is only one.
 
-        One last mark of the process before is no second process: a restart may overlap.
+        A single mark of an older epoch is no second process: a restart may overlap.
         """
         if len(self._fenced) <= 1:
             return ()
@@ -259,20 +247,17 @@ class History:
         return (*sorted({epoch for epoch, _ in self._fenced}), self._last[0])
 
     def lives(self, now: int) -> bool:
-        """Tell whether the process whose marks count still writes: its last marks came, and nothing ended it."""
+        """Return whether the process with the highest epoch still writes."""
         overtaken = len(self._fenced) == WINDOW and self.seen < self._fenced[0][1]
         ended = self.mark is None or self.mark.status is Status.ENDED
         return len(self._points) > 1 and not (ended or overtaken or self._is_silent(now))
 
     def verdict(self, now: int, front: int | None = None) -> Health | None:
-        """Judge the source by its last marks.
+        """Return the verdict; ``None``: too few marks, or no watermark.
 
         Args:
             now: the reader's clock, epoch milliseconds.
-            front: the highest watermark of those sources of the topic that live; ``None``: there is none.
-
-        Returns:
-            The verdict; ``None``: there are too few marks to tell, or nothing is promised.
+            front: the highest watermark of the topic's sources that still write, epoch milliseconds.
         """
         if self.mark is None:
             return None
@@ -289,7 +274,7 @@ class History:
         if watermark is None:
             return Health.STOP if is_silent else None
         if watermark >= now:
-            # No event is due yet, but others may have gone on and wait for this source.
+            # No event is due yet, but others with a higher watermark may wait for this source.
             if is_silent and front is not None and front > watermark:
                 return Health.STOP
             return None if self.may_have_jumped(now) else Health.OK
@@ -298,13 +283,13 @@ class History:
         return Health.STOP if is_silent else self._movement()
 
     def is_in_seconds(self, now: int) -> bool:
-        """Tell whether the watermark is in 1970, as that of seconds taken for milliseconds is."""
+        """Return whether the watermark is in 1970, as if seconds were taken for milliseconds."""
         watermark = self.watermark
         is_source = self.mark is not None and self.mark.holder is None
         return is_source and watermark is not None and _SECONDS_FROM <= watermark < _SECONDS_UNTIL < now
 
     def may_have_jumped(self, now: int) -> bool:
-        """Tell whether records come, the watermark stands ahead of the clock, and no mark shows how it got there."""
+        """Return whether the watermark is ahead of the clock, and no mark shows how it got there."""
         unseen = self.is_whole and not self.since_exact
         return unseen and self._is_ahead(now) and self.brings_records and not self._is_silent(now)
 
@@ -337,20 +322,20 @@ class History:
 
 @dataclass(slots=True, eq=False)
 class TopicMarks:
-    """What the marks of one topic have said."""
+    """The marks of one topic: its state, and the history of each source in each partition."""
 
     state: TopicState = field(default_factory=TopicState)
     histories: dict[tuple[int, str], History] = field(default_factory=dict)
     """By partition and source."""
     inputs: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Of each job that writes to it: the topics that its marks have named."""
+    """The input topics of each job that writes to it, by its marks."""
     whole: bool = False
     """Whether all of its records were read, from the first one."""
     read_until: int | None = None
-    """The reader's clock when all that stood in it was read; ``None``: always."""
+    """The clock when the reader last reached the topic's end, epoch milliseconds; ``None``: always at the end."""
 
     def take(self, mark: Mark, counts: Counter[str], read_at: int | None) -> None:
-        """Take a mark; see `Fold.take`."""
+        """Take the next mark; see `Fold.take`."""
         record, number = mark.record, mark.partition
         verdict = self.state.apply(record, number, mark.log_time, counts)
         history = self.histories.get((number, record.source))
@@ -361,12 +346,12 @@ class TopicMarks:
             self.inputs[record.source].add(record.holder.topic)
 
     def members(self, number: int) -> list[str]:
-        """Return the sources that have spoken in a partition under the newest membership."""
+        """Return the sources with a mark of the newest membership in a partition."""
         part, version = self.state.partitions.get(number), self.state.roster.version
         return [] if part is None else sorted(n for n, source in part.sources.items() if source.version == version)
 
     def retired(self, now: int) -> dict[int, list[str]]:
-        """Return by partition the sources that still write there, under an older membership alone."""
+        """Return by partition the sources that still write there with an older membership."""
         found: defaultdict[int, list[str]] = defaultdict(list)
         for (number, name), history in sorted(self.histories.items()):
             if history.retired and history.lives(now):
@@ -374,12 +359,12 @@ class TopicMarks:
         return found
 
     def front(self, now: int) -> int | None:
-        """Return the highest watermark of those sources that still write; ``None``: there is none."""
+        """Return the highest watermark of the sources that still write."""
         counted = [history for history in self.histories.values() if history.is_active and not history.retired]
         return max((h.watermark for h in counted if h.watermark is not None and h.lives(now)), default=None)
 
     def lacks(self, number: int, *, since: bool) -> bool:
-        """Tell whether more of the past is needed; see `Fold.lacking`."""
+        """Return whether earlier records are needed; see `Fold.lacking`."""
         part = self.state.partitions.get(number) or self.state.empty(number)
         found = [self.histories[number, name] for name in self.members(number)]
         settled = sum(history.is_settled and (history.since_exact or not since) for history in found)

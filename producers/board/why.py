@@ -1,4 +1,4 @@
-"""Why a topic is where it is: from the topic back to the root cause, over all stages.  Pure."""
+"""Why the watermark of a topic does not advance: the path from the topic back to the cause.  Pure."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,17 +41,14 @@ class Why:
     """0 nothing is stuck, 1 something is stuck, 2 unknown."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a value that JSON can carry; times are epoch milliseconds."""
+        """Return a value for JSON; times are epoch milliseconds."""
         status = STATUSES[self.exit_status]
         body = {name: value for name, value in asdict(self).items() if name != "exit_status"}
         return {"format": FORMAT, "status": status, **body}
 
 
 def trace(board: Board, topic: str) -> Why:
-    """Walk from a topic to what holds it: from a job to the input that holds it, until a source that is no job.
-
-    A job that is not well itself ends the way: what holds its inputs is not what holds its output.
-    """
+    """Follow what holds a topic from job to job, up to a source that is no job, or a job that fails itself."""
     steps: list[Step] = []
     name: str | None = topic
     while name is not None and all(step.topic != name for step in steps):
@@ -92,7 +89,7 @@ def _is_bad(row: SourceView) -> bool:
 
 
 def _step(view: TopicView, held_by: SourceView | None) -> Step:
-    """Return the step through a topic that a source holds; ``None``: none does."""
+    """Return the step through a topic, and the source that holds it."""
     if held_by is None:
         return Step(topic=view.topic, held_by=None, unmarked=not view.partitions)
     failing = [row for row in view.sources() if _fails(row)] if _fails(held_by) else []
@@ -102,14 +99,14 @@ def _step(view: TopicView, held_by: SourceView | None) -> Step:
 
 
 def _fails(row: SourceView) -> bool:
-    """Tell whether a source fails, and readers wait for it or get wrong results by it."""
+    """Return whether a source fails, so that readers wait for it or get wrong results."""
     return row.verdict in {Health.TIME, Health.FENCED} or (
         is_failure(row.verdict) and row.state not in {State.IDLE, State.ENDED}
     )
 
 
 def _failing(board: Board, topic: str) -> SourceView | None:
-    """Return the worst source that fails, of a topic and of those that lead to it; ``None``: none does."""
+    """Return the worst failing source of a topic and of the topics that lead to it."""
     names, open_ = {topic}, [topic]
     while open_:
         view = board.topic(open_.pop())
@@ -121,7 +118,7 @@ def _failing(board: Board, topic: str) -> SourceView | None:
 
 
 def _input(board: Board, row: SourceView) -> str | None:
-    """Return the input that holds a job; ``None``: it is no job, or holds its output itself."""
+    """Return the input that holds a job; ``None``: not a job, or it holds its output itself."""
     if is_failure(row.verdict) and row.cause is not Cause.WAITS:
         return None
     if not row.inputs:
@@ -135,6 +132,6 @@ def _input(board: Board, row: SourceView) -> str | None:
 
 
 def _order(view: TopicView) -> tuple[bool, bool, int, str]:
-    """Sort by what holds a stage most: an unknown topic, then the lowest watermark; idle and ended ones hold least."""
+    """Sort by what holds a job most: an unknown topic, then the lowest watermark, then idle and ended ones."""
     waited_for = view.state not in {State.IDLE, State.ENDED}
     return not waited_for, view.watermark is not None, view.watermark or 0, view.topic
