@@ -124,7 +124,7 @@ class Job:
     @property
     def counts(self) -> dict[str, int]:
         """Totals since the checkpoint began: records, marks, late, unreadable, replayed, fenced, ..."""
-        with self._handler.changing:
+        with self._handler.progress_lock:
             return dict.fromkeys(COUNTED, 0) | self._progress.counts
 
     def metrics(self) -> Metrics:
@@ -141,7 +141,7 @@ class Job:
             watermark=watermark,
             state=state_of(watermark, idle=self._progress.idle, ended=self.ended),
             epoch=self._progress.epoch,
-            before=_measured(self._handler.counted_before),
+            before=_measured(self._handler.counts_at_start),
         )
 
     def backlog(self) -> Backlog | None:
@@ -153,7 +153,7 @@ class Job:
 
     def holders(self) -> list[Hold]:
         """Return who holds the watermark where it is, and since when."""
-        with self._handler.changing:
+        with self._handler.progress_lock:
             return self._progress.holders()
 
     def exception(self) -> FloodmarkError | None:

@@ -1,4 +1,4 @@
-"""How a job hands its progress on."""
+"""The settings of a job that its batches need."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,7 +10,7 @@ from floodmark.spark_jobs.reading.event_time import Derived
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """See the arguments of `write`; ``derived``: the event times that the query derives."""
+    """See `WriteOptions`; ``rules`` and ``derived`` follow from the query."""
 
     hold: timedelta = timedelta(0)
     windows_close: WindowsClose = "after"

@@ -1,10 +1,10 @@
-"""The late rows of a batch: judged one by one in its tasks, or counted behind a watermark after it."""
+"""The late rows of a batch: judged one by one in its tasks, or counted after it by one watermark."""
 
 import logging
 from collections.abc import Sequence
 
 from floodmark.schemas.classify import Offsets
-from floodmark.spark_jobs.batch.intake import Observed
+from floodmark.spark_jobs.batch.observed_batch import ObservedBatch
 from floodmark.spark_jobs.batch.reread import rows_of
 from floodmark.spark_jobs.batch.sinks import LateRows
 from floodmark.spark_jobs.progress.lateness import LateRow
@@ -17,51 +17,53 @@ _log = logging.getLogger(__name__)
 
 
 def pass_thresholds(spark: SparkSession, specs: Sequence[SourceSpec], progress: Progress) -> None:
-    """Tell the tasks of the next batch what they need to judge its rows; called on the query's own thread."""
+    """Pass the thresholds for late rows to the tasks of the next batch; call it on the query's own thread."""
     for spec in specs:
         thresholds = None if spec.late is None else progress.thresholds(spec.percentile, spec.shift)
         if thresholds is not None:
             spark.sparkContext.setLocalProperty(spec.name, thresholds.to_text(spec.topics))
 
 
-def count_late_rows(job: str, spark: SparkSession, observed: Observed, watermark: int | None) -> tuple[int, LateRows]:
-    """Count the late rows of a batch, and return those that have a topic of their own.
+def count_late_rows(
+    job: str, spark: SparkSession, observed: ObservedBatch, watermark: int | None
+) -> tuple[int, LateRows]:
+    """Count the late rows of a batch, and return those that go to a topic of their own.
 
     Args:
-        job: whose.
+        job: for log lines.
         spark: the session.
-        observed: what the batch observed.
-        watermark: behind which the rows of those sources are late whose rows are not judged one by one.
+        observed: the batch.
+        watermark: for sources without ``late=``: their rows with an earlier event time are late.
     """
-    judged = behind = 0
+    judged = unjudged = 0
     routed = list[tuple[str, LateRow]]()
     for spec, found in observed.inputs:
         if spec.late is None:
             if found.is_late(watermark):
-                behind += _count_late(spark, spec, observed.start, observed.end, watermark or 0)
+                unjudged += _count_late(spark, spec, observed.start, observed.end, watermark or 0)
         elif found.late:
             judged += found.late
             where = f"{found.late_elsewhere} of them only behind that of the batch, the first at {found.late_at}"
             _log.warning("job %s: %d row(s) behind their watermark, %s", job, found.late, where)
             if spec.late_topic is not None:
                 routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
-    if behind:
-        _log.warning("job %s: %d row(s) behind the watermark %s", job, behind, watermark)
-    return judged + behind, routed
+    if unjudged:
+        _log.warning("job %s: %d row(s) behind the watermark %s", job, unjudged, watermark)
+    return judged + unjudged, routed
 
 
 def _count_late(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets, watermark: int) -> int:
-    """Count the rows of one batch behind a watermark, epoch milliseconds; done only when there are some."""
+    """Count the rows of one batch with an event time before ``watermark``, by reading the batch again."""
     rows = rows_of(spark, spec, start, end)
     return rows.where((F.col("kind") == "row") & (F.unix_millis("event_time") < F.lit(watermark))).count()
 
 
 def _late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> list[LateRow]:
-    """Return the late rows of a batch in the order of each partition's log; judged as the batch itself was."""
+    """Return the late rows of a batch in the order of the log, judged again by the same thresholds."""
     late = rows_of(spark, spec, start, end).where("late")
     picked = late.select(
         *("topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "raw"),
-        *(F.unix_millis("event_time").alias("event_time"), "behind.watermark", "behind.own"),
+        *(F.unix_millis("event_time").alias("event_time"), "threshold.watermark", "threshold.own"),
     )
     found = [LateRow(**row.asDict()) for row in picked.withColumnRenamed("raw", "value").collect()]
     return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))

@@ -1,17 +1,12 @@
-"""Looks at the marks that the next batch will read, so that it can close its own windows.
+"""Look at the marks that the next batch will read, so that it can close its own windows.
 
-Theory of operation
--------------------
-At the end of batch n - 1, behind its commit and before Spark's own, the query's thread reads on with a client of its
-own and waits, for as long as the settings say, for the marks that decide.  Spark asks Kafka where batch n ends only
-after that, so batch n reads all that was seen here.  It must: the handler makes sure of it before anything of n is
-durable.
+After batch n - 1 has committed its results, and before Spark commits it, the query's thread reads on with a client of
+its own and waits, up to the configured time, for the deciding marks.  Spark asks Kafka for the end of batch n only
+after that, so batch n normally reads all these marks; before anything of batch n is durable, the handler checks it.
 
-It looks only from close by: while a job catches up, the watermark moves with each batch anyway, and reading on would
-cost more than it brings.
+It looks ahead only if few records are unread: while a job catches up, each batch advances the watermark anyway.
 
-A watermark that was found so stands in Spark's log before batch n is planned.  Where batch n turns out to end earlier,
-the watermark is withdrawn from the log: see `withdraw`.
+The watermark is in Spark's log before batch n is planned.  If batch n turns out to end earlier, `withdraw` removes it.
 """
 
 import logging
@@ -38,9 +33,9 @@ from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = logging.getLogger(__name__)
 _SLICE: Final = 0.02
-"""Seconds between two looks at whether somebody is in a hurry."""
+"""Seconds between two checks whether a caller wants no wait."""
 _SETTLE: Final = 0.01
-"""Seconds in which the rest of what was written together arrives."""
+"""Seconds to wait for records that were written together with the first one."""
 _FIXED: Final = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -61,31 +56,27 @@ class Lookahead:
         self._marks_ahead = MarksAhead({topic: spec.mark_policy for spec in specs for topic in spec.topics})
         self._consumers: list[Consumer] = []
         self._assigned: set[tuple[str, int]] = set()
-        self._hurried: Final = set[object]()
+        self._unwaiting_callers: Final = set[object]()
         most = [most_ahead(spec.connection.source_options()) for spec in specs]
         self._most = min(most) if settings.rules.possible and settings.lookahead else 0
 
     @property
     def records_ahead(self) -> int:
-        """At most so many records stand ahead, as far as they were seen."""
+        """The number of offsets from the end of the last batch to the last record seen."""
         return self._marks_ahead.records_ahead
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Within the block somebody waits until all is worked off: what is not there yet is not waited for."""
+        """Wait for no marks within the block, in which a caller wants all existing records processed."""
         token = object()
-        self._hurried.add(token)
+        self._unwaiting_callers.add(token)
         try:
             yield
         finally:
-            self._hurried.remove(token)
+            self._unwaiting_callers.remove(token)
 
     def look(self, progress: Progress, end: Offsets, records: int) -> Ahead | None:
-        """Wait for the watermark that decides the next batch.
-
-        Returns:
-            A watermark above the job's own, and what it rests on; ``None``: none is known.
-        """
+        """Wait for marks that raise the watermark of the next batch; ``None``: the watermark stays as it is."""
         if not self._most or progress.watermark == END_OF_TIME:
             return None
         if records > self._most:
@@ -109,18 +100,18 @@ class Lookahead:
         now = time.monotonic()
         deadline = now + self._settings.lookahead.total_seconds()
         while True:
-            hurried = bool(self._hurried) or self._stopping.is_requested
+            is_unwaiting = bool(self._unwaiting_callers) or self._stopping.is_requested
             for consumer in self._consumers:
-                self._read(consumer, 0 if hurried else min(_SLICE, max(0.0, deadline - now)))
+                self._read(consumer, 0 if is_unwaiting else min(_SLICE, max(0.0, deadline - now)))
             if self._marks_ahead.records_ahead > self._most:
                 self._stop_reading()
                 return None
             now = time.monotonic()
-            if hurried or now >= deadline or self._decides(known):
+            if is_unwaiting or now >= deadline or self._decides(known):
                 return self._marks_ahead.ahead()
 
     def _unread(self, end: Offsets) -> int:
-        """Return how many records Kafka has behind some offsets, as of the last answers of its brokers."""
+        """Return how many records Kafka has from ``end`` on, according to the last fetches."""
         highs = {
             (topic, number): consumer.get_watermark_offsets(TopicPartition(topic, number), cached=True)[1]
             for spec, consumer in zip(self._specs, self._consumers, strict=True)
@@ -131,16 +122,16 @@ class Lookahead:
 
     def _decides(self, known: int | None) -> bool:
         """Tell whether the next batch should begin."""
-        rules, then = self._settings.rules, self._marks_ahead.watermark
-        if then is not None and then != known:
-            if known is None or rules.ends is None or then == END_OF_TIME:
+        rules, new = self._settings.rules, self._marks_ahead.watermark
+        if new is not None and new != known:
+            if known is None or rules.ends is None or new == END_OF_TIME:
                 return True
             close = self._settings.windows_close
-            return rules.ends.lie_between(spark_watermark(known, close), spark_watermark(then, close))
+            return rules.ends.lie_between(spark_watermark(known, close), spark_watermark(new, close))
         return self._marks_ahead.records_ahead > 0 and not rules.waits_for_watermark
 
     def _read(self, consumer: Consumer, seconds: float) -> None:
-        """Take in what comes; waits for the first record, and a moment for those that were written with it."""
+        """Wait for a record, and take it with those that were written together with it."""
         first = consume(consumer, seconds, 1)
         for record in [*first, *consume(consumer, _SETTLE if seconds else 0)] if first else ():
             self._take(record)
@@ -158,7 +149,7 @@ class Lookahead:
             self._marks_ahead.add_mark(found)
 
     def _read_from(self, end: Offsets) -> None:
-        """Read on from where the last batch has ended, or go on reading."""
+        """Read from the end of the last batch, or continue to read."""
         if end.keys() == self._assigned:
             return
         if not self._consumers:
@@ -171,14 +162,14 @@ class Lookahead:
         self._marks_ahead.clear()
 
     def _stop_reading(self) -> None:
-        """Read nothing until the job is close by again."""
+        """Read nothing until few records are unread again."""
         if self._assigned:
             self._assigned = set()
             for consumer in self._consumers:
                 consumer.unassign()
 
     def close(self) -> None:
-        """Let go of the clients."""
+        """Close the clients."""
         self._assigned = set()
         while self._consumers:
             with suppress(KafkaException):
@@ -186,15 +177,10 @@ class Lookahead:
 
 
 def withdraw_at_start(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings) -> None:
-    """Lower Spark's watermark to what the records up to the end of the next batch give, before the query starts.
+    """Lower Spark's watermark to that of the records up to the end of the next batch; call it before the query starts.
 
-    A look ahead may have raised it further.  That stays only where the next batch is planned and reads all that the
-    watermark rests on: the batch may have been written.  Where it is not planned, it may read no record at all.
-
-    Args:
-        specs: what the job reads.
-        snapshots: of its checkpoint.
-        settings: of the job.
+    A look ahead may have set a higher one.  This stays only if the next batch is planned and reads all the marks that
+    it rests on, since this batch may have been written.  A batch that is not planned may read no record at all.
     """
     checkpoint = snapshots.checkpoint
     last = checkpoint.last_committed
@@ -205,16 +191,16 @@ def withdraw_at_start(specs: Sequence[SourceSpec], snapshots: Snapshots, setting
     except SnapshotError:
         if settings.rebuild:
             _withdraw_unknown(specs, checkpoint, settings, last)
-        return  # else `resume` says it
+        return  # without ``rebuild`` the handler raises this error
     if progress.ahead is not None and progress.withdraw_ahead(checkpoint.planned_end(last + 1)):
         withdraw(snapshots, last, progress, settings.windows_close)
 
 
 def _withdraw_unknown(specs: Sequence[SourceSpec], checkpoint: Checkpoint, settings: Settings, last: int) -> None:
-    """Lower it where the snapshot is lost: what it rests on is lost, too, so the topics tell what it may be.
+    """Lower the watermark if the snapshot is lost: compute from the topics what it may be.
 
-    It stays at what the last batch ran with where Kafka has deleted marks and the rest give less: that batch had read
-    all that its watermark rested on.
+    If Kafka has deleted marks and the others give less, it stays at the watermark of the last batch, which had read all
+    its marks.
     """
     end = checkpoint.planned_end(last + 1) or checkpoint.planned_end(last) or {}
     read = rebuild(specs, end).watermark
@@ -223,26 +209,16 @@ def _withdraw_unknown(specs: Sequence[SourceSpec], checkpoint: Checkpoint, setti
 
 
 def withdraw_stored(snapshots: Snapshots, last: int, windows_close: WindowsClose) -> None:
-    """Take the watermark of a batch out of Spark's log, so that the next start runs it with what was read before.
-
-    Args:
-        snapshots: of the job's checkpoint.
-        last: the last batch that Spark has committed, before that one.
-        windows_close: as the job has it.
-    """
+    """Withdraw a watermark set ahead from Spark's log and the snapshot of ``last``, the last committed batch."""
     progress = snapshots.load(last)
     if progress.withdraw_ahead():
         withdraw(snapshots, last, progress, windows_close)
 
 
 def withdraw(snapshots: Snapshots, last: int, progress: Progress, windows_close: WindowsClose) -> None:
-    """Lower the watermark of the next batch in Spark's log to that of a progress, and store that progress.
+    """Lower the next batch's watermark in Spark's log to that of ``progress``, and store this as the snapshot.
 
-    Args:
-        snapshots: of the job's checkpoint.
-        last: the last batch that Spark has committed, or commits before it plans the next.
-        progress: of the job, as of that batch.
-        windows_close: as the job has it.
+    ``last``: the last batch that Spark has committed, or commits before it plans the next.
     """
     allowed = 0 if progress.watermark is None else spark_watermark(progress.watermark, windows_close)
     snapshots.checkpoint.lower_watermark(last, allowed)

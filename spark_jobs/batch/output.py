@@ -1,4 +1,4 @@
-"""What the driver learns of a job's results in one batch: the columns of the metrics, their values, and the check."""
+"""Metrics of a job's results in one batch: their columns, their values, and the check of both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ _OBSERVATION: Final = "floodmark-output"
 
 
 def counted(rows: DataFrame) -> DataFrame:
-    """Let the rows for a user's writer be counted: nothing is known of their event times."""
+    """Count the rows for a user's writer, whose event times are unknown."""
     return rows.observe(_OBSERVATION, F.count(F.lit(1)).alias("rows"))
 
 
 def watched(rows: DataFrame) -> DataFrame:
-    """Let rows for Kafka be counted and their ``event_time`` (epoch milliseconds) and ``value`` be watched."""
+    """Count the rows for Kafka, and observe their ``event_time`` (epoch milliseconds) and ``value``."""
     return rows.observe(
         _OBSERVATION,
         F.count(F.lit(1)).alias("rows"),
@@ -31,19 +31,17 @@ def watched(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The results of one batch; of a user's writer only ``rows`` is known.
-
-    ``earliest``: the lowest event time, epoch milliseconds.
-    """
+    """The results of one batch; for a user's writer only ``rows`` is known."""
 
     rows: int = 0
     earliest: int | None = None
+    """The lowest event time, epoch milliseconds."""
     without_event_time: int = 0
     without_value: int = 0
 
     @classmethod
     def of(cls, observed: Mapping[str, Mapping[str, Any]]) -> "Output":
-        """Read it from what a batch observed, by the names of the observations.
+        """Read it from the metrics of a batch, by the names of the observations.
 
         >>> Output.of({"floodmark-output": {"rows": 2, "earliest": 7, "without_event_time": 0, "without_value": 1}})
         Output(rows=2, earliest=7, without_event_time=0, without_value=1)
@@ -56,16 +54,16 @@ class Output:
         return cls(earliest=None if earliest is None else int(earliest), **counts)
 
     def check(self, identity: JobIdentity, batch_id: int, promised: int | None) -> None:
-        """Refuse rows that the next stage could not read, or that break what was handed on to it.
+        """Refuse rows that the next stage could not read, or that are earlier than the job's own marks.
 
         Args:
-            identity: whose they are.
+            identity: of the job.
             batch_id: of the batch.
-            promised: the output watermark that was handed on; ``None``: none, or these rows may be behind it.
+            promised: the output watermark in the topic; ``None``: none, or these rows may be earlier.
 
         Raises:
-            InvalidOutputError: where rows lack an event time or a value.
-            PromiseBrokenError: where a row is behind the watermark.
+            InvalidOutputError: if rows lack an event time or a value.
+            PromiseBrokenError: if a row is earlier than the watermark.
         """
         for count, reason, advice in (
             (self.without_event_time, "no event time", "give event_time= a column that is never null"),

@@ -1,7 +1,7 @@
-"""Work a lost snapshot out again: read what the job had read, from the topics.
+"""Rebuild a lost snapshot: read from the topics what the job had read.
 
-Bounded by retention: a mark that Kafka has deleted is missing, which only ever holds the watermark back until its
-source speaks again.  Counts of the past are lost.
+Marks that Kafka has deleted are missing, which only holds the watermark back until their sources emit new ones.  The
+counts of earlier batches are lost.
 """
 
 import logging
@@ -20,14 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 def rebuild(specs: Sequence[SourceSpec], offsets: Offsets) -> Progress:
-    """Return the progress that the records before some offsets give.
-
-    Args:
-        specs: what the job reads.
-        offsets: what the job reads next.
+    """Return the progress that the records before ``offsets`` give.
 
     Raises:
-        BrokerUnavailableError: where the topics cannot be read.
+        BrokerUnavailableError: if the topics cannot be read.
     """
     read, used = set[tuple[str, int]](), set[str]()
     topics = [topic for spec in specs for topic in spec.topics]
@@ -36,7 +32,7 @@ def rebuild(specs: Sequence[SourceSpec], offsets: Offsets) -> Progress:
         ends = {place: end for place, end in offsets.items() if place[0] in spec.topics and end > 0}
         for record in read_until_end(spec.connection.config(), dict.fromkeys(ends, OFFSET_BEGINNING), ends):
             if isinstance(record, Data):
-                used.add(record.topic)  # whether it was of use is not known any more
+                used.add(record.topic)  # unknown whether any record was usable: count one that was
                 continue
             if isinstance(record, Unreadable):
                 _log.warning("%s: %s", record.place, record.reason)

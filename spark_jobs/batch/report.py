@@ -1,8 +1,9 @@
-"""What a job says of itself: the report of each batch with its counts, and a log line when nothing moves any more."""
+"""The report of each batch with its counts, and a log line if the watermark stops."""
 
 import json
 import logging
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from typing import Final
 
 from floodmark.schemas.counts import Discrepancy
@@ -14,71 +15,80 @@ _log = logging.getLogger(__name__)
 _BATCHES: Final = 10
 _SHOWN: Final = 3
 COUNTED: Final = ("records", "marks", "late", *UNUSABLE, "unreadable_marks", "tombstones", "lost", "surplus")
-"""What each batch counts; a job has the totals."""
+"""The counts of each batch; a job has their totals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one batch did; the counts are of this batch alone.
+    """The report of one batch; its counts are of this batch alone, see ``spark_jobs/LATE.md``.
 
-    ``watermark`` is the input watermark after it, ``output`` the one handed on, ``batch_watermark`` the one that it ran
-    with: that of the batch before, or more where the job has looked ahead.
-    ``promised`` what all events together allow: less, where a percentile drives the job.  ``late``: rows
-    behind their watermark, see ``spark_jobs/LATE.md``.  ``unreadable``: values that could not be decoded;
-    ``missing_event_time``: rows without event time; ``out_of_range``: rows whose event time Spark's watermark cannot
-    judge; all were skipped.  ``unreadable_marks``: mark keys without a readable watermark record.
-    ``lost``, ``surplus``: rows by which the partitions fall short of, or exceed, what the marks have counted;
-    ``discrepancies`` says where, and which marks are missing.  ``processing_time_watermark``: all that came to the
-    sources before this time of the clock is worked off, or held in state for its event time; ``None``: not known.
+    Watermarks are epoch milliseconds; ``None``: unknown.
     """
 
     job: str
     batch_id: int
     watermark: int | None
+    """The input watermark after the batch."""
     promised: int | None
+    """The same for all events; lower than ``watermark`` if a percentile drives the job."""
     output: int | None
+    """The output watermark after the batch."""
     ended: bool
+    """Whether all input has ended and every result is written."""
     records: int
     marks: int
     late: int
+    """Rows with an event time before their watermark."""
     unreadable: int
+    """Skipped records: the value could not be decoded."""
     missing_event_time: int
+    """Skipped rows without an event time."""
     out_of_range: int
+    """Skipped rows with an event time that Spark's watermark cannot judge."""
     unreadable_marks: int
+    """Records with the key of a mark, but without a readable mark."""
     tombstones: int
     lost: int
+    """Rows that the marks counted, but the partitions lack."""
     surplus: int
+    """Rows in the partitions that the marks did not count."""
     rows: int
-    seconds: float
+    """Results."""
+    duration: timedelta
     discrepancies: tuple[Discrepancy, ...] = ()
+    """Where rows were lost or surplus, and which marks are missing."""
     batch_watermark: int | None = None
+    """What the batch ran with: ``watermark`` of the batch before, or more after a look ahead."""
     processing_time_watermark: int | None = None
+    """All records that reached the sources before this time are processed, or wait in state for their event time."""
 
     def __repr__(self) -> str:
-        """Show the times as people read them, and of the counts those that are not 0."""
+        """Show times in ISO format, and the counts that are not 0."""
         times = {"watermark", "promised", "output", "batch_watermark", "processing_time_watermark"}
         shown = []
         for name, value in ((part.name, getattr(self, part.name)) for part in fields(self)):
             if name in times:
                 shown.append(f"{name}={iso(value)}")
+            elif name == "duration":
+                shown.append(f"duration={value}")
             elif value or name in {"batch_id", "records", "rows"}:
                 shown.append(f"{name}={value!r}")
         return f"Batch({', '.join(shown)})"
 
     def to_json(self) -> str:
-        """Return it as one line of JSON."""
-        return json.dumps(asdict(self))
+        """Return it as one line of JSON; the duration is in seconds."""
+        return json.dumps({**asdict(self), "duration": self.duration.total_seconds()})
 
 
 class Standstill:
-    """Counts how many batches in a row have not moved the watermark of a job."""
+    """Counts the batches in a row that have not advanced the watermark of a job."""
 
     def __init__(self, job: str) -> None:
         self._job = job
         self._batches = 0
 
     def note(self, progress: Progress, *, moved: bool) -> None:
-        """Note a batch; log who holds the watermark at the tenth that has not moved it."""
+        """Count a batch; at the tenth that has not advanced the watermark, log which sources hold it."""
         self._batches = 0 if moved or progress.ended else self._batches + 1
         if self._batches == _BATCHES:
             holders = "; ".join(hold.sentence for hold in progress.holders()[:_SHOWN])

@@ -1,4 +1,4 @@
-"""Read the offsets of one batch a second time, outside the streaming query: exact whatever tasks are run again."""
+"""Read the offsets of one batch a second time, outside the streaming query."""
 
 import logging
 from collections.abc import Mapping
@@ -18,23 +18,22 @@ _BOUNDS: Final = {
     *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "subscribe", "subscribepattern"),
     *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
 }
-"""Options of a streaming read that say which records it reads."""
+"""Options of a streaming read that select its records."""
 
 
 def observation(
     spark: SparkSession, spec: SourceSpec, metrics: Mapping[str, Any], start: Offsets, end: Offsets
 ) -> Observation:
-    """Return what a batch observed of a source, from its metrics where they are exact, else by reading it again.
+    """Return the observation of a source in one batch: from its metrics, or by a second read if they are not exact.
 
-    A limit that is full ends the tasks that read, so that they observe less than all: where offsets are missing, it may
-    have been so.
+    A full limit ends tasks before they have read all records, so for a limited source all offsets must be there.
 
     Args:
         spark: the session.
         spec: the source.
-        metrics: what Spark observed of it, right after the batch ran; empty where nothing was.
-        start: where the batch begins; partitions not named are new, and begin with their first record.
-        end: where it ends.
+        metrics: of the source in this batch; empty if there are none.
+        start: where the batch begins; other partitions are new, and begin with their first record.
+        end: where the batch ends.
     """
     observed = Observation.of(metrics, spec.topics)
     expected = sum(abs(at - start.get(place, 0)) for place, at in end.items() if place[0] in spec.topics)
@@ -59,7 +58,7 @@ def rows_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets)
 
 
 def records_of(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> DataFrame:
-    """Return the records of a source between some offsets as Kafka has them, as a batch DataFrame."""
+    """Return the Kafka records of a source in a batch, as a batch DataFrame."""
     ends = {place: at for place, at in end.items() if place[0] in spec.topics}
     options = {name: value for name, value in spec.connection.source_options().items() if name.lower() not in _BOUNDS}
     return spark.read.format("kafka").options(**options, **range_options(start, ends)).load()

@@ -1,4 +1,4 @@
-"""Where a job stands when it starts: the progress of its last committed batch, or that worked out again."""
+"""The progress of a job at its start: from the snapshot of its last committed batch, or rebuilt from the topics."""
 
 import logging
 import time
@@ -23,28 +23,28 @@ from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = logging.getLogger(__name__)
 _MOST: Final = 100_000
-"""How many records are looked at."""
+"""How many unread records are read to count them for an error."""
 
 
 def resume(
     job: str, specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed | None
 ) -> Progress:
-    """Take up the progress of the last committed batch, in a new epoch.
+    """Return the progress after the last committed batch, in a new epoch.
 
     Args:
-        job: the job.
-        specs: what it reads.
+        job: for log lines and errors.
+        specs: the sources of the job.
         snapshots: of its checkpoint.
         settings: whether a lost snapshot may be rebuilt, and how.
-        last: the last batch that Spark has committed; ``None``: none.
+        last: the last batch that Spark has committed.
 
     Raises:
-        SnapshotError: where the progress is not known any more.
-        UnreadInputError: where the job has ended, and rows have come since.
+        SnapshotError: if the progress is lost.
+        UnreadInputError: if the job has ended, and there are new rows.
     """
     if last is None:
         topics = [topic for spec in specs for topic in spec.topics]
-        progress = Progress(Tracker(topics), record_counts=RecordCounts(_partial(specs)))
+        progress = Progress(Tracker(topics), record_counts=RecordCounts(_partly_read(specs)))
     else:
         try:
             progress = snapshots.load(last.batch_id)
@@ -73,8 +73,8 @@ def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settin
     return progress
 
 
-def _partial(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:
-    """Name the partitions whose first records this job does not read."""
+def _partly_read(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:
+    """Return the partitions whose first records this job does not read."""
     return {
         (topic, number)
         for spec in specs
@@ -84,11 +84,11 @@ def _partial(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:
 
 
 def _refuse_unread(job: str, specs: Sequence[SourceSpec], offsets: Offsets) -> None:
-    """Refuse to pass over data records that an ended job will not read; watermark records alone change nothing.
+    """Refuse a start if there are data records that an ended job would not read; new marks change nothing.
 
     Raises:
-        UnreadInputError: names the places.
-        BrokerUnavailableError: where the topics cannot be read.
+        UnreadInputError: names the partitions and offsets.
+        BrokerUnavailableError: if the topics cannot be read.
     """
     count, looked, places = 0, 0, []
     for topic, config in ((topic, spec.connection.config()) for spec in specs for topic in spec.topics):

@@ -1,4 +1,4 @@
-"""The jobs that run in this process: a later start from the same checkpoint stops one, as does the program's end."""
+"""The jobs that run in this process: a new start from the same checkpoint stops them, and the end of the program."""
 
 import atexit
 import logging
@@ -11,20 +11,20 @@ from floodmark.spark_jobs.batch.handler import BatchHandler
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 10.0
-"""Seconds that a batch in work may take at the end of a program."""
+"""Seconds to wait for the current batch at the end of the program."""
 
 _handlers: Final = WeakValueDictionary[str, BatchHandler]()
-"""Those that were started, by the id of their checkpoint: Spark holds each as long as its query runs."""
-os.register_at_fork(after_in_child=_handlers.clear)  # the end of a forked process stops nothing
+"""By the id of the checkpoint; Spark keeps a handler in memory while its query runs."""
+os.register_at_fork(after_in_child=_handlers.clear)  # the end of a forked process stops no job
 
 
 def started(handler: BatchHandler) -> None:
-    """Note a job that has been started."""
+    """Register a started job."""
     _handlers[handler.identity.checkpoint_id] = handler
 
 
 def stop(checkpoint_id: str) -> bool:
-    """Stop the job that runs from a checkpoint between two batches; tells whether there was one."""
+    """Stop the job that runs from a checkpoint, after its current batch; return whether there was one."""
     handler = _handlers.pop(checkpoint_id, None)
     if handler is None or not handler.is_running:
         return False

@@ -1,7 +1,7 @@
-"""Where a batch goes: a Kafka topic, exactly once or at least once, or any writer given as a function.
+"""Where the rows of a batch are written: a Kafka topic, exactly once or at least once, or a user's function.
 
-A sink works in two steps.  ``consume`` runs the batch, whole and once; ``commit`` makes it durable together with the
-late rows and the watermark records of the batch.  Between the two the handler of the batch stores its snapshot.
+``consume`` runs the whole batch once.  The handler then stores its snapshot.  After that, ``commit`` makes the rows
+durable, with the late rows and marks of the batch.
 """
 
 import time
@@ -34,38 +34,38 @@ _log = client_log(__name__)
 _TIMEOUT: Final = 30.0
 _ATTEMPTS: Final = 5
 BATCH_HEADER: Final = "floodmark-batch"
-"""The header of a job's marks that names the checkpoint and the batch they end."""
+"""The header of a job's marks with the id of the checkpoint and the number of the batch."""
 
 BatchWriter = Callable[[DataFrame, int], None]
-"""A user's writer: is given the batch and its id; it may run as many actions as it likes, or none."""
+"""A user's function that gets a batch and its id; it may run any number of actions."""
 
 _Record = tuple[str, int, bytes | None, bytes | None, Headers]
 """Topic, partition, key, value and headers."""
 
 LateRows = Sequence[tuple[str, LateRow]]
-"""Late rows, each with the topic that it goes to."""
+"""Late rows, each with its output topic."""
 
 
 class Sink(ABC):
-    """Where the rows of a job go: `open` once, then `consume` and `commit` for each batch."""
+    """Writes the rows of a job: `open` once, then `consume` and `commit` for each batch."""
 
     def open(self) -> None:  # noqa: B027  # not every sink has to
-        """Shut out older instances of the job; does nothing where that has been done."""
+        """Fence older instances of the job, if this has not been done."""
 
     @abstractmethod
     def consume(self, frame: DataFrame) -> None:
-        """Run the batch: each of its tasks, to its end, and in one action; it may leave it in Spark's cache."""
+        """Run each task of the batch to its end, in one action; the batch may stay in Spark's cache."""
 
     @abstractmethod
     def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
-        """Make the batch durable, with its late rows, and behind its rows the marks of the job."""
+        """Make the rows of the batch durable, with its late rows, and after them the marks of the job."""
 
 
 class FunctionSink(Sink):
-    """Hand the batch to a user's function; at least once, unless the function makes it more with the batch id.
+    """Passes the batch to a user's function, which may get a batch again after a crash.
 
-    The batch is run once, whole, into Spark's cache, and the function is given what is there.  So its actions, however
-    many or few rows they take, neither read Kafka again nor touch the counts, the marks and the state of operators.
+    The whole batch runs once, into Spark's cache.  So the actions of the function neither read Kafka again nor change
+    the counts, the marks and the state of operators, however many rows they take.
     """
 
     def __init__(self, writer: BatchWriter) -> None:
@@ -81,7 +81,7 @@ class FunctionSink(Sink):
 
 
 class _KafkaSink(Sink):
-    """What both Kafka sinks share: the topic, and what they write behind the rows of a batch.
+    """What both Kafka sinks share: the late rows, and the marks of the job.
 
     Args:
         config: confluent-kafka settings.
@@ -108,16 +108,14 @@ class _KafkaSink(Sink):
         rows: Mapping[int, int] | None = None,
         headers: Headers = (),
     ) -> list[_Record]:
-        """Return what stands behind the rows of a batch: its late rows, and the marks of the job.
-
-        Called once for each batch that is written, since each mark takes a number of the sequence.
+        """Return the late rows of a batch and the next marks of the job; call it once for each batch that is written.
 
         Args:
-            progress: of the job, with this batch.
-            published: what the marks say of it.
-            late: its late rows.
-            rows: how many rows each partition gets; ``None``: not known.
-            headers: of its marks.
+            progress: after this batch.
+            published: goes into a header of the marks.
+            late: the late rows.
+            rows: how many rows each partition gets; ``None``: unknown.
+            headers: of the marks.
         """
         return [
             *((topic, row.partition % self._partitions(topic), *row.record()) for topic, row in late),
@@ -128,7 +126,7 @@ class _KafkaSink(Sink):
         ]
 
     def _next_marks(self, progress: Progress, rows: Mapping[int, int] | None) -> Sequence[tuple[int, WatermarkRecord]]:
-        """Return the next mark of each partition; none behind the end of the epoch."""
+        """Return the next mark of each partition; none after the end of the job."""
         if self._ended:
             return []
         partitions = self._partitions(self._topic)
@@ -157,7 +155,7 @@ class _KafkaSink(Sink):
 
 
 class AtLeastOnceSink(_KafkaSink):
-    """Spark's own Kafka writer, from the executors: as fast as Spark writes, duplicates after a crash."""
+    """Writes with Spark's own Kafka writer on the executors; a crash can write rows twice."""
 
     def __init__(self, config: Config, topic: str, source: Identity, options: Mapping[str, str]) -> None:
         super().__init__(config, topic, source)
@@ -179,11 +177,11 @@ class AtLeastOnceSink(_KafkaSink):
 
 
 class ExactlyOnceSink(_KafkaSink):
-    """One Kafka transaction a batch: its rows, its marks and its number, all or none, through the driver.
+    """Writes each batch in one Kafka transaction through the driver: its rows, its marks and its number.
 
-    The number stands in a header of the batch's marks, so a batch that Spark runs again after a crash is seen to be
-    there, and skipped.  It carries the id of the checkpoint: another checkpoint begins anew.  The transactional id is
-    the job's: a second instance fences the first.
+    The number is in a header of the batch's marks, so a batch that Spark runs again after a crash is skipped.  The
+    header also has the id of the checkpoint, since another checkpoint counts from 0.  The transactional id is the name
+    of the job, so a second instance fences the first.
     """
 
     def __init__(self, config: Config, topic: str, source: Identity, checkpoint_id: str) -> None:
@@ -200,10 +198,10 @@ class ExactlyOnceSink(_KafkaSink):
         self._connected()
 
     def _connected(self) -> Transaction:
-        """Return the client; a new one shuts out any instance before, and learns which batch was the last.
+        """Return the client; a new client fences older instances, and reads which batch was the last.
 
         Raises:
-            ReplacedCheckpointError: where the job has published from another checkpoint since; nobody is shut out.
+            ReplacedCheckpointError: if the job has published from another checkpoint since; this fences nobody.
         """
         if self._out is not None:
             return self._out
@@ -213,18 +211,18 @@ class ExactlyOnceSink(_KafkaSink):
             if last is not None:
                 raise ReplacedCheckpointError(job=self._job, topic=self._topic, batch_id=last[1])
         out = Transaction({**self._config, "transaction.timeout.ms": 300_000}, self._job, self._topic)
-        found = last, self._newest()  # the instance before may have published meanwhile
+        found = last, self._newest()  # an older instance may have published meanwhile
         self._last = max((one[1] for one in found if one is not None and one[0] == self._checkpoint_id), default=-1)
         self._out, self._producer = out, out.producer
         return out
 
     def _newest(self, *, own: bool = False) -> tuple[str, int] | None:
-        """Return the checkpoint and the number of the last batch in the topic; ``own``: of this checkpoint."""
+        """Return checkpoint id and number of the last batch in the topic; ``own``: of this checkpoint."""
 
         def read(record: Classified) -> tuple[str, int] | None:
             checkpoint_id, _, number = (mark_header(record, self._job, BATCH_HEADER) or b"").decode().partition("/")
-            is_asked = number and (not own or checkpoint_id == self._checkpoint_id)
-            return (checkpoint_id, int(number)) if is_asked else None
+            is_wanted = number and (not own or checkpoint_id == self._checkpoint_id)
+            return (checkpoint_id, int(number)) if is_wanted else None
 
         with answering(self._config.get("bootstrap.servers"), about=f"topic {self._topic!r}"):
             return last_matching(self._config, self._topic, [0], read).get(0)
@@ -233,7 +231,7 @@ class ExactlyOnceSink(_KafkaSink):
     def consume(self, frame: DataFrame) -> None:
         table = frame.select("key", "value").toArrow()
         partitions = self._partitions(self._topic)
-        # By way of NumPy: Arrow's own lists make an object of each value first.
+        # NumPy is faster: Arrow's own lists make an Arrow object of each value first.
         keys, values = (table.column(name).to_numpy().tolist() for name in ("key", "value"))
         self._rows = [
             (self._partition_of(key, partitions), key, value) for key, value in zip(keys, values, strict=True)
@@ -246,7 +244,7 @@ class ExactlyOnceSink(_KafkaSink):
             _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
             return
         header = BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode()
-        behind = self._records_after_rows(
+        after_rows = self._records_after_rows(
             progress, published, late, Counter(partition for partition, _, _ in rows), [header]
         )
         for attempt in range(1, _ATTEMPTS + 1):
@@ -256,7 +254,7 @@ class ExactlyOnceSink(_KafkaSink):
             try:
                 out.begin()
                 out.produce_rows(rows)
-                for record in behind:
+                for record in after_rows:
                     out.produce(*record)
                 out.commit()
             except BrokerUnavailableError as error:
@@ -264,9 +262,9 @@ class ExactlyOnceSink(_KafkaSink):
                     raise
                 _log.warning("job %s: batch %d is tried again after: %s", self._job, batch_id, error)
                 time.sleep(attempt)
-                self._out = None  # a new client ends the old transaction, and learns whether it was committed after all
+                self._out = None  # a new client aborts the open transaction, or finds that it was committed
             except BaseException:
-                out.abort()  # or what comes next would be committed with what is left of this
+                out.abort()  # or the next commit would include these records
                 raise
             else:
                 self._last = batch_id

@@ -1,7 +1,7 @@
-"""Where a job's progress is kept: beside Spark's own files, under the checkpoint location, one file a batch.
+"""The files with a job's progress, beside Spark's own files in the checkpoint location: one snapshot per batch.
 
-Any place that can hold a Spark checkpoint will do: a local disk is written to directly, another place through Hadoop's
-file system; and atomically: a reader sees a whole snapshot or none.
+A checkpoint on a local disk is written directly, any other through Hadoop's file system.  A reader sees a whole
+snapshot or none.
 """
 
 import json
@@ -25,10 +25,10 @@ FOLDER: Final = "floodmark"
 _SHOWN: Final = 300
 
 REBUILD: Final = "spark.floodmark.rebuild"
-"""The setting of a session that allows what ``WriteOptions(rebuild=True)`` allows."""
+"""The setting of a session for ``WriteOptions(rebuild=True)``."""
 
 SAME_QUERY: Final = "spark.floodmark.same-query"
-"""The setting of a session by which its user says that an edited query still means the same."""
+"""The setting of a session that declares an edited query to be the same."""
 
 _REBUILD: Final = (
     f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=True), to work it out again from the topics"
@@ -37,17 +37,17 @@ _REBUILD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the state in a checkpoint depends on."""
+    """The query that the state in a checkpoint depends on."""
 
     spark: str
-    """Spark's version: each writes the lines in its own words."""
+    """Spark's version, since each words the lines in its own way."""
     lines: Sequence[str]
-    """See `texts.meaning`, and the settings of `write` that count."""
+    """See `texts.meaning`; and settings of `write`."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """To whom a checkpoint belongs."""
+    """The job that a checkpoint belongs to."""
 
     job: str
     topics: tuple[str, ...]
@@ -56,31 +56,30 @@ class JobIdentity:
 
 
 class Snapshots:
-    """The snapshots of one checkpoint location; nothing is written before `claim`."""
+    """The snapshots of one checkpoint location; call `claim` before anything is written."""
 
     def __init__(self, spark: SparkSession, checkpoint_location: str) -> None:
         self.checkpoint_location = checkpoint_location
         self.checkpoint: Final = Checkpoint(spark, checkpoint_location)
         self._files = self.checkpoint.files
-        self._new = "take a new checkpoint_location"
+        self._new = "use a new checkpoint_location"
 
     def claim(self, identity: JobIdentity, *, adopt: bool = False) -> JobIdentity:
-        """Take the checkpoint location for a job, or find that it is already the job's.
+        """Note that the checkpoint location belongs to a job.
 
         Returns:
             The identity with the id that this checkpoint has had since its first use.
 
         Raises:
-            ForeignCheckpointError: where it belongs to another job, or to a query that is not Floodmark's.
+            ForeignCheckpointError: if it belongs to another job, or to a query that is not Floodmark's.
         """
         if identity.output is not None:
-            self._new = "take a new checkpoint_location and a new output topic"
+            self._new = "use a new checkpoint_location and a new output topic"
         name = f"{FOLDER}/job.json"
         text = self._files.read(name)
         if text is None:
             if self.checkpoint.is_used and not adopt:
-                found = "a query that is not Floodmark's"
-                raise self._foreign(found, identity)
+                raise self._foreign("a query that is not Floodmark's", identity)
             claimed = JobIdentity(identity.job, identity.topics, identity.output, uuid.uuid4().hex)
             self._files.write(name, json.dumps(asdict(claimed)))
             return claimed
@@ -91,12 +90,12 @@ class Snapshots:
         return kept
 
     def recognise(self, job: str, query: Query, advice: Callable[[], str], *, same: bool = False) -> None:
-        """Make sure that the state here is that of this query, as far as can be known, and note the query.
+        """Refuse the state of another query, and note this query.
 
-        A checkpoint without a committed batch, or of another Spark, takes any.
+        A checkpoint without a committed batch, or of another Spark version, accepts any query.
 
         Raises:
-            ChangedQueryError: where it is another query's.
+            ChangedQueryError: if the state is that of another query.
         """
         name = f"{FOLDER}/query.json"
         text = self._files.read(name)
@@ -122,7 +121,7 @@ class Snapshots:
         return ForeignCheckpointError(checkpoint_location=self.checkpoint_location, found=found, expected=expected)
 
     def store(self, batch_id: int, progress: Mapping[str, Any]) -> None:
-        """Keep the progress after a batch; one that is run again replaces its own.  As many stay as Spark's batches."""
+        """Store the progress after a batch, and delete a snapshot that is older than Spark's own files."""
         self._files.write(self._name(batch_id), json.dumps(progress, separators=(",", ":")))
         if batch_id >= BATCHES_RETAINED:
             self._files.delete(self._name(batch_id - BATCHES_RETAINED))
@@ -131,7 +130,7 @@ class Snapshots:
         """Return the progress after a committed batch.
 
         Raises:
-            MissingSnapshotError, CorruptSnapshotError: each names the way out.
+            MissingSnapshotError, CorruptSnapshotError: with advice.
         """
         name = self._name(batch_id)
         text, advice = self._files.read(name), f"{_REBUILD}; or {self._new}"

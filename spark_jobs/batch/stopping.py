@@ -1,17 +1,15 @@
-"""How a query is stopped between two batches, so that a later start runs none of them again, or is restarted there.
+"""Stop a query between two batches, so that a later start runs no batch again; or restart it there.
 
-Theory of operation
--------------------
-Spark calls the handler of a batch on the query's own thread and commits the batch after that.  A stop in the middle of
-either would leave a planned batch that the next start runs again: harmless where batches are transactions, double rows
-where they are not.  So a stop has three steps, each by another thread than the query's:
+Spark calls the handler of a batch on the query's own thread, and commits the batch after that.  A stop in between would
+leave a planned batch that the next start runs again.  Transactions make that harmless; other sinks would write its rows
+twice.  So another thread than the query's stops it in three steps:
 
-1. it is requested: the batch in work comes to its end, and no other begins;
-2. it waits until Spark has committed that batch: Spark reports its progress, or asks for the next batch, which waits;
-3. the query is stopped: the batch that waited is interrupted before it has done anything.
+1. it requests the stop: the current batch runs to its end, and no other batch begins;
+2. it waits until Spark has committed that batch: Spark reports its progress, or starts the next batch, which waits;
+3. it stops the query: the waiting batch is interrupted before it has done anything.
 
-A restart stops the query in the same way and starts it again.  A batch asks for it before it has done anything, so the
-batches before are committed.  A stop waits for a restart that has begun, and keeps another from beginning.
+A restart stops the query in the same way and starts it again.  A batch requests it before it has done anything, so all
+earlier batches are committed.  A stop waits for a restart in progress, and prevents later ones.
 """
 
 import threading
@@ -31,31 +29,31 @@ class Stopping:
     """The stop of one query: the handler runs each batch inside `batch`, another thread calls `stop`.
 
     Args:
-        running: returns the query while it is active, else ``None``.
+        active_query: returns the query while it is active, else ``None``.
     """
 
-    def __init__(self, running: Callable[[], StreamingQuery | None]) -> None:
+    def __init__(self, active_query: Callable[[], StreamingQuery | None]) -> None:
         self.last_batch: int | None = None
-        """The last batch that was worked off; Spark commits it after that."""
+        """The last batch that the handler has finished; Spark commits it after that."""
         self.is_first = True
-        """Whether the query has worked off no batch since it was started or restarted."""
+        """Whether no batch has finished since the start or restart."""
         self.restarted: Final = threading.Event()
-        """Is set, except during a restart."""
+        """Set except during a restart."""
         self.restarted.set()
         self.is_of_active_query = False
         """Whether a stop was requested while the query ran: an interrupt is then no failure."""
         self._lock: Final = threading.Lock()
         self._between: Final = threading.Event()
-        """The query has committed its last batch, and the next one waits."""
+        """Set when the query has committed its last batch, and the next one waits."""
         self._requested: Final = threading.Event()
-        self._running: Final = running
+        self._active_query: Final = active_query
 
     @contextmanager
     def batch(self, batch_id: int) -> Iterator[None]:
         """Keep a stop waiting while a batch runs.
 
         Raises:
-            InterruptedBatchError: where a stop was requested before: the batch has not begun; after the query stopped.
+            InterruptedBatchError: if a stop was requested before; raised when the query has stopped.
         """
         with self._lock:
             if not self._requested.is_set():
@@ -65,24 +63,20 @@ class Stopping:
         self.interrupt()
 
     def interrupt(self) -> NoReturn:
-        """Wait within a batch that has done nothing until another thread stops the query.
+        """Wait, in a batch that has done nothing, until another thread stops the query.
 
         Raises:
             InterruptedBatchError: always.
         """
         self._between.set()
-        while (query := self._running()) is not None and query.isActive:
+        while (query := self._active_query()) is not None and query.isActive:
             time.sleep(_POLL)
         raise InterruptedBatchError
 
     def restart(self, start: Callable[[], None]) -> None:
-        """Stop the query, whose batch calls `interrupt`, and start it again; not where it is to be stopped.
-
-        Args:
-            start: starts it.
-        """
+        """Stop the query, whose batch calls `interrupt`, and call ``start``; not if a stop was requested."""
         with self._lock:
-            query = self._running()
+            query = self._active_query()
             if self._requested.is_set() or query is None or not query.isActive:
                 return
             query.stop()
@@ -91,14 +85,14 @@ class Stopping:
             start()
 
     def stop(self, timeout: float = _COMMIT_TIMEOUT, *, patience: float = -1) -> None:
-        """Stop the query behind the batch in work, where it runs.
+        """Stop the query after the current batch.
 
         Args:
-            timeout: how long Spark may take to commit the batch, seconds; the query is stopped then, too.
-            patience: how long the batch itself may take, seconds; -1: as long as it takes.
+            timeout: seconds to wait for Spark's commit of the batch; the query is stopped after that, too.
+            patience: seconds to wait for the batch itself; -1: without limit.
         """
         self.request_stop(patience)
-        query = self._running()
+        query = self._active_query()
         if query is not None:
             self.wait_committed(query, timeout)
             query.stop()
@@ -109,8 +103,8 @@ class Stopping:
         return self._requested.is_set()
 
     def request_stop(self, patience: float = -1) -> None:
-        """Let no other batch begin, and wait for the one in work; ``patience``: seconds, -1: as long as it takes."""
-        query = self._running()
+        """Let no other batch begin, and wait for the current one; ``patience``: seconds, -1: without limit."""
+        query = self._active_query()
         is_active = not self.restarted.is_set() or (query is not None and query.isActive)
         self.is_of_active_query = self.is_of_active_query or is_active
         self._requested.set()
@@ -118,7 +112,7 @@ class Stopping:
             self._lock.release()
 
     def wait_committed(self, query: StreamingQuery, timeout: float) -> None:
-        """Wait until Spark has committed the last batch, or has stopped, for as many seconds at most."""
+        """Wait until Spark has committed the last batch or has stopped, at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while query.isActive and not self._is_committed(query) and time.monotonic() < deadline:
             self._between.wait(_POLL)

@@ -140,7 +140,7 @@ class Floodmark:
 
         def keep(batch: Any) -> None:
             taken = dict(vars(self._taken))  # on the thread that ran the batch
-            steps[batch.batch_id] = {**taken, "rest": batch.seconds * 1000 - sum(taken.values())}
+            steps[batch.batch_id] = {**taken, "rest": batch.duration / timedelta(milliseconds=1) - sum(taken.values())}
 
         rows = read(spark, topics=source, value=avro(ROW), event_time="at", bootstrap_servers=servers)
         options = WriteOptions(watermark_hold=timedelta(milliseconds=1), on_batch=keep)

@@ -1,6 +1,7 @@
 """What a batch says of itself, and what is logged where batches do not move the watermark."""
 
 import json
+from datetime import timedelta
 from types import SimpleNamespace
 
 from floodmark.schemas import Holder
@@ -15,15 +16,16 @@ def batch(**fields):
     counts = ("records", "marks", "late", "unreadable", "missing_event_time", "out_of_range", "unreadable_marks")
     zero = dict.fromkeys((*counts, "tombstones", "lost", "surplus", "rows", "batch_id"), 0)
     times = {"watermark": AT, "promised": None, "output": AT}
-    return Batch(**{"job": "clicks", "ended": False, "seconds": 0.5, **times, **zero, **fields})
+    return Batch(**{"job": "clicks", "ended": False, "duration": timedelta(seconds=0.5), **times, **zero, **fields})
 
 
 def test_a_batch_shows_its_times_and_what_it_counted():
     assert repr(batch(batch_id=3, late=2)) == (
         f"Batch(job='clicks', batch_id=3, watermark={SHOWN}, promised=unknown, output={SHOWN}, records=0, late=2, "
-        "rows=0, seconds=0.5, batch_watermark=unknown, processing_time_watermark=unknown)"
+        "rows=0, duration=0:00:00.500000, batch_watermark=unknown, processing_time_watermark=unknown)"
     )
-    assert json.loads(batch().to_json())["watermark"] == AT, "numbers for programs"
+    told = json.loads(batch().to_json())
+    assert (told["watermark"], told["duration"]) == (AT, 0.5), "numbers for programs"
 
 
 def test_a_job_says_once_who_holds_a_watermark_that_stands_still(caplog):

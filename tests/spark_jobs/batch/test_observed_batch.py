@@ -10,7 +10,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.mark_policy import AS_WRITTEN
-from floodmark.spark_jobs.batch.intake import Observed, take_in
+from floodmark.spark_jobs.batch.observed_batch import ObservedBatch, update_progress
 from floodmark.spark_jobs.batch.output import Output
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.observation import Observation
@@ -40,7 +40,7 @@ class Partition:
         found = Observation(marks=json.dumps(marks), records={("clicks", 0): read}, rows=read - len(marks))
         spec = SimpleNamespace(topics=("clicks",), mark_policy=AS_WRITTEN)
         offsets = [{("clicks", 0): offset} for offset in (begin, self._offset)]
-        return take_in("counts", self.progress, Observed([(spec, found)], Output(), {}, *offsets), ())
+        return update_progress("counts", self.progress, ObservedBatch([(spec, found)], Output(), {}, *offsets), ())
 
 
 @pytest.fixture

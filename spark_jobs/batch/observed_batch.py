@@ -1,4 +1,4 @@
-"""What a batch observed, and how it is taken into the job's progress."""
+"""What a batch has read and written, and how this changes the progress of the job."""
 
 import logging
 from collections import Counter
@@ -23,31 +23,31 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """What one batch has read and written, and between which offsets."""
+class ObservedBatch:
+    """What one batch has read and written, and its offsets."""
 
     inputs: Sequence[tuple[SourceSpec, Observation]]
     output: Output
     metrics: Mapping[str, Mapping[str, Any]]
-    """All that Spark observed, by the names of the observations."""
+    """The metrics of all observations, by their names."""
     start: Offsets
     end: Offsets
 
     @classmethod
-    def of(cls, spark: SparkSession, engine: Engine, specs: Sequence[SourceSpec]) -> "Observed":
-        """Ask the engine, right after the batch ran."""
+    def of(cls, spark: SparkSession, engine: Engine, specs: Sequence[SourceSpec]) -> "ObservedBatch":
+        """Ask the engine; call it right after the batch ran."""
         metrics, (start, end) = engine.observed(), engine.offsets()
         inputs = [(spec, observation(spark, spec, metrics.get(spec.name, {}), start, end)) for spec in specs]
         return cls(inputs, Output.of(metrics), metrics, start, end)
 
 
-def take_in(
-    job: str, progress: Progress, observed: Observed, uncounted: Collection[str]
+def update_progress(
+    job: str, progress: Progress, observed: ObservedBatch, uncounted: Collection[str]
 ) -> tuple[Counter[str], tuple[Discrepancy, ...]]:
-    """Take the marks and counts of a batch into the progress, and let it advance.
+    """Apply the marks and counts of a batch to the progress; ``uncounted``: topics whose counts prove nothing.
 
     Returns:
-        What the batch counts, see `report.COUNTED`, but for late rows; and where rows and marks disagree.
+        The counts of the batch, see `report.COUNTED`, without late rows; and where rows and marks disagree.
     """
     counts = Counter(dict.fromkeys(COUNTED, 0))
     for spec, found in observed.inputs:
@@ -68,7 +68,7 @@ def take_in(
         _log.warning("job %s: %s", job, process)
     discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)
     for discrepancy in discrepancies:
-        # They are the rows of the process that was just named; the count grows all the same.
+        # An ignored process, which has been logged, explains surplus rows; they are counted all the same.
         is_known = progress.ignored.writes_to(discrepancy.topic, discrepancy.partition)
         if discrepancy.kind is not Mismatch.SURPLUS or not is_known:
             _log.warning("job %s: %s", job, discrepancy)
@@ -78,10 +78,10 @@ def take_in(
 
 
 def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> None:
-    """Log that no record of a source could be used so far.
+    """Log an error if no record of a source could be used so far.
 
     Raises:
-        UnreadableTopicError: where the input has ended.
+        UnreadableTopicError: if the input has ended.
     """
     for spec in specs:
         error = progress.nothing_usable(spec.topics)
