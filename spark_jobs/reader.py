@@ -15,7 +15,7 @@ from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import with_event_time
 from floodmark.spark_jobs.internals.jvm import machine
-from floodmark.spark_jobs.internals.plain import refuse_plain_queries
+from floodmark.spark_jobs.internals.plain_queries import refuse_plain_queries
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.queries.source_options import fitting_batch
 from floodmark.spark_jobs.reading.judge import SPLITTING
@@ -113,7 +113,7 @@ def _time(late: Late | None) -> Column:
     """Return the event time of what is to be a row, lifted where ``late`` says so; null for all else."""
     time, is_row = F.col("event_time"), F.col("kind") == "row"
     if late == "adjust":
-        time = F.when(F.col("late"), F.timestamp_millis("behind.watermark")).otherwise(time)
+        time = F.when(F.col("late"), F.timestamp_millis("threshold.watermark")).otherwise(time)
     elif late is not None:
         is_row &= ~F.col("late")
     return F.when(is_row, time)

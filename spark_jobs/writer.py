@@ -19,10 +19,10 @@ from floodmark.spark_jobs.batch.lookahead import withdraw_at_start
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.formats.format import Format
-from floodmark.spark_jobs.internals import plain
-from floodmark.spark_jobs.internals.analysed import check, event_times_of_state
+from floodmark.spark_jobs.internals.analysed import check_supported, event_times_of_state
 from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
+from floodmark.spark_jobs.internals.plain_queries import start_query
 from floodmark.spark_jobs.internals.texts import meaning
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
@@ -136,7 +136,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
 
     def begin() -> StreamingQuery:
         stream = query(handler)
-        return plain.start(stream.trigger(**trigger) if trigger else stream)
+        return start_query(stream.trigger(**trigger) if trigger else stream)
 
     if not running_jobs.stop(identity.checkpoint_id):  # one that runs has carried it out
         start.prepare(spark, sink, query)
@@ -177,7 +177,7 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
     settings = {name: result.sparkSession.conf.get(name, None) for name in refusals.SETTINGS}
     refusals.refuse(plan, output_mode=output_mode, trigger=trigger, settings=settings)
     try:
-        check(result, output_mode)
+        check_supported(result, output_mode)
     except AnalysisException as error:
         reason = str(error).splitlines()[0].rstrip(";")
         advice = "group by a window of the event time, or choose an output_mode that Spark takes for these operators"

@@ -55,7 +55,7 @@ SMALL = {
     "spark_jobs/demo/command.py": "imported by the help of commands, which must be quick",
     "spark_jobs/examples/revenue_job.py": "an example to run",
     "spark_jobs/formats/format.py": "the interface of all formats, which is public",
-    "spark_jobs/internals/plain.py": "the one patch of a class of Spark's",
+    "spark_jobs/internals/plain_queries.py": "the one patch of a class of Spark's",
     "spark_jobs/progress/offsets.py": "Spark's form of offsets, in which they are stored",
     "spark_jobs/progress/published.py": "a header of output marks, apart from the progress that it repeats",
     "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",

@@ -43,7 +43,7 @@ def count_late_rows(
                 unjudged += _count_late(spark, spec, observed.start, observed.end, watermark or 0)
         elif found.late:
             judged += found.late
-            where = f"{found.late_elsewhere} of them only behind that of the batch, the first at {found.late_at}"
+            where = f"{found.late_by_batch} of them only behind that of the batch, the first at {found.late_at}"
             _log.warning("job %s: %d row(s) behind their watermark, %s", job, found.late, where)
             if spec.late_topic is not None:
                 routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
@@ -63,7 +63,7 @@ def _late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offse
     late = rows_of(spark, spec, start, end).where("late")
     picked = late.select(
         *("topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "raw"),
-        *(F.unix_millis("event_time").alias("event_time"), "threshold.watermark", "threshold.own"),
+        *(F.unix_millis("event_time").alias("event_time"), "threshold.watermark", "threshold.of_partition"),
     )
     found = [LateRow(**row.asDict()) for row in picked.withColumnRenamed("raw", "value").collect()]
     return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))

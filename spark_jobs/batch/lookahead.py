@@ -84,7 +84,7 @@ class Lookahead:
             return None
         try:
             self._read_from(end)
-            self._marks_ahead.start_from(progress.tracked(), end)
+            self._marks_ahead.start_from(progress.tracker_copy(), end)
             ahead = self._wait(progress.watermark)
             is_burst = ahead is not None and self._unread(end) > self._most
         except KafkaException as error:

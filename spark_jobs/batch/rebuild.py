@@ -27,7 +27,7 @@ def rebuild(specs: Sequence[SourceSpec], offsets: Offsets) -> Progress:
     """
     read, used = set[tuple[str, int]](), set[str]()
     topics = [topic for spec in specs for topic in spec.topics]
-    tracker, promised = Tracker(topics), Tracker(topics)
+    tracker, full = Tracker(topics), Tracker(topics)
     for spec in specs:
         ends = {place: end for place, end in offsets.items() if place[0] in spec.topics and end > 0}
         for record in read_until_end(spec.connection.config(), dict.fromkeys(ends, OFFSET_BEGINNING), ends):
@@ -37,16 +37,16 @@ def rebuild(specs: Sequence[SourceSpec], offsets: Offsets) -> Progress:
             if isinstance(record, Unreadable):
                 _log.warning("%s: %s", record.place, record.reason)
             apply_mark(tracker, record, *spec.mark_policy)
-            apply_mark(promised, record, shift=spec.shift)
+            apply_mark(full, record, shift=spec.shift)
         read.update(ends)
     tracker.advance()
-    promised.advance()
+    full.advance()
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
     progress = Progress(
         tracker,
         next_watermark=tracker.watermark,
         record_counts=RecordCounts(read),
-        promised=promised if any(spec.percentile is not None for spec in specs) else None,
+        full_tracker=full if any(spec.percentile is not None for spec in specs) else None,
     )
     for topic in used:
         progress.tally(topic, 1, {})

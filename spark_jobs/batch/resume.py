@@ -65,7 +65,7 @@ def resume(
 
 def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed) -> Progress:
     progress = rebuild(specs, last.offsets)
-    progress.rebuilt(
+    progress.set_rebuilt_output(
         from_spark_watermark(last.watermark, settings.windows_close),
         stateful=snapshots.checkpoint.is_stateful,
         hold=milliseconds(settings.hold),

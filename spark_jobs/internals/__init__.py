@@ -1,1 +1,1 @@
-"""All that Spark may change with its next version: its plans, its execution, its checkpoints, its file system."""
+"""All that may change with the next version of Spark: its plans, its execution, its checkpoints, its file system."""

@@ -1,4 +1,4 @@
-"""The analysed plan of a DataFrame: which operators stand in it, and whether Spark takes them for a streaming query."""
+"""The analysed plan of a DataFrame: its operators, and whether Spark supports them in a streaming query."""
 
 import re
 from collections.abc import Callable
@@ -16,30 +16,30 @@ DELAY: Final = "spark.watermarkDelayMs"
 
 _NEVER: Final = "9000 years"
 NEVER_MS: Final = 289_267_200_000_000
-"""The delay of a read's event-time column: a year has twelve months of 31 days there."""
+"""The delay of the event-time column of `read`: in it, a year has twelve months of 31 days."""
 
 _NAMED: Final = {"AttributeReference", "Alias"}
 _PASSING: Final = {
     *("CollectMetrics", "EventTimeWatermark", "Expand", "Filter", "Generate", "Project", "Repartition"),
     *("RepartitionByExpression", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"),
 }
-"""Operators that pass the columns below on as they are, but for those that they define themselves."""
+"""Operators that change no column of their input, and may add columns."""
 
 _STRUCT: Final = "named_struct(start, knownnullable("
-"""How Spark's text of a fixed window begins; in it stand, again and again, these three numbers, microseconds."""
+"""How Spark's text of a fixed window begins.  The text repeats three numbers, microseconds:"""
 _SLIDE: Final = re.compile(r" % (\d+)\)")
 _START: Final = re.compile(r" - (-?\d+)\) % ")
 _WIDTH: Final = re.compile(r" \+ (\d+)\), LongType, TimestampType")
 _ALL_FIELDS: Final = 2**31 - 1
 _SOME_TIME: Final = 10**13
-"""Any time: it must only be too large for a JVM's int."""
+"""Any time that is too large for a JVM's int."""
 
 
 def with_event_time(rows: DataFrame, name: str) -> DataFrame:
-    """Make a column Spark's event time, with a delay so long that data never move the watermark.
+    """Make a column Spark's event time, with a delay so long that data never advance the watermark.
 
     Raises:
-        UnsupportedSparkError: where Spark keeps the delay in another way.
+        UnsupportedSparkError: if Spark stores the delay in another way.
     """
     timed = rows.withWatermark(name, _NEVER)
     found = [field.metadata.get(DELAY) for field in timed.schema if DELAY in field.metadata]
@@ -50,14 +50,14 @@ def with_event_time(rows: DataFrame, name: str) -> DataFrame:
 
 
 def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
-    """Return a frame's query as Spark has analysed it, down to its sources and its tables.
+    """Return the operators of a DataFrame's query down to its sources and tables.
 
     Args:
         frame: the DataFrame.
-        is_source: whether the observation of that name is that of a source, see `reading.read_calls`.
+        is_source: tells whether an observation is that of a source, by its name, see `reading.read_calls`.
 
     Raises:
-        UnsupportedSparkError: where the plan cannot be reached.
+        UnsupportedSparkError: if the plan cannot be reached.
     """
     with reaching(_PLAN):
         plan = _analysed(frame)
@@ -68,15 +68,12 @@ def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
 
 
 def event_times_of_state(frame: DataFrame) -> list[tuple[str, list[str]]]:
-    """Return the event-time columns by which each input of an operator with state could be judged.
+    """Return Spark's name of each operator with state, and the event-time columns that it could judge its input by.
 
-    Columns that nothing uses are left out, as Spark leaves them out before it runs the query.
-
-    Returns:
-        Spark's name of the operator, and the names of the columns.
+    An operator with two inputs occurs twice.  Unused columns are left out, as Spark's optimizer does.
 
     Raises:
-        UnsupportedSparkError: where the plan cannot be reached.
+        UnsupportedSparkError: if the plan cannot be reached.
     """
     with reaching("SessionState.optimizer()"):
         optimizer = frame._jdf.sparkSession().sessionState().optimizer()  # noqa: SLF001
@@ -105,12 +102,12 @@ def _is_event_time(column: Any) -> bool:  # noqa: ANN401  # a JVM column
     return bool(column.metadata().contains(DELAY))
 
 
-def check(frame: DataFrame, output_mode: str) -> None:
-    """Ask Spark whether it takes a streaming query, as it would at the start.
+def check_supported(frame: DataFrame, output_mode: str) -> None:
+    """Let Spark check a streaming query as at its start.
 
     Raises:
-        AnalysisException: where it does not.
-        UnsupportedSparkError: where it cannot be asked.
+        AnalysisException: if Spark does not support it.
+        UnsupportedSparkError: if the check cannot be reached.
     """
     with reaching("UnsupportedOperationChecker.checkForStreaming()"):
         spark: Any = frame.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
@@ -119,7 +116,7 @@ def check(frame: DataFrame, output_mode: str) -> None:
 
 
 def _analysed(frame: DataFrame) -> Any:  # noqa: ANN401  # a JVM plan
-    """Return a frame's plan, with the names of a WITH clause replaced by what they stand for."""
+    """Return a DataFrame's plan, with the names of a WITH clause replaced by their queries."""
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
     inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False)  # noqa: FBT003  # always, none left
     return inline.apply(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
@@ -148,14 +145,13 @@ def _operator(node: Any, is_source: Callable[[str], bool], is_bounded: Callable[
 
 
 def _clock(node: Any, kind: str) -> Literal["", "timeout", "timers"]:  # noqa: ANN401  # a JVM plan
-    """Return what of a function with state follows the clock."""
     if kind.startswith("FlatMapGroups"):
         return "timeout" if str(node.timeout().toString()) == "ProcessingTimeTimeout" else ""
     return "timers" if str(node.timeMode().toString()) == "ProcessingTime" else ""
 
 
 def _windows(aggregate: Any) -> Windows | None:  # noqa: ANN401  # a JVM plan
-    """Follow the event time that an aggregate groups by down to the windows that define it, by the ids of columns."""
+    """Find the windows that define the event time an aggregate groups by, by the ids of columns."""
     times = [column for column in _judged(aggregate)[0] if _is_event_time(column)]
     if len(times) != 1:
         return None
@@ -170,13 +166,13 @@ def _windows(aggregate: Any) -> Windows | None:  # noqa: ANN401  # a JVM plan
 
 
 def _delay(node: Any) -> int:  # noqa: ANN401  # a JVM plan
-    """Return the delay of the event time, milliseconds; 0: there is none."""
+    """Return the delay of the event time, milliseconds; 0: no event time."""
     times = [column.metadata().getLong(DELAY) for column in each(node.output()) if _is_event_time(column)]
     return max(map(int, times), default=0)
 
 
 def _definitions(node: Any, column: Any) -> list[Any]:  # noqa: ANN401  # a JVM plan, a column
-    """Return what an operator makes a column of, one expression for each row that it makes of one."""
+    """Return the expressions that define a column in an operator: one for each output row of an input row."""
     kind, id_ = kind_of(node), _id(column)
     if kind == "Expand":
         at = [_id(one) for one in each(node.output())].index(id_)
@@ -186,7 +182,7 @@ def _definitions(node: Any, column: Any) -> list[Any]:  # noqa: ANN401  # a JVM 
 
 
 def _id(column: Any) -> int | None:  # noqa: ANN401  # a JVM expression
-    """Return the id of a column; ``None`` for what is an expression of columns."""
+    """Return the id of a column; ``None`` for an expression of columns."""
     return int(column.exprId().id()) if kind_of(column) in _NAMED else None
 
 

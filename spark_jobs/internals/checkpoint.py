@@ -1,4 +1,4 @@
-"""The layout of Spark's checkpoints: which batch was planned and committed, where it ended, what it ran with."""
+"""Spark's files in a checkpoint: which batches are planned and committed, with their offsets and watermarks."""
 
 import json
 import time
@@ -21,7 +21,7 @@ _SOURCES: Final = "sources"
 
 _VERSION: Final = "v1"
 _NONE: Final = "-"
-"""Stands for a source that has no offset yet."""
+"""A source without an offset."""
 
 _EARLIEST: Final = -2
 """Spark's offset for the beginning of a partition."""
@@ -30,7 +30,7 @@ BATCHES_RETAINED: Final = 100
 """How many batches Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
 
 _METADATA_OPT: Final = (4, 2)
-"""The Spark in which ``OffsetSeq.metadata`` became ``metadataOpt``."""
+"""The Spark version in which ``OffsetSeq.metadata`` became ``metadataOpt``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Committed:
     offsets: Offsets
     """Where it ended."""
     watermark: int
-    """What Spark ran it with, epoch milliseconds; 0: none was set."""
+    """The watermark it ran with, as Spark counts it, epoch milliseconds; 0: none."""
 
 
 def committed(query: StreamingQuery) -> Committed | None:
-    """Return the last batch that a query has committed, from Spark's logs: before its first batch, too.
+    """Return the last batch that a query has committed, also in earlier runs.
 
     Raises:
-        UnsupportedSparkError: where the logs cannot be reached.
+        UnsupportedSparkError: if Spark's logs cannot be reached.
     """
     with reaching("StreamExecution.commitLog()"):
         execution = query._jsq.streamingQuery()  # noqa: SLF001
@@ -57,54 +57,52 @@ def committed(query: StreamingQuery) -> Committed | None:
             return None
         logged = execution.offsetLog().get(latest.get()).get()
         metadata = logged.metadataOpt() if RELEASE >= _METADATA_OPT else logged.metadata()
-        by_name = kind_of(logged) == "OffsetMap"  # of sources with names, since Spark 4.2
+        by_name = kind_of(logged) == "OffsetMap"  # if the sources have names, since Spark 4.2
         offsets = each(logged.offsetsMap().values() if by_name else logged.offsets())
         ends = merged(offset.get() for offset in offsets if offset.isDefined())
         return Committed(int(latest.get()), ends, int(metadata.get().batchWatermarkMs()))
 
 
 def merged(offsets: Iterable[Any]) -> dict[Partition, int]:
-    """Bring the offsets of several Kafka sources together."""
-    return _together(offset.json() for offset in offsets)
+    """Merge the offsets of several Kafka sources."""
+    return _merged(offset.json() for offset in offsets)
 
 
-def _together(texts: Iterable[str]) -> dict[Partition, int]:
+def _merged(texts: Iterable[str]) -> dict[Partition, int]:
     return {place: at for text in texts for place, at in from_spark(json.loads(text)).items()}
 
 
 def range_options(start: Offsets, end: Offsets) -> dict[str, str]:
-    """Return the options of Spark's Kafka source for a read of the partitions that have an end, and of no other.
+    """Return the options of Spark's Kafka source for a read of the partitions in ``end``, up to these offsets.
 
-    Args:
-        start: where the read begins; partitions not named begin with their first record.
-        end: where it ends.
+    A partition that ``start`` lacks is read from its first record.
     """
     begins = to_spark({place: start.get(place, _EARLIEST) for place in end})
-    # The partitions by name: a topic that has grown since has some that have no end here.
+    # Not by topic: a topic may have got more partitions since.
     assigned = {topic: [int(part) for part in parts] for topic, parts in begins.items()}
     options = {"assign": assigned, "startingOffsets": begins, "endingOffsets": to_spark(end)}
     return {name: json.dumps(value) for name, value in options.items()}
 
 
 class Checkpoint:
-    """What Spark has written below one checkpoint location; ``files`` is the whole folder, for files beside Spark's."""
+    """Spark's files in one checkpoint location; ``files`` gives access to all files there."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.files: Final = files(spark, location)
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether it lies on a local disk."""
+        """Whether it is on a local disk."""
         return isinstance(self.files, LocalFiles)
 
     @property
     def is_used(self) -> bool:
-        """Whether a query has been started here."""
+        """Whether a query has started here."""
         return self.files.exists(_PLANNED)
 
     @property
     def is_planned(self) -> bool:
-        """Whether a query has planned a batch here that Spark still knows; its folders may be there without one."""
+        """Whether a query has planned a batch here."""
         return bool(self.files.numbers(_PLANNED))
 
     @property
@@ -114,41 +112,36 @@ class Checkpoint:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether Spark has kept state of operators here."""
+        """Whether Spark has stored state of operators here."""
         return self.files.exists(_STATE)
 
     @property
     def last_committed(self) -> int | None:
-        """The last batch that a query has committed here; ``None``: none."""
+        """The last batch that a query has committed here."""
         return max(self.files.numbers(_COMMITTED), default=None)
 
     def planned_end(self, batch_id: int) -> Offsets | None:
-        """Return where a batch was planned to end; ``None``: it was not planned.
+        """Return the end offsets of a planned batch; ``None``: it is not planned.
 
         Raises:
-            UnsupportedSparkError: where Spark has written the plan in a way that is not known.
+            UnsupportedSparkError: if the format of the plan is unknown.
         """
         plan = self.files.read(f"{_PLANNED}/{batch_id}")
         with reaching("the log of planned batches"):
             return None if plan is None else _ends(plan)
 
     def planned_watermark(self, batch_id: int) -> int:
-        """Return the watermark that a planned batch runs with, as Spark counts it, epoch milliseconds; 0: none is set.
+        """Return the watermark of a planned batch, as Spark counts it, epoch milliseconds; 0: none.
 
         Raises:
-            UnsupportedSparkError: where Spark has written the plan in a way that is not known.
+            UnsupportedSparkError: if the format of the plan is unknown.
         """
         plan = self.files.read(f"{_PLANNED}/{batch_id}")
         with reaching("the log of planned batches"):
             return 0 if plan is None else int(_metadata(plan)["batchWatermarkMs"])
 
     def lower_watermark(self, batch_id: int, watermark: int) -> None:
-        """Let the batch behind a committed one run with no more than some watermark.
-
-        Args:
-            batch_id: of the committed one.
-            watermark: as Spark counts it, epoch milliseconds.
-        """
+        """Lower the watermark of the batch after a committed one to ``watermark``, as Spark counts it."""
         for name, field in (
             (f"{_PLANNED}/{batch_id + 1}", "batchWatermarkMs"),
             (f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"),
@@ -158,27 +151,27 @@ class Checkpoint:
                 self.files.write(name, _with_metadata(text, {field: watermark}))
 
     def begin_at(self, begins: Offsets) -> None:
-        """Let a query begin at other offsets than those that its sources have noted when they planned the first batch.
+        """Replace the start offsets that the sources have written when Spark planned the first batch.
 
         Raises:
-            UnsupportedSparkError: where Spark has written the notes in a way that is not known.
+            UnsupportedSparkError: if the format of these files is unknown.
         """
-        with reaching("the notes of Kafka's sources"):
+        with reaching("the start offsets of Kafka's sources"):
             for number in self.files.numbers(_SOURCES):
                 name = f"{_SOURCES}/{number}/0"
                 head, _, line = str(self.files.read(name)).rpartition("\n")
                 self.files.write(name, f"{head}\n{_moved(line, begins)}")
 
     def plan(self, batch_id: int, end: Offsets, watermark: int) -> None:
-        """Plan a batch, after the pattern of the first one.
+        """Plan a batch, by a copy of the first plan.
 
         Args:
             batch_id: of the batch.
-            end: where it ends.
-            watermark: what it runs with, as Spark counts it, epoch milliseconds; 0: none.
+            end: the end offsets.
+            watermark: of the batch, as Spark counts it, epoch milliseconds; 0: none.
 
         Raises:
-            UnsupportedSparkError: where Spark has written the first plan in a way that is not known.
+            UnsupportedSparkError: if the format of the first plan is unknown.
         """
         with reaching("the log of planned batches"):
             pattern = str(self.files.read(f"{_PLANNED}/0"))
@@ -189,25 +182,25 @@ class Checkpoint:
         self.files.write(f"{_PLANNED}/{batch_id}", _with_metadata(moved, fields))
 
     def raise_watermark(self, batch_id: int, watermark: int) -> None:
-        """Let the batch behind a committed one run with a higher watermark, as Spark counts it, epoch milliseconds."""
+        """Raise the watermark of the batch after a committed one to ``watermark``, as Spark counts it."""
         name, field = f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"
         text = self.files.read(name)
         if text is not None and _metadata(text)[field] < watermark:
             self.files.write(name, _with_metadata(text, {field: watermark}))
 
     def plan_empty_batch(self) -> int | None:
-        """Plan the batch without rows that a query owes which was stopped before Spark has planned it.
+        """Plan the batch without rows that Spark owes if the query was stopped before Spark could plan it.
 
-        Spark closes windows in an empty batch behind the one that has moved the watermark, but a query that starts
-        again plans none before there are new rows: at the end of all input it would wait for ever.  This writes the
-        plan that Spark would have written: the same offsets, with the watermark of the last commit.
+        Spark closes windows in an empty batch after the one that has advanced the watermark.  But a restarted query
+        plans no batch without new rows, so at the end of all input it would wait for ever.  This writes the plan that
+        Spark would have written: the same offsets, with the watermark of the last commit.
 
         Returns:
-            The number of the batch; ``None``: nothing is owed.
+            The number of the batch; ``None``: Spark owes none.
         """
         plans, commits = self.files.numbers(_PLANNED), self.files.numbers(_COMMITTED)
         if not self.is_stateful or not commits or max(plans, default=-1) != max(commits):
-            return None  # no operator waits, nothing has run, or the last batch will run again
+            return None  # no state, no batch, or the last batch will run again
         last = max(commits)
         plan, commit = self.files.read(f"{_PLANNED}/{last}"), self.files.read(f"{_COMMITTED}/{last}")
         if plan is None or commit is None:
@@ -221,27 +214,27 @@ class Checkpoint:
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    """Read the second line of a file of Spark's logs."""
+    """Return the second line of a log file of Spark."""
     fields: dict[str, Any] = json.loads(text.split("\n")[1])
     return fields
 
 
 def _with_metadata(text: str, fields: Mapping[str, Any]) -> str:
-    """Return a file of Spark's logs with some fields of its second line replaced."""
+    """Return a log file of Spark with some fields of its second line replaced."""
     version, metadata, *rest = text.split("\n")
     line = json.dumps({**json.loads(metadata), **fields}, separators=(",", ":"))
     return "\n".join([version, line, *rest])
 
 
 def _moved(line: str, offsets: Offsets) -> str:
-    """Return the line of a source with other offsets for its topics."""
+    """Return the line of a source with other offsets."""
     by_topic = to_spark(offsets)
     return json.dumps({topic: by_topic.get(topic, {}) for topic in json.loads(line)}, separators=(",", ":"))
 
 
 def _ends(plan: str) -> dict[Partition, int]:
-    """Bring together the offsets of all Kafka sources in a plan of Spark, which has a line for each."""
+    """Return the end offsets of all Kafka sources in a plan, which has a line for each source."""
     version, _, *lines = plan.split("\n")
     if version != _VERSION:
         raise AttributeError(version)
-    return _together(line for line in lines if line != _NONE)
+    return _merged(line for line in lines if line != _NONE)

@@ -1,6 +1,6 @@
-"""The execution of a running query: what its batch observed, how far its operators are complete, and its watermark.
+"""The execution of a running query: the metrics of its batch, how far its results are complete, and its watermark.
 
-``setWatermark`` of the query's watermark tracker moves the watermark that the next batch runs with.
+The watermark of the next batch is set by ``setWatermark`` of the query's watermark tracker.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spa
 from pyspark.sql.streaming.query import StreamingQuery
 
 _STATEFUL: Final = "StateStoreWriter"
-"""The interface of all operators that keep state from batch to batch."""
+"""The interface of all operators with state."""
 
 _FAILS_UNASKED: Final = (4, 1)
 
@@ -25,14 +25,14 @@ _INNER: Final = {
     "ReusedExchangeExec": "child",
     "ShuffleQueryStageExec": "plan",
 }
-"""Operators that hide others, and the method that shows them."""
+"""Operators that hide others, and the method that returns these."""
 
 _known: Final[dict[tuple[str, str], bool]] = {}
-"""Which class of operators has which interface: a class does not change."""
+"""Whether a class of operators has an interface; a cache."""
 
 
 class InterruptedBatchError(Exception):
-    """A batch that does not begin because its query is being stopped: Spark knows its own interrupt by this text."""
+    """Ends a batch because its query is being stopped: Spark recognises its own interrupt by this text."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -41,18 +41,18 @@ class InterruptedBatchError(Exception):
 
 
 class Engine:
-    """The execution engine of one running query; valid on the query's own thread, that is inside ``foreachBatch``.
+    """The execution engine of one running query; use it on the query's own thread, inside ``foreachBatch``.
 
-    Its watermarks are Floodmark's, epoch milliseconds: `spark_watermark` translates them.
+    Watermarks are epoch milliseconds, and Floodmark's unless a name or text says otherwise: see `spark_watermark`.
 
     Args:
         query: the query.
         windows_close: when Spark closes windows.
-        ends: where windows are all that the query keeps: when they end; Spark is then told of their ends alone, for it
-            would run a batch for each watermark between them, in vain.
+        ends: the window ends, if windows are the query's only state.  Spark then gets only the watermarks at window
+            ends, since it would run a useless batch for each watermark between them.
 
     Raises:
-        UnsupportedSparkError: where this Spark lacks what is needed; before any watermark has moved.
+        UnsupportedSparkError: if this Spark version lacks a method; before any watermark is set.
     """
 
     def __init__(
@@ -69,40 +69,37 @@ class Engine:
         """Return the watermark by which this batch's operators judge late rows: that of the batch before.
 
         Args:
-            known: what that batch ran with, as far as is known; ``None``: nothing is.
-
-        Returns:
-            It, or less where Spark really ran with less; ``None``: none.
+            known: the watermark of that batch, if it is known; the result may be lower, never higher.
         """
         with reaching("IncrementalExecution.prevOffsetSeqMetadata()"):
             before = self._engine.lastExecution().prevOffsetSeqMetadata()
             watermark = int(before.get().batchWatermarkMs()) if before.isDefined() else 0
-        if known is not None and self._told(self._spark_watermark(known)) == watermark:
+        if known is not None and self._for_spark(self._spark_watermark(known)) == watermark:
             return known
         return from_spark_watermark(watermark, self._windows_close)
 
     def set_watermark(self, watermark: int | None) -> None:
-        """Set the watermark that the next batch runs with; a lower one than now, or none, is not taken."""
-        then = self._told(self._spark_watermark(watermark))
+        """Set the watermark of the next batch; does nothing unless it is higher than that of this batch."""
+        then = self._for_spark(self._spark_watermark(watermark))
         if then is not None and then > self.ran:
             self._tracker.setWatermark(then)
 
     @property
     def ran(self) -> int:
-        """The watermark of this batch as Spark counts it, until the next one is set; 0: none is."""
+        """The watermark of this batch as Spark counts it, until `set_watermark` is called; 0: none."""
         return int(self._tracker.currentWatermark())
 
     def _spark_watermark(self, watermark: int | None) -> int | None:
         return None if watermark is None else spark_watermark(watermark, self._windows_close)
 
-    def _told(self, watermark: int | None) -> int | None:
-        """Return what Spark is told of a watermark of its own kind."""
+    def _for_spark(self, watermark: int | None) -> int | None:
+        """Return what Spark gets for a watermark as it counts it."""
         if watermark is None or watermark == END_OF_TIME or self._ends is None:
             return watermark
         return self._ends.floor(watermark)
 
     def observed(self) -> dict[str, dict[str, Any]]:
-        """Return what the observations of this batch saw, by name; one without a row may be missing."""
+        """Return the metrics of this batch by the names of the observations; one without a row may be missing."""
         with reaching("IncrementalExecution.observedMetrics()"):
             metrics = self._engine.lastExecution().observedMetrics()
             found = {}
@@ -113,7 +110,7 @@ class Engine:
         return found
 
     def offsets(self) -> tuple[Offsets, Offsets]:
-        """Return where this batch begins and ends, over all its sources."""
+        """Return the start and end offsets of this batch, over all sources."""
         with reaching("StreamExecution.availableOffsets()"):
             begins, ends = self._engine.committedOffsets(), self._engine.availableOffsets()
             started = merged(pair.productElement(1) for pair in each(begins))
@@ -122,8 +119,8 @@ class Engine:
     def ask_latest_offsets(self) -> None:
         """Let each source ask Kafka where its topics end; needed in the first batch of a start.
 
-        Spark asks before it plans a batch.  Where an earlier start has planned it, nothing was asked yet, and the
-        connector of Spark 4.1 fails behind the commit: ``the return value of "scala.Option.get()" is null``.
+        Spark asks when it plans a batch.  If an earlier start has planned the batch, the connector of Spark 4.1 fails
+        after the commit: ``the return value of "scala.Option.get()" is null``.
         """
         if RELEASE == _FAILS_UNASKED:
             with reaching("MicroBatchStream.latestOffset()"):
@@ -132,24 +129,24 @@ class Engine:
                     source.latestOffset(source.deserializeOffset(offset.json()), source.getDefaultReadLimit())
 
     def _initial(self) -> Offsets:
-        """Return where the first batch of a query begins, from its plan: nothing is committed yet."""
+        """Return the start offsets of a query's first batch, from its plan, since nothing is committed yet."""
         plan = self._engine.lastExecution().executedPlan()
         return merged(node.start() for node in nodes(plan) if kind_of(node) == "MicroBatchScanExec")
 
     def results(self, batch_watermark: int | None, next_watermark: int | None) -> "Results":
-        """Say how far the results of this batch are complete.
+        """Return how far the results of this batch are complete.
 
         Args:
-            batch_watermark: the watermark that is known to hold for this batch; ``None``: none.
-            next_watermark: the watermark that will be set after it.
+            batch_watermark: the watermark of this batch, if it is known.
+            next_watermark: the watermark that the next batch will have.
         """
         now, then = self._spark_watermark(batch_watermark), self._spark_watermark(next_watermark)
-        if now is not None and self._told(now) != self.ran:
-            now = min(now, self.ran) or None  # what Spark really runs with may be less, but never more counts
+        if now is not None and self._for_spark(now) != self.ran:
+            now = min(now, self.ran) or None  # Spark may really have a lower one; a higher one does not count
         with reaching("StateStoreWriter.produceOutputWatermark()"):
-            flow = _flow(self._engine.lastExecution().executedPlan(), now, then, self._told(then))
+            flow = _flow(self._engine.lastExecution().executedPlan(), now, then, self._for_spark(then))
         complete = flow.now if flow.stateful and flow.pending else flow.then
-        if flow.then is None:  # Spark has left out every read, for a `limit(0)` above it: no row can come
+        if flow.then is None:  # no row can come: the optimizer has left out every read, for example under `limit(0)`
             complete = then
         complete = None if complete is None else from_spark_watermark(complete, self._windows_close)
         return Results(complete, passes_late=flow.passes_late)
@@ -157,53 +154,54 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of a batch: no later one is stamped below ``complete``; ``None``: nothing is known."""
+    """The results of a batch."""
 
     complete: int | None
+    """A lower bound of the event times in later batches' results; ``None``: unknown."""
     passes_late: bool
-    """Whether late input can reach the output: past no operator that drops it."""
+    """Whether late input can reach the output, because no operator on its way drops it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """What leaves an operator."""
+    """The watermarks of an operator's results."""
 
     now: int | None
-    """The watermark of its results in this batch; ``None``: none."""
+    """In this batch."""
     then: int | None
-    """The same, with the watermark of the next batch."""
-    told: int | None
-    """The same, with what Spark is told of that."""
+    """In the next batch."""
+    for_spark: int | None
+    """In the next batch, as Spark gets it."""
     stateful: bool = False
     pending: bool = False
-    """Whether an operator so far wants another batch when the watermark moves on, though nothing new may come."""
+    """Whether an operator wants another batch when the watermark advances, even without new rows."""
     passes_late: bool = False
 
 
-def _flow(node: Any, now: int | None, then: int | None, told: int | None) -> _Flow:  # noqa: ANN401  # a JVM plan
-    """Follow the watermark up a physical plan, as Spark's own propagation does; ``told``: what Spark knows of it."""
+def _flow(node: Any, now: int | None, then: int | None, for_spark: int | None) -> _Flow:  # noqa: ANN401  # a JVM plan
+    """Follow the watermark up a physical plan, as Spark's own propagation does."""
     name = kind_of(node)
     if name == "EventTimeWatermarkExec":
-        return _Flow(now, then, told, passes_late=True)
+        return _Flow(now, then, for_spark, passes_late=True)
     inner = _INNER.get(name)
     below = [getattr(node, inner)()] if inner else each(node.children())
-    flows = [_flow(child, now, then, told) for child in below]
-    # What has no watermark does not hold one back: the fixed side of a stream-static join.
+    flows = [_flow(child, now, then, for_spark) for child in below]
+    # An input without a watermark holds none back: the static side of a stream-static join.
     least = _Flow(
         _least(flow.now for flow in flows),
         _least(flow.then for flow in flows),
-        _least(flow.told for flow in flows),
+        _least(flow.for_spark for flow in flows),
         *(any(getattr(flow, field) for flow in flows) for field in ("stateful", "pending", "passes_late")),
     )
     return _through(node, name, least) if _is(node, _STATEFUL) else least
 
 
 def _through(node: Any, name: str, flow: _Flow) -> _Flow:  # noqa: ANN401  # a JVM operator with state
-    """Take the watermark through an operator with state."""
-    pending = flow.pending or (flow.told is not None and bool(node.shouldRunAnotherBatch(flow.told)))
+    """Follow the watermark through an operator with state."""
+    pending = flow.pending or (flow.for_spark is not None and bool(node.shouldRunAnotherBatch(flow.for_spark)))
     passes_late = flow.passes_late and not _drops_late(node, name)
-    now, then, told = (_produced(node, watermark) for watermark in (flow.now, flow.then, flow.told))
-    return _Flow(now, then, told, stateful=True, pending=pending, passes_late=passes_late)
+    now, then, for_spark = (_produced(node, watermark) for watermark in (flow.now, flow.then, flow.for_spark))
+    return _Flow(now, then, for_spark, stateful=True, pending=pending, passes_late=passes_late)
 
 
 def _drops_late(node: Any, name: str) -> bool:  # noqa: ANN401  # a JVM operator with state
@@ -213,15 +211,15 @@ def _drops_late(node: Any, name: str) -> bool:  # noqa: ANN401  # a JVM operator
         return str(node.timeMode().toString()) == "EventTime"
     if not _is(node, "WatermarkSupport"):
         return name == "StreamingSymmetricHashJoinExec"
-    # Not the predicates made of it: once they are there, no later action can send the plan to the executors.
+    # The predicates would tell it, too, but creating them keeps later actions from sending the plan to the executors.
     return bool(node.watermarkExpressionForLateEvents().isDefined())
 
 
 def _produced(node: Any, watermark: int | None) -> int | None:  # noqa: ANN401  # a JVM operator with state
     if watermark is None or watermark == END_OF_TIME:
-        return watermark  # a bound must not keep the end from coming
+        return watermark  # no bound holds back the end of time
     produced = node.produceOutputWatermark(watermark)
-    # applyInPandasWithState names none: its rows are the function's own, and are held against the watermark later.
+    # applyInPandasWithState has none: the event times of its rows are checked later.
     return int(produced.get()) if produced.isDefined() else watermark
 
 
@@ -238,7 +236,7 @@ def _is(node: Any, interface: str) -> bool:  # noqa: ANN401  # a JVM operator
 
 
 def _has_interface(kind: Any, name: str) -> bool:  # noqa: ANN401  # a JVM class or interface
-    """Tell whether a class has an interface, be it through its parents or through other interfaces."""
+    """Tell whether a class has an interface, also through its parents or other interfaces."""
     if kind is None:
         return False
     faces = list(kind.getInterfaces())

@@ -1,4 +1,4 @@
-"""What ended a query, from all that Spark and the JVM say of an error."""
+"""The cause of a failed query, from the texts of Spark's and the JVM's errors."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 _SHOWN: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _PLAN: Final = "=== Streaming Query ==="
-"""Behind it Spark's message shows the plan of the query."""
+"""The plan of the query follows in Spark's message."""
 _CAUSED_BY: Final = "Caused by: "
 _INTERRUPTS: Final = (
     "java.lang.InterruptedException",
@@ -21,7 +21,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def cause(text: str, trace: str = "") -> str:
-    r"""Return, of all that Spark says of an error, the line that names its cause.
+    r"""Return the line of an error's text, or else of its trace, that names the cause.
 
     >>> python = "Traceback (most recent call last):\n  File 'job.py', line 3, in f\nValueError: no such user\n"
     >>> cause("An error occurred: org.apache.spark.SparkException: aborted: " + python + "\n\tat org.apache.spark")
@@ -39,7 +39,7 @@ def cause(text: str, trace: str = "") -> str:
     message = text.partition(_PLAN)[0].strip()
     lines = [line for line in message.splitlines() if line.strip() and not line.startswith("\t")]
     named = " ".join(line for line in lines if "Exception" in line)
-    if not named and not message.startswith("["):  # it names neither a class nor one of Spark's conditions
+    if not named and not message.startswith("["):  # neither a class nor an error condition of Spark
         thrown = [line for line in trace.splitlines() if line.strip() and not line.startswith("\t")]
         innermost = [line.removeprefix(_CAUSED_BY) for line in thrown if line.startswith(_CAUSED_BY)] or thrown
         named = innermost[-1] if innermost else ""
@@ -47,7 +47,7 @@ def cause(text: str, trace: str = "") -> str:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Tell whether an error is an interrupt of the JVM, or is caused by one, however it is wrapped."""
+    """Tell whether an interrupt of the JVM has caused an error."""
     told = [text for link in _chain(error) for text in (str(link), *_traces(link))]
     return any(name in text for text in told for name in _INTERRUPTS)
 
@@ -61,7 +61,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _traces(error: BaseException | None) -> Iterator[str]:
-    """Yield the stack traces that PySpark has kept of the JVM's error and its causes."""
+    """Yield the JVM's stack traces of an error and its causes."""
     while error is not None:
         yield f"{getattr(error, '_stackTrace', '')}\n"
         error = getattr(error, "_cause", None)

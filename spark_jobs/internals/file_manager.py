@@ -1,11 +1,11 @@
-"""Spark's file manager: what writes the files of checkpoints, those of state among them."""
+"""Spark's file manager, which writes the files of checkpoints and of state."""
 
 import uuid
 from typing import Any, Final
 
 from floodmark.schemas.errors import CheckpointFilesError
-from floodmark.spark_jobs.internals.hadoop import Files
 from floodmark.spark_jobs.internals.jvm import RELEASE, reaching
+from floodmark.spark_jobs.internals.local_files import Files
 from pyspark.sql import SparkSession
 
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
@@ -13,28 +13,29 @@ FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
 _MANAGER: Final = "FileSystemBasedCheckpointFileManager"
 _MOVED: Final = (4, 1)
-"""The Spark in which file managers got a package of their own."""
+"""The Spark version in which file managers got a package of their own."""
 
 _PACKAGE: Final = f"org.apache.spark.sql.execution.streaming{'' if RELEASE < _MOVED else '.checkpointing'}"
 
 
 def disk_settings() -> dict[str, str]:
-    """Return the settings of Spark by which its checkpoint files cost one process each on a local disk, not ten.
+    """Return the settings with which Spark starts one process per checkpoint file on a local disk instead of ten.
 
-    They are for local disks alone: elsewhere two runs of one job could replace each other's files unseen.  The manager
-    renames by ``FileSystem``, for which Spark brings Hive's: its rename keeps an existing file.  Hadoop's replaces it.
+    They are for local disks only: elsewhere two runs of one job could replace each other's files without an error.  The
+    manager renames by ``FileSystem``, for which Spark uses Hive's: its rename keeps an existing file, Hadoop's replaces
+    it.
     """
     settings = {
         FILE_MANAGER: f"{_PACKAGE}.{_MANAGER}",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
     }
-    # A second file for each file's checksum, beside that of Hadoop.
+    # A second checksum file for each file, beside Hadoop's.
     checksums = {"spark.sql.streaming.checkpoint.fileChecksum.enabled": "false"}
     return settings if RELEASE < _MOVED else {**settings, **checksums}
 
 
 def is_for_disks(file_manager: str) -> bool:
-    """Tell whether a file manager of Spark is safe on local disks alone.
+    """Tell whether a file manager of Spark is safe on local disks only.
 
     >>> is_for_disks("org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager")
     True
@@ -45,12 +46,12 @@ def is_for_disks(file_manager: str) -> bool:
 def require_replacing(spark: SparkSession, checkpoint_location: str, files: Files) -> None:
     """Make sure that Spark replaces a file of state when it runs a batch again.
 
-    Where the file of the first run stays, Spark reports nothing, and the next start loads it.  File systems are cached,
+    If the file of the first run stays, Spark reports no error, and the next start loads it.  File systems are cached,
     so settings alone do not tell.
 
     Raises:
-        CheckpointFilesError: where the existing file stays.
-        UnsupportedSparkError: where Spark's file manager cannot be reached.
+        CheckpointFilesError: if the existing file stays.
+        UnsupportedSparkError: if Spark's file manager cannot be reached.
     """
     with reaching("CheckpointFileManager"):
         jvm: Any = spark._jvm  # noqa: SLF001

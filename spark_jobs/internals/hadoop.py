@@ -1,49 +1,27 @@
-"""Small text files below one folder, on whatever file system Hadoop finds for its address."""
+"""Small text files below one folder, on any file system of Hadoop."""
 
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.internals.jvm import reaching
-from floodmark.spark_jobs.internals.local_files import LocalFiles
+from floodmark.spark_jobs.internals.local_files import Files, LocalFiles
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from typing_extensions import override
 
 _APPEARS_WHEN_CLOSED: Final = "fs.capability.outputstream.abortable"
-"""Hadoop's name for what object stores can do: a file is there, whole, when it has been closed, and not before.
+"""Hadoop's name for object stores, in which a file appears, whole, when it is closed.
 
-They cannot rename: they copy, then delete, and to overwrite they delete what was there first.
+They have no rename: they copy and delete, and to overwrite a file they first delete it.
 """
 
 
-class Files(Protocol):
-    """The files below one folder."""
-
-    def exists(self, name: str) -> bool:
-        """Tell whether there is such a file or folder."""
-
-    def numbers(self, name: str) -> list[int]:
-        """Return the numbers that are names of files in a folder."""
-
-    def read(self, name: str) -> str | None:
-        """Return a file's text, or ``None`` where it is not there.
-
-        Raises:
-            CorruptSnapshotError: where it cannot be read, for example because its checksum does not fit.
-        """
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file whole or not at all."""
-
-    def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
-
-
 def files(spark: SparkSession, folder: str) -> Files:
-    """Return the files below a folder.
+    """Return the files below a folder: without Hadoop if it is on a local disk.
 
     Raises:
-        UnsupportedSparkError: where Hadoop's classes cannot be reached.
+        UnsupportedSparkError: if Hadoop's classes cannot be reached.
     """
     with reaching("the Hadoop file system"):
         jvm: Any = spark._jvm  # noqa: SLF001
@@ -54,8 +32,8 @@ def files(spark: SparkSession, folder: str) -> Files:
         return HadoopFiles(spark, path, system)
 
 
-class HadoopFiles:
-    """The files below one folder, through a file system of Hadoop."""
+class HadoopFiles(Files):
+    """The text files below a folder, through a file system of Hadoop."""
 
     def __init__(self, spark: SparkSession, folder: Any, system: Any) -> None:  # noqa: ANN401  # of the JVM
         with reaching("the Hadoop file system"):
@@ -71,22 +49,18 @@ class HadoopFiles:
     def _path(self, name: str) -> Any:  # noqa: ANN401  # a JVM path
         return self._fs_package.Path(self._folder, name)
 
+    @override
     def exists(self, name: str) -> bool:
-        """Tell whether there is such a file or folder."""
         return bool(self._fs.exists(self._path(name)))
 
+    @override
     def numbers(self, name: str) -> list[int]:
-        """Return the numbers that are names of files in a folder."""
         path = self._path(name)
         names = [str(status.getPath().getName()) for status in self._fs.listStatus(path)] if self.exists(name) else []
         return [int(found) for found in names if found.isdecimal()]
 
+    @override
     def read(self, name: str) -> str | None:
-        """Return a file's text, or ``None`` where it is not there.
-
-        Raises:
-            CorruptSnapshotError: where it cannot be read, for example because its checksum does not fit.
-        """
         path = self._path(name)
         if not self._fs.exists(path):
             return None
@@ -100,8 +74,8 @@ class HadoopFiles:
             reason = str(error.java_exception).splitlines()[0]
             raise CorruptSnapshotError(where=str(path), reason=reason, advice="restore an intact copy") from error
 
+    @override
     def write(self, name: str, text: str) -> None:
-        """Write a file whole or not at all."""
         path = self._path(name)
         if self._fs.hasPathCapability(self._folder, _APPEARS_WHEN_CLOSED):
             self._fill(path, text)
@@ -116,10 +90,10 @@ class HadoopFiles:
             stream.write(bytearray(text.encode()))
         except BaseException:
             if stream.hasCapability(_APPEARS_WHEN_CLOSED):
-                stream.abort()  # closed, a part of it would be there
+                stream.abort()  # close() would make an incomplete file appear
             raise
         stream.close()
 
+    @override
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
         self._fs.delete(self._path(name), False)  # noqa: FBT003  # not recursive

@@ -1,4 +1,4 @@
-"""Reaching Spark's own objects in the JVM: only classic sessions (not Connect) have them, and they may change."""
+"""Access to Spark's own objects in the JVM, which only classic sessions (not Connect) have."""
 
 import os
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 RELEASE: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
-"""The Spark that is installed, for example ``(4, 1)``: names of its own move from one to the next."""
+"""The installed version of Spark, for example ``(4, 1)``."""
 
 _SHOWN: Final = 200
 _SELECTED: Final = 1_024
-"""Of the files of a process, ``select`` takes those with a lower number."""
+"""``select`` accepts only files with a lower number."""
 
 
 @contextmanager
 def reaching(missing: str) -> Iterator[None]:
-    """Name what this Spark lacks, where an object of the JVM cannot be reached.
+    """Raise an error if an object of the JVM cannot be reached within the block.
 
     Raises:
-        UnsupportedSparkError: names it, Spark's version and the reason.
+        UnsupportedSparkError: names ``missing``, Spark's version and the reason.
     """
     try:
         yield
@@ -33,10 +33,10 @@ def reaching(missing: str) -> Iterator[None]:
 
 
 def machine(spark: SparkSession) -> tuple[int, int]:
-    """Return how many cores a session has, and how large its driver's heap may be, bytes.
+    """Return the cores of a session, and the maximum heap of its driver in bytes.
 
     Raises:
-        UnsupportedSparkError: where the driver's JVM cannot be reached.
+        UnsupportedSparkError: if the driver's JVM cannot be reached.
     """
     with reaching("java.lang.Runtime"):
         runtime: Any = spark._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]  # noqa: SLF001
@@ -44,18 +44,18 @@ def machine(spark: SparkSession) -> tuple[int, int]:
 
 
 def require_callbacks(spark: SparkSession) -> None:
-    """Make sure that Spark will be able to call this process, which it does for each batch.
+    """Make sure that Spark can call this process, which it does for each batch.
 
-    py4j listens to its calls with ``select``.  That fails where many files are open, and the job would then stand still
-    without a word.  A process that listens already, since an earlier job, may open as many as it likes.
+    py4j waits for Spark's calls with ``select``, which fails if many files are open; the job would then never run a
+    batch, without an error.  A process that listens since an earlier job may open any number of files.
 
     Raises:
-        UsageError: it has too many open files.
+        UsageError: if too many files are open.
     """
     with reaching("the gateway to the JVM"):
         if vars(spark.sparkContext._gateway).get("_callback_server") is not None:  # noqa: SLF001
             return
-    number = os.open(os.devnull, os.O_RDONLY)  # the lowest that is free, as the socket's will be
+    number = os.open(os.devnull, os.O_RDONLY)  # the lowest free number, which py4j's socket would get
     os.close(number)
     if number >= _SELECTED:
         reason = (

@@ -1,44 +1,64 @@
-"""Small text files on a local disk, as Hadoop's local file system writes them, and without its processes.
+"""Small text files below one folder: their interface, and its implementation for a local disk without Hadoop.
 
-Where Hadoop's native library is absent, as beside PySpark from PyPI, its local file system starts ten processes
-(``chmod``, ``readlink``) to write one file through `FileContext`, some 50 ms.  The form is the same: a checksum of each
-512 bytes in a hidden file beside, so that Hadoop reads what this writes, and the other way round.
+Without Hadoop's native library, as beside PySpark from PyPI, Hadoop's local file system starts ten processes
+(``chmod``, ``readlink``) to write one file through `FileContext`, which takes about 50 ms.  The format is the same, a
+checksum of each 512 bytes in a hidden file, so that Hadoop reads these files and the other way round.
 """
 
 import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from floodmark.schemas.errors import CorruptSnapshotError
+from typing_extensions import override
 
 _HEADER: Final = struct.Struct(">4si")
 _MAGIC: Final = b"crc\0"
 _CHUNK: Final = 512
 
 
-class LocalFiles:
-    """The files below one folder; it need not exist yet."""
+class Files(Protocol):
+    """The text files below one folder."""
+
+    def exists(self, name: str) -> bool:
+        """Tell whether a file or folder exists."""
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the names of files in a folder that are numbers."""
+
+    def read(self, name: str) -> str | None:
+        """Return a file's text; ``None``: it does not exist.
+
+        Raises:
+            CorruptSnapshotError: if it cannot be read, or its checksum does not fit.
+        """
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file or none, even if the machine loses its power."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it exists."""
+
+
+class LocalFiles(Files):
+    """The text files below a folder of a local disk; the folder need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @override
     def exists(self, name: str) -> bool:
-        """Tell whether there is such a file or folder."""
         return (self._folder / name).exists()
 
+    @override
     def numbers(self, name: str) -> list[int]:
-        """Return the numbers that are names of files in a folder."""
         folder = self._folder / name
         return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
 
+    @override
     def read(self, name: str) -> str | None:
-        """Return a file's text, or ``None`` where it is not there.
-
-        Raises:
-            CorruptSnapshotError: where it cannot be read, or its checksum does not fit.
-        """
         path = self._folder / name
         try:
             data = path.read_bytes()
@@ -50,8 +70,8 @@ class LocalFiles:
         except (OSError, ValueError) as error:
             raise _corrupt(path, str(error)) from error
 
+    @override
     def write(self, name: str, text: str) -> None:
-        """Write a file whole or not at all, even where the machine loses its power."""
         path, data = self._folder / name, text.encode()
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.draft")
@@ -59,14 +79,14 @@ class LocalFiles:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # Between the two there is no checksum rather than one of another text.
+        # Until the new checksum is written, there is none rather than a wrong one.
         _checksums(path).unlink(missing_ok=True)
         draft.replace(path)
         draft.write_bytes(_HEADER.pack(_MAGIC, _CHUNK) + _sums(data))
         draft.replace(_checksums(path))
 
+    @override
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
         path = self._folder / name
         path.unlink(missing_ok=True)
         _checksums(path).unlink(missing_ok=True)
@@ -85,7 +105,7 @@ def _sums(data: bytes, chunk: int = _CHUNK) -> bytes:
 
 
 def _fits(data: bytes, checksums: bytes) -> bool:
-    """Compare; a file of checksums that was never finished says nothing."""
+    """Tell whether data has these checksums; an incomplete checksum file fits any data."""
     if len(checksums) < _HEADER.size:
         return True
     magic, chunk = _HEADER.unpack_from(checksums)

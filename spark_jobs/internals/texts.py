@@ -1,6 +1,6 @@
-"""What Spark says in text alone: its lines of a plan, and the bins of a histogram.  Read here, and nowhere else.
+"""Texts of Spark: its lines of a plan, and the bins of a histogram.  Only this file depends on how they look.
 
-Each version of Spark may word these texts in its own way, so nothing else may depend on how they look.
+Each version of Spark may change these texts.
 """
 
 import re
@@ -14,30 +14,30 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _SILENT: Final = {"CollectMetrics", "LocalLimit", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"}
-"""Operators that change no row, or only as another one beside them says."""
+"""Operators that change no row, or only what another operator next to them tells."""
 _STREAMING: Final = "~"
 """How Spark marks the lines of streaming operators."""
 _ID: Final = re.compile(r"#\d+L?")
 _DELAY_OF_READ: Final = re.compile(r"-T\d{14,}ms")
 _OBJECT: Final = re.compile(r"@[0-9a-f]{5,}")
 _SEED: Final = re.compile(r"\b(randn?\(|Some\(|(?:randstr|uniform)\(.*?, )-?\d{12,}(?=\)|, (?:true|false)\b)")
-"""A seed that Spark has drawn: one of a program's own is shorter."""
+"""A seed that Spark has drawn; a program's own seed is shorter."""
 _LAMBDA: Final = re.compile(r"\b(lambda \w+)_\d+(?=#)")
-"""A parameter of a Python lambda, which a session numbers."""
+"""A parameter of a Python lambda, with a number of the session."""
 _LIST: Final = re.compile(r" IN \(((?:[^()]|\([^()]*\))*)\)")
-"""Values of which a column has one: in any order, as those of a Python set are."""
+"""The values of an ``IN``; those of a Python set come in any order."""
 
 _BINS: Final = re.compile(r"\[(?:\{[0-9.E]+, [0-9.E]+\}(?:, (?!\])|(?=\])))*\]")
-"""Pairs of a place and a count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
+"""Pairs of a bin and its count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
 _NUMBER: Final = re.compile(r"[0-9.E]+")
 _SHOWN: Final = 100
 
 
 def meaning(plan: Operator) -> list[str]:
-    """Return what of a query its stored state depends on: each topmost operator with state, and all below.
+    """Return the part of a query that its stored state depends on: each topmost operator with state, and all below.
 
-    What comes behind the last operator with state may change freely, and so may all of a query without any.  Two plans
-    of one query give the same lines, whatever the ids of their columns.
+    The operators after the last one with state may change, and so may all operators of a query without state.  Two
+    plans of one query give the same lines, whatever the ids of their columns.
 
     >>> table = Operator("Relation", streaming=False, columns="struct<k:string>")
     >>> stream = Operator("EventTimeWatermark", columns="struct<k:string>", children=(Operator("CollectMetrics"),))
@@ -84,7 +84,7 @@ def _renumbered(lines: Iterator[str]) -> list[str]:
 
 
 def _without_chance(line: str) -> str:
-    """Leave out what differs between two starts of one program.
+    """Remove what differs between two starts of one program.
 
     >>> _without_chance("Filter (k#3 IN (b,a) AND (rand(-8163384240873071259) < rand(7)))")
     'Filter (k#3 IN (a,b) AND (rand() < rand(7)))'
@@ -93,19 +93,19 @@ def _without_chance(line: str) -> str:
     return _LIST.sub(lambda found: f" IN ({','.join(sorted(map(str.strip, found[1].split(','))))})", line)
 
 
-def bins(places: Column, most: int) -> Column:
-    """Return an aggregate that counts the rows of each place, as text for `sizes`.
+def bins(numbers: Column, most: int) -> Column:
+    """Return an aggregate that counts the rows of each bin, as text for `sizes`.
 
-    Exact while there are fewer places than ``most``: a place that two tasks bring is there twice.
+    It is exact for fewer than ``most`` bins.  A bin from two tasks occurs twice.
     """
-    return F.histogram_numeric(places, F.lit(most)).cast("string")
+    return F.histogram_numeric(numbers, F.lit(most)).cast("string")
 
 
 def sizes(text: str | None) -> list[tuple[int, int]]:
-    """Return each place and its count from the text of `bins`; ``None``: there was no row.
+    """Return each bin and its count from the text of `bins`; ``None``: no row.
 
     Raises:
-        UnsupportedSparkError: where Spark writes it in another way.
+        UnsupportedSparkError: if Spark's text has another form.
 
     >>> sizes("[{1048576, 3.0}, {1048577, 1.2E7}]"), sizes(None)
     ([(1048576, 3), (1048577, 12000000)], [])

@@ -1,1 +1,1 @@
-"""What a job knows of its progress, and what one batch adds to it.  Pure: no Spark, Kafka or clock."""
+"""The progress of a job, and how one batch changes it.  Pure: no Spark, Kafka or clock."""

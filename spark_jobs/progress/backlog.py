@@ -1,4 +1,4 @@
-"""How much a job has still to read, and how long that takes: from what Spark says of its last batches.  Pure."""
+"""The unread records of a job, and how long it takes to read them, from Spark's reports of its last batches.  Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ from typing import Any, Final
 from floodmark.producers.board.estimate import seconds_to_read
 
 _LAST: Final = 10
-"""So many batches tell how quick a job is: fewer hang on chance, and of more the first are long ago."""
+"""The number of batches that give the rates."""
 _WIDTH: Final = 30
 _NOTHING: Final = (None, "None", "null", "")
-"""What Spark and PySpark give where a batch has no such offset: it was planned before a restart."""
+"""What Spark and PySpark report for a missing offset, of a batch that was planned before a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a job has not read yet, when its last batch was planned.
+    """The unread records of a job when its last batch was planned.
 
     >>> backlog = Backlog(unread=900_000, read=100_000, read_rate=50_000.0, arrival_rate=5_000.0)
     >>> backlog.seconds
@@ -28,21 +28,21 @@ class Backlog:
     """
 
     unread: int
-    """Kafka offsets in the topics that are in no batch yet: data, marks and the ends of transactions."""
+    """Offsets in no batch yet: data, marks and the ends of transactions."""
     read: int
-    """Records read so far by this start of the job, as far as Spark remembers its batches."""
+    """Records read since this start of the job, in the batches that Spark remembers."""
     read_rate: float
-    """Records a second, over the last batches that read any."""
+    """Records per second, in the last batches with records."""
     arrival_rate: float
-    """Offsets a second by which the topics grew meanwhile."""
+    """New offsets per second meanwhile."""
 
     @property
     def seconds(self) -> float | None:
-        """How long it takes at this pace to have read all; ``None``: the topics grow faster than the job reads."""
+        """The time to read all records at this pace; ``None``: the topics grow faster than the job reads."""
         return seconds_to_read(self.unread, self.read_rate, self.arrival_rate)
 
     def __str__(self) -> str:
-        """Show it as a bar, with the time that it takes."""
+        """Show a bar, with the time that is left."""
         share = self.read / (self.read + self.unread) if self.unread else 1.0
         done = int(share * _WIDTH)
         bar = "#" * done + "-" * (_WIDTH - done)
@@ -52,11 +52,7 @@ class Backlog:
 
 
 def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
-    """Return the backlog after some batches.
-
-    Returns:
-        The backlog; ``None`` where no batch tells how far the topics reach.
-    """
+    """Return the backlog after some batches; ``None``: no batch has the ends of the topics."""
     ends = [(_time(batch), _sum(batch, "latestOffset"), batch) for batch in batches]
     known = [(at, latest, batch) for at, latest, batch in ends if latest is not None]
     if not known:
@@ -80,7 +76,7 @@ def _time(batch: Mapping[str, Any]) -> datetime:
 
 
 def _sum(batch: Mapping[str, Any], name: str) -> int | None:
-    """Return the sum of the offsets of all partitions that a batch names; ``None``: it names none."""
+    """Return the sum of the offsets of all partitions in a batch; ``None``: it has none."""
     found = [source[name] for source in batch["sources"] if source.get(name) not in _NOTHING]
     offsets: list[dict[str, dict[str, int]]] = [json.loads(one) if isinstance(one, str) else one for one in found]
     if not offsets:

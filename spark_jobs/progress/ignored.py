@@ -1,4 +1,4 @@
-"""The processes whose marks a job ignores while it reads their rows: each is told of once.  Pure."""
+"""The processes whose marks a job ignores while it reads their rows: each is reported once.  Pure."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _WHAT: Final = {Verdict.FENCED: "epoch", Verdict.RETIRED: "membership"}
 
 
 class IgnoredProcess(NamedTuple):
-    """A process whose marks are ignored, because a higher epoch or membership counts."""
+    """A process whose marks are ignored, because its source has a higher epoch or membership."""
 
     topic: str
     source: str
@@ -43,10 +43,10 @@ class Ignored:
 
     _marks: Counter[tuple[str, int, str, str, int]] = field(default_factory=Counter)
     _places: set[tuple[str, int]] = field(default_factory=set)
-    _told: dict[IgnoredProcess, bool] = field(default_factory=dict)
+    _reported: dict[IgnoredProcess, bool] = field(default_factory=dict)
 
     def take(self, mark: Mark, verdict: Verdict, tracker: Tracker) -> None:
-        """Note a mark that was ignored; one alone is the last of a process that was replaced."""
+        """Note an ignored mark; a single one is the last mark of a replaced process, and is not reported."""
         what, record = _WHAT.get(verdict), mark.record
         if what is None:
             return
@@ -55,15 +55,15 @@ class Ignored:
         if self._marks[mark.topic, mark.partition, record.source, what, older] > 1:
             version, epoch = tracker.version_and_epoch(record.source, topic=mark.topic, partition=mark.partition)
             newer = epoch if what == "epoch" else version
-            self._told.setdefault(IgnoredProcess(mark.topic, record.source, what, older, newer), False)
+            self._reported.setdefault(IgnoredProcess(mark.topic, record.source, what, older, newer), False)
             self._places.add((mark.topic, mark.partition))
 
     def news(self) -> list[IgnoredProcess]:
-        """Return those that were not told of."""
-        found = [process for process, told in self._told.items() if not told]
-        self._told.update(dict.fromkeys(found, True))
+        """Return the processes that were not reported yet."""
+        found = [process for process, reported in self._reported.items() if not reported]
+        self._reported.update(dict.fromkeys(found, True))
         return found
 
     def writes_to(self, topic: str, partition: int) -> bool:
-        """Tell whether such a process has written to a partition: then surplus rows there are no news."""
+        """Tell whether a reported process has written to a partition, which explains surplus rows there."""
         return (topic, partition) in self._places

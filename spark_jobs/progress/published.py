@@ -1,7 +1,7 @@
-"""What a job has published: how far it had read, and with which watermark of Spark.  Pure.
+"""What a job has published: the offsets it had read, and Spark's watermark.  Pure.
 
-A header of the marks behind each batch says it, in the same transaction, so that the output topic alone tells another
-checkpoint where to go on.
+It is in a header of the marks after each batch, in the same transaction, so that another checkpoint can continue from
+the output topic alone.
 """
 
 import json
@@ -15,17 +15,17 @@ from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 
 FORMAT: Final = 1
 READ_HEADER: Final = "floodmark-read"
-"""The header of a job's marks in partition 0 that holds it."""
+"""The name of this header, on the marks in partition 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A batch whose rows are in the output topic, as are those of all batches before.
+    """The last batch in the output topic.
 
     Args:
-        read: where it ended.
-        ran: the watermark that it ran with, as Spark counts it, epoch milliseconds; 0: none was set.
-        ids: of the topics that were read.
+        read: its end offsets.
+        ran: its watermark, as Spark counts it, epoch milliseconds; 0: none.
+        ids: of the input topics.
 
     >>> Published.of(Published({("clicks", 0): 7}, 12, TopicIds(clicks="Xq3")).to_bytes())
     Published(read={('clicks', 0): 7}, ran=12, ids={'clicks': 'Xq3'})
@@ -36,11 +36,11 @@ class Published:
     ids: TopicIds = field(default_factory=TopicIds)
 
     def headers(self, partition: int) -> list[tuple[str, bytes | None]]:
-        """Return the header that a mark in an output partition has: one partition is enough."""
+        """Return the headers for a mark in an output partition: only partition 0 has one."""
         return [(READ_HEADER, self.to_bytes())] if partition == 0 else []
 
     def to_bytes(self) -> bytes:
-        """Return it as the header holds it: one JSON object."""
+        """Return the value of the header, a JSON object."""
         fields = {
             "format": FORMAT,
             "input_offsets": to_spark(self.read),
@@ -51,12 +51,12 @@ class Published:
 
     @classmethod
     def of(cls, text: bytes) -> "Published":
-        """Read what `to_bytes` returned.
+        """Read the value of the header.
 
         Raises:
-            CorruptSnapshotError: where it is of another format or damaged.
+            CorruptSnapshotError: if it has another format or is damaged.
         """
-        with restoring(f"in the header {READ_HEADER!r}", "take a new output topic"):
+        with restoring(f"in the header {READ_HEADER!r}", "use a new output topic"):
             found = json.loads(text)
             require_format(found, FORMAT)
             return cls(from_spark(found["input_offsets"]), found["batch_watermark"], TopicIds(found["topic_ids"]))

@@ -1,8 +1,8 @@
-"""What one batch read of its topics: the marks, and whether the rows that they count were all there.  Pure.
+"""The marks of a batch, and whether all the rows that they count were read.  Pure.
 
-A batch says how many records it read of each partition, and where its marks stand, but not how many rows stand before
-a mark: that would take a second read.  Offsets show it, where they have no holes.  Transactions leave holes, one a
-commit and whatever was aborted; then the number of records bounds what the offsets alone leave open.
+A batch tells how many records it has read of each partition, and the offsets of its marks, but not the number of rows
+before a mark: that would take a second read.  Offsets tell it if no offset is missing.  But each commit of a
+transaction, and all aborted records, leave offsets without a record; then the number of records gives bounds.
 """
 
 import base64
@@ -17,7 +17,7 @@ from floodmark.schemas.counts import Discrepancy, RecordCounts
 
 
 def parse_marks(marks: str) -> list[AnyMark]:
-    """Read marks from JSON, as the metrics of a source bring them.
+    """Read the marks in the metrics of a source, which are JSON.
 
     >>> key = base64.b64encode(b"__floodmark__/web").decode()
     >>> place = {"topic": "clicks", "partition": 0, "offset": 7, "log_time": 5}
@@ -29,21 +29,21 @@ def parse_marks(marks: str) -> list[AnyMark]:
 
 
 def _bytes(mark: Mapping[str, str | None]) -> dict[str, bytes | None]:
-    """Decode the key and the value of a mark; JSON leaves out a value that is null."""
+    """Decode the key and the value of a mark; JSON lacks a value that is null."""
     parts = {name: mark.get(name) for name in ("key", "value")}
     return {name: None if text is None else base64.b64decode(text) for name, text in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMarks:
-    """The marks of one batch in the order of each partition, and how many records it read of each partition."""
+    """The marks of one batch in the order of each partition, and the number of records in each partition."""
 
     marks: Sequence[AnyMark]
     records: Mapping[tuple[str, int], int]
 
     @classmethod
     def of(cls, observed: Iterable[tuple[str, Mapping[tuple[str, int], int]]]) -> "BatchMarks":
-        """Bring together what the sources of a job observed: marks as JSON, and records per partition.
+        """Merge the observations of a job's sources: marks as JSON, and the number of records per partition.
 
         >>> BatchMarks.of([("[]", {("clicks", 0): 2}), ("[]", {("views", 0): 1})]).records
         {('clicks', 0): 2, ('views', 0): 1}
@@ -52,7 +52,7 @@ class BatchMarks:
         for text, read in observed:
             marks += parse_marks(text)
             records.update(read)
-        # The order within each partition is the log's; between partitions it does not matter.
+        # In the order of each log; the order of the partitions does not matter.
         marks.sort(key=lambda mark: (mark.topic, mark.partition, mark.offset))
         return cls(marks, dict(records))
 
@@ -60,7 +60,7 @@ class BatchMarks:
 def reconcile(
     counts: RecordCounts, batch: BatchMarks, start: Offsets, end: Offsets, uncounted: Collection[str] = ()
 ) -> list[Discrepancy]:
-    """Take a batch into the counts of records, and return where rows and marks disagree.
+    """Add a batch to the counts of records, and return where rows and marks disagree.
 
     >>> from floodmark.schemas.records import WatermarkRecord
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=9, partitions=1, emitted_at=0, records=3)
@@ -87,7 +87,7 @@ def reconcile(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a batch read of one partition: offsets from ``start`` to before ``end``, and so many records there."""
+    """What a batch has read of one partition: offsets from ``start`` to before ``end``, with this number of records."""
 
     start: int
     end: int
@@ -95,16 +95,16 @@ class Span:
 
 
 def rows_before(span: Span, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Give, for each mark, the least and the most data records of the batch that stand before it.
+    """Yield, for each mark, the least and the most data records of the batch that are before it.
 
-    >>> list(rows_before(Span(start=100, end=106, records=6), [102, 105]))  # no holes: exact
+    >>> list(rows_before(Span(start=100, end=106, records=6), [102, 105]))  # no offset is missing: exact
     [(2, 2), (4, 4)]
-    >>> list(rows_before(Span(start=100, end=106, records=4), [102, 104]))  # two holes
+    >>> list(rows_before(Span(start=100, end=106, records=4), [102, 104]))  # two are missing
     [(0, 2), (1, 2)]
     """
     rows = span.records - len(marks)
     for number, offset in enumerate(marks):
-        marks_behind = len(marks) - number - 1
-        behind = span.end - offset - 1 - marks_behind
-        before = offset - span.start - number
-        yield max(0, rows - behind), min(rows, before)
+        later_marks = len(marks) - number - 1
+        most_after = span.end - offset - 1 - later_marks
+        most_before = offset - span.start - number
+        yield max(0, rows - most_after), min(rows, most_before)

@@ -1,17 +1,17 @@
-"""Watermarks as Spark counts them.  Pure."""
+"""Conversion between Floodmark's watermarks and Spark's.  Pure."""
 
 from typing import Literal
 
 from floodmark.schemas.timestamps import END_OF_TIME
 
 WindowsClose = Literal["after", "at"]
-"""When Spark closes a window that ends at E, as the watermark T passes: ``after``: T > E.  ``at``: T >= E."""
+"""When the watermark T closes a window that ends at E: ``after``: T > E; ``at``: T >= E."""
 
 
 def spark_watermark(watermark: int, windows_close: WindowsClose) -> int:
-    """Translate a watermark (no later event below T) to Spark's, whose late filter is ``event_time <= watermark``.
+    """Convert a watermark T (no later event below T) to Spark's, by which rows are late if ``event_time <= watermark``.
 
-    ``after`` gives T - 1 ms: no operator drops a row at exactly T.  ``at`` gives T, so that a window is out one mark
+    ``after`` gives T - 1 ms, so no operator drops a row at exactly T.  ``at`` gives T, which closes a window one mark
     earlier, but operators on raw event times (session windows, joins, dropDuplicates, timers) drop a row at exactly T.
 
     >>> spark_watermark(12, "after"), spark_watermark(12, "at"), spark_watermark(END_OF_TIME, "after") == END_OF_TIME
@@ -21,7 +21,7 @@ def spark_watermark(watermark: int, windows_close: WindowsClose) -> int:
 
 
 def from_spark_watermark(watermark: int, windows_close: WindowsClose) -> int | None:
-    """Translate Spark's watermark back; Spark writes 0 where it has none.
+    """Convert Spark's watermark back; Spark writes 0 for none.
 
     >>> from_spark_watermark(11, "after"), from_spark_watermark(12, "at"), from_spark_watermark(0, "at")
     (12, 12, None)

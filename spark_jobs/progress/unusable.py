@@ -1,4 +1,4 @@
-"""Data records that are no rows: how each kind is counted and named, and when there is nothing else.  Pure."""
+"""Data records that give no row: their counts by kind, and the error if there are no others.  Pure."""
 
 import json
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Final
 from floodmark.schemas.errors import UnreadableTopicError
 
 UNUSABLE: Final = ("unreadable", "missing_event_time", "out_of_range")
-"""The counts of records that should have been rows."""
+"""The kinds of such records."""
 
 _YEAR_10000: Final = 253_402_300_800  # seconds since 1970
 _MILLISECONDS: Final = 'are these milliseconds? use json(..., unit="ms")'
@@ -22,18 +22,18 @@ _CAUSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """How many records of one kind were skipped, and where the first one stands."""
+    """The number of skipped records of one kind, and the offset of the first one."""
 
     count: int = 0
     topic: str = ""
     partition: int = 0
     offset: int = 0
     seconds: int | None = None
-    """The first one's event time, seconds since 1970, where it is out of range."""
+    """The first one's event time, seconds since 1970, if it is out of range."""
 
     @classmethod
     def of(cls, count: int, first: str | None) -> "Skipped":
-        """Read the first place as a batch observes it, JSON; ``None``: there is none.
+        """Read the first record from the JSON that a batch observes; ``None``: no record.
 
         >>> print(Skipped.of(1, '{"place": {"topic": "t", "partition": 0, "offset": 7}}'))
         1, the first at t/0@7
@@ -47,11 +47,11 @@ class Skipped:
 
     @property
     def too_large(self) -> bool:
-        """Whether the first one's time lies behind the year 9999."""
+        """Whether the first one's time is after the year 9999."""
         return self.seconds is not None and self.seconds >= _YEAR_10000
 
     def __str__(self) -> str:
-        """Say where the first one stands and what its time may be."""
+        """Name the first record and its time."""
         where = f"{self.count}, the first at {self.topic}/{self.partition}@{self.offset}"
         if self.seconds is None:
             return where
@@ -61,19 +61,19 @@ class Skipped:
 
 @dataclass(slots=True)
 class TopicRecords:
-    """What became of the records that the sources of one topic brought, since the checkpoint began."""
+    """The records of one topic since the checkpoint was created."""
 
     rows: int = 0
     unusable: dict[str, int] = field(default_factory=dict)
     """By kind, see `UNUSABLE`."""
     too_large: bool = False
-    """Whether one of the ``out_of_range`` records has a time behind the year 9999."""
+    """Whether an ``out_of_range`` record has a time after the year 9999."""
     partition: int = 0
     offset: int = 0
-    """Where the first record stands that could not be used."""
+    """Of the first unusable record."""
 
     def add(self, rows: int, unusable: Mapping[str, Skipped]) -> None:
-        """Add up what one batch has brought."""
+        """Add the records of one batch."""
         self.rows += rows
         for kind, skipped in unusable.items():
             if skipped.count and not any(self.unusable.values()):
@@ -83,7 +83,7 @@ class TopicRecords:
 
 
 def nothing_usable(found: Mapping[str, TopicRecords], topics: Sequence[str]) -> UnreadableTopicError | None:
-    """Return the error for topics of which no record could be used; ``None`` where one could, or there is none.
+    """Return the error for topics without a usable record; ``None``: there is one, or no record at all.
 
     >>> found = {"t": TopicRecords()}
     >>> nothing_usable(found, ["t"])

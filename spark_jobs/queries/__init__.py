@@ -1,1 +1,1 @@
-"""What is known of a query before it runs: its plan, its options, and what is refused.  Pure."""
+"""A query before it runs: its plan, its options, and what is refused.  Pure."""

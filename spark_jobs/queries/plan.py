@@ -1,4 +1,4 @@
-"""A query as a tree of operators.  Pure: `internals.analysed` reads it."""
+"""A query as a tree of operators, which `internals.analysed` reads.  Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 _KEEP_STATE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "GlobalLimit"}
 SILENT_STATE: Final = {"Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
-"""Operators with state that a watermark brings no results out of."""
+"""Operators with state that give no results when the watermark advances."""
 _LIMITS: Final = {"GlobalLimit", "LocalLimit"}
 
 _MICROS: Final = 1000
@@ -14,7 +14,7 @@ _MICROS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows that begin at a time and each period after it, and are so wide; microseconds."""
+    """Fixed windows, in microseconds: one begins at ``start``, and one each ``slide`` after it."""
 
     slide: int
     start: int
@@ -23,34 +23,34 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a query as Spark has analysed it."""
+    """One operator of an analysed query."""
 
     kind: str
-    """Spark's name for it."""
+    """Spark's name of the operator."""
     text: str = ""
-    """Spark's own line for it."""
+    """Spark's line for the operator."""
     streaming: bool = True
     children: tuple["Operator", ...] = ()
     columns: str = ""
-    """The columns and types, where the operators below are not shown: of a table, or of a stream."""
+    """The columns and types of a table or of a read, whose operators below are left out."""
     source: str | None = None
-    """The name of the source that it is the observation of: what stands below is not shown."""
+    """For the observation of a source: its name.  The operators below are left out."""
     bounded: bool = True
-    """For a join of streams: whether its condition bounds, by event time, how long the rows of each side are kept."""
+    """For a join of streams: whether its condition bounds the event times of both sides."""
     observation: str | None = None
-    """The name of the observation that it is."""
+    """For an observation: its name."""
     within: int = 0
-    """For a deduplication within a time: that time, milliseconds."""
+    """For a deduplication within a time: this time, milliseconds."""
     windows: Windows | None = None
-    """For an aggregate: the fixed windows of the event time that it groups by; ``None``: none are recognised."""
+    """For an aggregate: the fixed windows it groups by; ``None``: none, or not recognised."""
     timed: bool = True
-    """For a deduplication: whether an event time is among the columns that it compares."""
+    """For a deduplication: whether it compares an event time."""
     clock: Literal["", "timeout", "timers"] = ""
-    """For a user's function with state: what of it follows the clock instead of the event time."""
+    """For a user's function with state: what of it follows the clock, not the event time."""
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it keeps state from batch to batch."""
+        """Whether the operator keeps state from batch to batch."""
         if not self.streaming:
             return False
         if self.kind == "Join":
@@ -58,18 +58,18 @@ class Operator:
         return self.kind in _KEEP_STATE or "WithState" in self.kind
 
     def walk(self) -> Iterator["Operator"]:
-        """Yield it and all operators below, from the top."""
+        """Yield the operator and all below, from the top."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
-def observations_behind_state(plan: Operator) -> set[str]:
-    """Return the names of those observations that stand behind an operator with state.
+def observations_after_state(plan: Operator) -> set[str]:
+    """Return the names of the observations after an operator with state.
 
     >>> below = Operator("CollectMetrics", observation="below")
     >>> above = Operator("CollectMetrics", observation="above", children=(Operator("Aggregate", children=(below,)),))
-    >>> observations_behind_state(above)
+    >>> observations_after_state(above)
     {'above'}
     """
     observed = [node for node in plan.walk() if node.observation is not None]
@@ -77,9 +77,9 @@ def observations_behind_state(plan: Operator) -> set[str]:
 
 
 def limited(plan: Operator, *, by_limit: bool = False) -> set[str]:
-    """Return the names of those sources whose tasks a limit may end before they have read all of a batch.
+    """Return the names of the sources whose tasks a limit may end before they have read all of a batch.
 
-    An aggregation reads all before it gives a row.
+    An aggregation between the source and the limit reads all rows before it gives one.
 
     >>> read = Operator("CollectMetrics", source="read")
     >>> limited(Operator("GlobalLimit", children=(read,)))
@@ -94,11 +94,10 @@ def limited(plan: Operator, *, by_limit: bool = False) -> set[str]:
 
 
 def widths(plan: Operator) -> int | None:
-    """Return how far before the end of a result the rows may lie that it needs, where fixed windows say so.
+    """Return how far before the end of a result its input may be, according to fixed windows; milliseconds.
 
-    Returns:
-        The widths of all windows together and the times of deduplications within a time, milliseconds.  ``None``: the
-        query keeps other state, for which nothing here tells it.
+    This is the sum of the widths of all windows and of the times of deduplications within a time.  ``None``: the query
+    has other state.
     """
     needed = 0
     for node in plan.walk():

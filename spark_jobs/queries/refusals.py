@@ -1,6 +1,6 @@
-"""What no watermark can drive, refused by name before a job starts.  Pure: judges the tree of operators.
+"""Refuse queries that no watermark can drive, before a job starts.  Pure: judges the tree of operators.
 
-Left to itself Spark would fail such a query later and in its own words, run it for ever, or drop rows uncounted.
+Spark would fail such a query later, run it for ever, or drop rows uncounted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ SETTINGS: Final = {
     MULTIPLE: "operators with state that follow one another would all take the watermark of the input",
     NO_DATA_BATCHES: "a watermark that comes without rows would move nothing",
 }
-"""Settings of the session that must stay on, and why."""
+"""Settings of the session that must be on, and why."""
 
 
 def refuse(
@@ -27,12 +27,12 @@ def refuse(
 
     Args:
         plan: the query.
-        output_mode: Spark's.
-        trigger: Spark's; ``None``: batch after batch.
+        output_mode: of Spark.
+        trigger: of Spark.
         settings: the values of `SETTINGS` in the session.
 
     Raises:
-        UnsupportedQueryError: names the operator, the reason and the way out.
+        UnsupportedQueryError: names the operator, the reason and what to do.
 
     >>> try:
     ...     refuse(Operator("StreamingRelation", text="rate"), output_mode="append", trigger=None, settings={})
@@ -56,7 +56,7 @@ def refuse(
 
 
 def refuse_two_event_times(judged: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Refuse operators with state whose rows have two event times: Spark would not know by which to judge them.
+    """Refuse operators with state whose rows have two event times, of which Spark would take one.
 
     Raises:
         UnsupportedQueryError: names the operator and the columns.
@@ -105,15 +105,14 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
 
 
 _FOR_EVER: Final = "it keeps its state for ever, so all that ever came would be needed"
-_ADVICE: Final = "take a new output topic and read the input from its beginning"
+_ADVICE: Final = "use a new output topic and read the input from its beginning"
 
 
 def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Refuse a query whose state a replay would not bring back.
+    """Refuse a query whose state a replay would not restore.
 
-    A replay reads the input of the operators again: with no watermark until its end, then with the one that the job
-    last ran with.  Operators whose state depends on the watermarks in between, or on all rows ever read, would end up
-    with other state.
+    A replay reads the operators' input again: without a watermark up to its end, then with the job's last watermark.
+    If state depends on the watermarks in between, or on all rows ever read, it would differ.
 
     Raises:
         UnsupportedQueryError: names the operator and the reason.
@@ -129,18 +128,18 @@ def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -
     for node in plan.walk():
         if node.keeps_state and "WithState" in node.kind:
             reason = "its state depends on when the watermark came, which a replay cannot repeat"
-            raise _refused(node.kind, reason)
+            raise _no_replay(node.kind, reason)
         if node.kind == "DeduplicateWithinWatermark":
             reason = "which of two near rows it has kept depends on the order in which they came"
-            raise _refused("drop_duplicates_within", reason)
+            raise _no_replay("drop_duplicates_within", reason)
         if node.keeps_state and node.kind == "GlobalLimit":
-            raise _refused("limit", "how many rows it has let pass is not known any more")
+            raise _no_replay("limit", "how many rows it has let pass is not known any more")
         if node.kind == "Deduplicate" and not node.timed:
-            raise _refused("dropDuplicates", _FOR_EVER)
+            raise _no_replay("dropDuplicates", _FOR_EVER)
     for kind, columns in judged:
         if not columns:
-            raise _refused(kind, _FOR_EVER)
+            raise _no_replay(kind, _FOR_EVER)
 
 
-def _refused(kind: str, reason: str) -> UnsupportedQueryError:
+def _no_replay(kind: str, reason: str) -> UnsupportedQueryError:
     return UnsupportedQueryError(operator=f"published='continue' with {kind}", reason=reason, advice=_ADVICE)

@@ -1,4 +1,4 @@
-"""The options of Spark's Kafka source: defaults, overruled by the user's.  Spark ignores the case of names.  Pure."""
+"""The options of Spark's Kafka source: defaults, and the user's.  Spark ignores the case of names.  Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 _TUNED: Final = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": "8388608",
-    # At the end of a transaction the client asks for what is behind it before Spark asks for its last offset.  The
-    # broker keeps the first question for so long, by default half a second, and a client has one at a time.
+    # After the end of a transaction the client fetches the next records, before Spark asks for the last offset.  The
+    # broker delays an empty fetch by this time, half a second by default, and a client has one request at a time.
     "kafka.fetch.max.wait.ms": "10",
 }
 
 
 def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Mapping[str, str]) -> dict[str, str]:
-    """Return the defaults with the user's options, which overrule them.
+    """Return the defaults, overridden by the user's options.
 
     >>> options = source_options("k:9092", ("a", "b"), {"startingoffsets": "latest", "kafka.max.poll.records": "7"})
     >>> options["subscribe"], options["startingoffsets"], "startingOffsets" in options
@@ -34,7 +34,7 @@ def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Map
 
 
 def from_earliest(options: Mapping[str, str]) -> bool:
-    """Tell whether a new query begins with the first record that Kafka has.
+    """Tell whether a new query starts with the first record in Kafka.
 
     Spark prefers ``startingTimestamp`` to ``startingOffsetsByTimestamp``, and that to ``startingOffsets``.
 
@@ -49,10 +49,10 @@ def from_earliest(options: Mapping[str, str]) -> bool:
 
 
 def fitting_batch(cores: int, heap: int) -> int:
-    """Return how many records a batch may have: half a million a core, and one for each KiB of the driver's heap.
+    """Return the limit of a batch: 500,000 records per core, or one per KiB of the driver's heap if that is lower.
 
-    So a batch of a job that catches up takes some seconds, and its marks and results fit into the driver; with results
-    larger than some hundred bytes it has to be less.
+    With this limit a batch of a job that catches up takes some seconds, and its marks and results fit into the driver,
+    if results have no more than some hundred bytes.
 
     Args:
         cores: of all executors.
@@ -65,7 +65,7 @@ def fitting_batch(cores: int, heap: int) -> int:
 
 
 def batch_limit(options: Mapping[str, str]) -> int | None:
-    """Return the most records of one batch; ``None``: there is no limit.
+    """Return the most records of one batch; ``None``: no limit.
 
     >>> batch_limit({"maxoffsetspertrigger": "120"}), batch_limit({})
     (120, None)

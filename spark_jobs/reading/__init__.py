@@ -1,1 +1,1 @@
-"""From Kafka records to rows with an event time: columns, judgements, and the counts of what is no row."""
+"""From Kafka records to rows with an event time: columns, late rows, and the counts of unusable records."""

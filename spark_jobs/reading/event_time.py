@@ -1,8 +1,8 @@
-"""The event-time column: how Spark knows it, how a derived one becomes it, and what follows from its delay.
+"""The event-time column: how Spark marks it, how a derived column becomes it, and what follows from its delay.
 
-Spark marks the event-time column in the column's metadata, with the delay of ``withWatermark`` there.  Python
-functions (``mapInPandas`` and its like) and expressions (``date_trunc``) lose that mark, and ``withWatermark`` can be
-called but once in a query.  Here it is set through the public ``withMetadata``.
+Spark marks the event-time column in its metadata, with the delay of ``withWatermark``.  Python functions
+(``mapInPandas`` and others) and expressions (``date_trunc``) lose it, and a query can call ``withWatermark`` only once.
+This module sets it by the public ``withMetadata``.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from typing import Any, Final
 from floodmark.schemas.errors import EventTimeShiftError, UsageError
 from floodmark.schemas.timestamps import duration_of, is_late
 from floodmark.spark_jobs.internals.analysed import DELAY, NEVER_MS
-from floodmark.spark_jobs.queries.plan import Operator, observations_behind_state
+from floodmark.spark_jobs.queries.plan import Operator, observations_after_state
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import TimestampType
@@ -27,18 +27,18 @@ _numbers = itertools.count()
 def event_time(rows: DataFrame, name: str, *, shift: timedelta = timedelta(0)) -> DataFrame:
     """Make a column Spark's event time, after an expression or a Python function has computed it.
 
-    No other column is the event time then.
+    No other column is then the event time.
 
     Args:
-        rows: what comes from `read`.
+        rows: from `read`.
         name: a timestamp column.
-        shift: the longest time by which it lies before the event time that `read` gave the row: one minute after
-            ``date_trunc('minute', at)``, 0 for what is not earlier.  The watermark of the whole job stays this far
-            behind its input.  A row that lies further back fails the job, see `EventTimeShiftError`.
+        shift: the longest time by which it may be before the event time that `read` gave the row: one minute for
+            ``date_trunc('minute', at)``, 0 if it is never earlier.  The watermark of the whole job stays this far
+            behind its input.  A row that is shifted further fails the job with `EventTimeShiftError`.
 
     Raises:
-        UsageError: where there is no such column, it is no timestamp, or the shift is negative.  `write` raises it for
-            a shift behind an operator with state: that has the watermark behind it already.
+        UsageError: if there is no such column, it is no timestamp, or the shift is negative.  `write` raises it for a
+            shift after an operator with state, which has already used the watermark.
     """
     milliseconds = duration_of(shift, "event_time(): shift")
     kinds = {field.name: field for field in rows.schema}
@@ -56,7 +56,7 @@ def event_time(rows: DataFrame, name: str, *, shift: timedelta = timedelta(0)) -
 
 
 def shift_of(observation: str) -> int | None:
-    """Return the shift that `event_time` has stated in an observation's name, milliseconds.
+    """Return the shift in the name of an observation of `event_time`, milliseconds; ``None``: another observation.
 
     >>> shift_of("floodmark-event-time-60000-3"), shift_of("floodmark-read-0")
     (60000, None)
@@ -67,24 +67,23 @@ def shift_of(observation: str) -> int | None:
 
 
 def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelta) -> DataFrame:
-    """Drop rows that repeat another one's columns within some event time.
+    """Drop rows that repeat the columns of another row within some event time.
 
-    Of the rows that come out, no two of one key are ``within`` or less apart.  A row is dropped only for another one of
-    its key that is less than twice as far away; or where it is late, as by any operator.  Neither depends on the
-    watermark, nor on how batches cut the input.  Which of several near rows comes out depends on the order in which
-    Spark sees them.
+    Of the resulting rows, no two of one key are ``within`` or less apart.  A row is dropped only if another row of its
+    key is less than twice as far away, or if it is late.  Neither the watermark nor the cut of batches changes that.
+    The order in which Spark processes near rows decides which of them stays.
 
     Spark's ``dropDuplicatesWithinWatermark`` alone forgets a key at the end of a batch, and before that drops any row
-    with the key, also one of an hour later.  So it runs twice, over spans of twice the time that overlap by half: rows
-    that are ``within`` apart share one, and when the watermark has passed a span, no more rows of it come.
+    with the key, also one an hour later.  So it runs twice, over spans of twice the time that overlap by half: rows
+    that are ``within`` apart share one span, and after the watermark has passed a span, no rows of it follow.
 
     Args:
-        rows: what comes from `read`.
-        columns: what makes two rows the same.
+        rows: from `read`.
+        columns: the columns that make two rows the same.
         within: the longest event time between duplicates; more than 0.
 
     Raises:
-        UsageError: where the rows have not exactly one event-time column, or the time is 0.
+        UsageError: if the rows do not have exactly one event-time column, or the time is 0.
     """
     milliseconds = duration_of(within, "drop_duplicates_within(): within", 1)
     timed = [field for field in rows.schema if DELAY in field.metadata]
@@ -103,24 +102,25 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """The event times that a query derives: how far they may lie before those of its input, and where that is seen."""
+    """The event times that a query derives."""
 
     shift: int = 0
-    """Milliseconds."""
+    """How far they may be before those of the input, milliseconds."""
     observations: tuple[str, ...] = ()
+    """The names of the observations of their minimum."""
 
 
 def derived_times(plan: Operator) -> Derived:
-    """Find the event times that a query derives.
+    """Return the event times that a query derives.
 
     Raises:
-        UsageError: where a shift is stated behind an operator with state, which has the watermark behind it already; or
-            where ``dropDuplicatesWithinWatermark`` has no time.
+        UsageError: for a shift after an operator with state, which has already used the watermark; and for
+            ``dropDuplicatesWithinWatermark`` without a time.
     """
     names = [node.observation for node in plan.walk() if node.observation is not None]
     found = {name: shift for name in names if (shift := shift_of(name)) is not None}
-    behind_state = observations_behind_state(plan)
-    for name in behind_state & found.keys():
+    after_state = observations_after_state(plan)
+    for name in after_state & found.keys():
         if found[name]:
             reason = (
                 f"event_time(..., shift={timedelta(milliseconds=found[name])}) stands behind an operator with state "
@@ -134,12 +134,12 @@ def derived_times(plan: Operator) -> Derived:
             "forget a key; use floodmark.spark_jobs.drop_duplicates_within(rows, columns, within)"
         )
         raise UsageError(reason=reason)
-    # What an operator with state gives out is judged by the check of the output.
-    return Derived(max(found.values(), default=0), tuple(found.keys() - behind_state))
+    # The check of the output judges the results of an operator with state.
+    return Derived(max(found.values(), default=0), tuple(found.keys() - after_state))
 
 
 def require_shift(job: str, derived: Derived, observed: Mapping[str, Mapping[str, Any]], watermark: int | None) -> None:
-    """Refuse a batch whose derived event times lie further back than stated: operators would drop these rows.
+    """Refuse a batch whose derived event times are shifted further than stated: operators would drop these rows.
 
     Raises:
         EventTimeShiftError: names the time and the watermark.

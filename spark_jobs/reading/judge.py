@@ -1,7 +1,7 @@
-"""Judge each row next to where it is read, in the one scan: adds the watermark that the row may be behind.
+"""Judge each row in the task that reads it: adds the watermark by which the row may be late.
 
-A task of Spark's Kafka source reads one partition in the order of its log, marks and all.  A function in Python beside
-it follows the marks; of data rows it sees no more than their number.  What was promised before the batch comes from its
+A task of Spark's Kafka source reads one partition in the order of its log, with the marks.  A Python function in the
+same task follows the marks; of data rows it gets only their number.  The promises before the batch come from its
 handler, as a local property of the query's thread.
 """
 
@@ -16,23 +16,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.pandas.functions import pandas_udf
 
-if TYPE_CHECKING:  # importing it takes longer than all else, and only jobs with late= need it
+if TYPE_CHECKING:  # slow to import, and only jobs with late= need it
     import pandas as pd
 
 SPLITTING: Final = ("minpartitions", "maxrecordsperpartition")
-"""Options of Spark's Kafka source that give a partition to several tasks."""
+"""Options of Spark's Kafka source that split a partition over several tasks."""
 
-_RESULT: Final = "watermark long, own boolean"
+_RESULT: Final = "watermark long, of_partition boolean"
 
 
 def judged(rows: DataFrame, name: str) -> DataFrame:
-    """Add to decoded records ``behind`` (a struct: the watermark, and whether it is the partition's) and ``late``."""
+    """Add to decoded records ``threshold`` (the watermark, and whether it is that of the partition) and ``late``."""
     place = F.struct("topic", "partition", "offset", F.unix_millis("timestamp").alias("log_time"))
     fields = [place.getField(field).alias(field) for field in ("topic", "partition", "offset", "log_time")]
     mark = F.to_json(F.array(F.struct(*fields, "key", F.col("raw").alias("value"))))
-    behind = _watermarks(name)(F.col("topic"), F.col("partition"), F.when(F.col("control"), mark))
-    late = (F.col("kind") == "row") & (F.unix_millis("event_time") < F.col("behind.watermark"))
-    return rows.withColumn("behind", behind).withColumn("late", late)
+    threshold = _watermarks(name)(F.col("topic"), F.col("partition"), F.when(F.col("control"), mark))
+    late = (F.col("kind") == "row") & (F.unix_millis("event_time") < F.col("threshold.watermark"))
+    return rows.withColumn("threshold", threshold).withColumn("late", late)
 
 
 def _watermarks(name: str) -> Any:  # noqa: ANN401  # a function of columns
@@ -55,23 +55,23 @@ def _watermarks(name: str) -> Any:  # noqa: ANN401  # a function of columns
 def judge(
     thresholds: LateThresholds, topics: "pd.Series", partitions: "pd.Series", marks: "pd.Series"
 ) -> "pd.DataFrame":
-    """Give the watermark before each row; a task reads one partition, in the order of its log."""
+    """Return the watermark before each row; a task reads one partition, in the order of its log."""
     import numpy as np  # noqa: PLC0415  # see above
     import pandas as pd  # noqa: PLC0415  # the same
 
     size = len(topics)
-    watermark, own = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.bool_)
+    watermark, of_partition = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.bool_)
     if size:
         place = str(topics.iloc[0]), int(partitions.iloc[0])
         begin = 0
         for end in dict.fromkeys([*np.flatnonzero(marks.notna().to_numpy()), size - 1]):
-            # The mark itself speaks of what stands behind it.
+            # The mark itself is for the rows after it.
             promised = thresholds.promises.promised(place)
             watermark[begin : end + 1] = max(promised, thresholds.watermark)
-            own[begin : end + 1] = promised >= thresholds.watermark
+            of_partition[begin : end + 1] = promised >= thresholds.watermark
             text = marks.iloc[end]
             if isinstance(text, str):
                 for mark in parse_marks(text):
                     thresholds.apply(mark)
             begin = end + 1
-    return pd.DataFrame({"watermark": watermark, "own": own})
+    return pd.DataFrame({"watermark": watermark, "of_partition": of_partition})

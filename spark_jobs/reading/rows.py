@@ -1,4 +1,4 @@
-"""From Kafka records to what they are: marks, rows with an event time, or what is counted instead."""
+"""Decode Kafka records to marks, to rows with an event time, or to the kinds of records that are only counted."""
 
 import re
 from typing import Final
@@ -12,30 +12,30 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _MILLISECONDS: Final = "-?[0-9]{1,15}"
 _FIRST: Final = 1
-"""Microseconds since 1970: Spark's watermark begins at 0, and operators drop what is not above it."""
+"""Microseconds since 1970: Spark's watermark begins at 0, and operators drop rows that are not later."""
 
 _LAST: Final = 253_370_764_800_000_000 - 1
-"""The last microsecond of 9998: an ended input's watermark is that of 9999, and windows behind it never close."""
+"""The last microsecond of 9998: the watermark of ended input is that of 9999, and later windows never close."""
 
 OURS: Final = "floodmark "
-"""How the names of our columns begin, beside fields whose names may be any."""
+"""The prefix of our columns, since fields may have any other names."""
 
 
 def kafka_timestamp() -> Column:
     """Return Kafka's timestamp of a record as the event time: ``read(event_time=kafka_timestamp())``.
 
-    Use it for topics whose event time is the time of arrival: of a producer with the strategy ``ingress()``, or of
-    ``floodmark inject --log-time``.  The column of the result is ``kafka_timestamp``; ``.alias("arrived")`` names it
-    otherwise.  A record without a timestamp is counted as ``out_of_range``.
+    Use it if the time of arrival is the event time: for a producer with the strategy ``ingress()``, or ``floodmark
+    inject --log-time``.  The resulting column is ``kafka_timestamp``; ``.alias("arrived")`` renames it.  A record
+    without a timestamp is counted as ``out_of_range``.
     """
     return F.col(f"`{OURS}timestamp`").alias("kafka_timestamp")
 
 
 def header_time(name: str) -> Column:
-    """Return the time in the last header of a name that holds one; null: there is none.
+    """Return the time in the last header of a name that has one; null: none.
 
-    Without a lambda, which would keep Spark from compiling the whole stage.  In JSON no text has a bare quotation mark,
-    so that none can look like a header.
+    This uses no lambda, which would keep Spark from compiling the whole stage.  In JSON, texts have no bare quotation
+    marks, so no text can look like a header.
     """
     headers = F.col("headers")
     texts = F.to_json(headers.cast("array<struct<key:string,value:string>>"))
@@ -46,7 +46,7 @@ def header_time(name: str) -> Column:
 
 
 def _at_most(limit: int) -> str:
-    """Return a regular expression of the numbers from 0 to a limit, which may begin with zeros.
+    """Return a regular expression for the numbers from 0 to a limit, with leading zeros allowed.
 
     >>> _at_most(213)
     '0*(?:[0-9]{0,2}|[0-1][0-9]{2}|2[0-0][0-9]{1}|21[0-2]|213)'
@@ -62,7 +62,7 @@ def _at_most(limit: int) -> str:
 
 
 def flat(kafka: DataFrame, decode: Decoder) -> DataFrame:
-    """Decode: the columns of Kafka under names that no field has, and beside them the fields of the values."""
+    """Return the columns of Kafka, with our prefix, and the fields of the decoded values."""
     control = F.coalesce(F.startswith(F.col("key"), F.lit(KEY_PREFIX)), F.lit(False))  # noqa: FBT003  # a SQL literal
     found = {
         **{name: F.col(name) for name in ("topic", "partition", "offset", "timestamp", "key", "headers")},
@@ -76,10 +76,9 @@ def flat(kafka: DataFrame, decode: Decoder) -> DataFrame:
 
 
 def decoded(kafka: DataFrame, spec: SourceSpec) -> DataFrame:
-    """Tell what each record is, and decode it.
+    """Decode records, and add ``raw``, ``control``, ``task``, ``value``, ``event_time`` and ``kind``.
 
-    Adds ``raw``, ``control``, ``task``, ``value``, ``event_time`` and ``kind``: ``mark``, ``row``, or what the
-    record is counted as; and what `judge.judged` adds, where late rows are judged.
+    ``kind`` is ``mark``, ``row``, or the name of a count.  If late rows are judged, `judge.judged` adds its columns.
     """
     columns = flat(kafka, spec.decode).withColumn(f"{OURS}event_time", spec.event_time)
     added = [name for name in columns.columns if name.startswith(OURS)]

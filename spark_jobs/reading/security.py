@@ -1,7 +1,7 @@
-"""Security settings, given once: confluent-kafka's, which Spark's Kafka client needs under other names.
+"""Security settings, given once: confluent-kafka's, converted to the names of Spark's Kafka client.
 
-A setting may name the place of a secret, see `secrets`.  confluent-kafka gets what is found there, and Spark the place
-itself, which its Kafka clients look up on every machine.  Spark's plans then show places and no secrets.
+A setting may name the place of a secret, see `secrets`.  confluent-kafka gets the secret.  Spark gets the place, which
+its Kafka clients look up on every machine, so Spark's plans show no secrets.
 """
 
 import re
@@ -37,19 +37,19 @@ _READ: Final = {
     *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location"),
     *("ssl.key.pem", "ssl.endpoint.identification.algorithm", "sasl.kerberos.min.time.before.relogin"),
 }
-"""Security settings that are translated, or that Spark's Kafka client does without."""
+"""Security settings that are converted, or that Spark's Kafka client does not need."""
 
 
 def settings_of(client: Client | None) -> dict[str, Any]:
-    """Return the settings, as they are given."""
+    """Return the settings as given."""
     return dict((client() if callable(client) else client) or {})
 
 
 def spark_options(settings: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """Translate the security settings of confluent-kafka to options of Spark's Kafka source and writer.
+    """Convert the security settings of confluent-kafka to options of Spark's Kafka source and writer.
 
     Raises:
-        UsageError: where a security setting has no translation, and ``own`` has none of its kind (``kafka.sasl.*`` or
+        UsageError: if a security setting cannot be converted, and ``own`` has none of its kind (``kafka.sasl.*`` or
             ``kafka.ssl.*``).  Spark's client would connect without it, or fail with an error that does not name it.
 
     >>> secret = {"sasl.mechanism": "PLAIN", "sasl.username": "us", "sasl.password": "${env:PASSWORD}"}
@@ -96,7 +96,7 @@ def _tls(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _require_own(setting: str, own: Mapping[str, str]) -> None:
-    """Refuse a security setting without a translation, unless the user gives Spark options of its kind."""
+    """Refuse a setting that cannot be converted, unless the user gives Spark options of its kind."""
     kind = re.search(r"\b(?:sasl|ssl)\.", setting)
     if kind is not None and not any(name.lower().startswith(f"kafka.{kind[0]}") for name in own):
         reason = (
@@ -112,6 +112,6 @@ def _quoted(value: object) -> str:
 
 
 def _file(location: str) -> str:
-    """Name a whole file as a place."""
+    """Return the place of a whole file."""
     path = Path(location)
     return f"${{directory:{path.parent}:{path.name}}}"

@@ -1,4 +1,4 @@
-"""One call of `read`, as a value: what a job must know of a source of its rows."""
+"""One call of `read`, as a value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from floodmark.spark_jobs.reading.security import Client, settings_of, spark_opt
 from pyspark.sql import Column
 
 Decoder = Callable[[Column], Column]
-"""From a column of binary values to a column of structs; null where a value cannot be read."""
+"""From a column of binary values to a column of structs; null if a value cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,12 @@ class Route:
 
 
 def route(topic: str) -> Route:
-    """Send late rows to a topic: ``read(late=route("late-clicks"))``.
-
-    Args:
-        topic: its name; it must exist.
-    """
+    """Send late rows to an existing topic: ``read(late=route("late-clicks"))``."""
     return Route(topic)
 
 
 Late = Literal["drop", "adjust"] | Route
-"""What becomes of late rows."""
+"""What to do with late rows."""
 
 
 def check_late(late: object) -> None:
@@ -52,7 +48,7 @@ def check_late(late: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Topics, and how they are reached.  It holds what was given, so a secret only where that is one."""
+    """Topics, and how to connect to them, as the user has given it: with secrets or with their places."""
 
     topics: tuple[str, ...]
     bootstrap_servers: str
@@ -60,10 +56,10 @@ class Connection:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def config(self) -> dict[str, Any]:
-        """Return the confluent-kafka settings, with the secrets that stand at the places they name.
+        """Return the confluent-kafka settings with their secrets.
 
         Raises:
-            UsageError: where nothing is there.
+            UsageError: if the place of a secret is empty.
         """
         return {"bootstrap.servers": self.bootstrap_servers, **resolved(settings_of(self.client))}
 
@@ -74,37 +70,31 @@ class Connection:
 
     @property
     def from_earliest(self) -> bool:
-        """Whether a new query begins with the first record that Kafka has."""
+        """Whether a new query starts with the first record in Kafka."""
         return from_earliest(self.source_options())
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class SourceSpec:
-    """One call of `read`.
-
-    Args:
-        name: of its observation.
-        connection: to its topics.
-        event_time: over the fields of a value.
-        decode: from bytes to values.
-        percentile: which percentile drives the job, see `mark_policy.driving`.
-        shift: how far event times may lie before those that the marks speak of, milliseconds.
-        late: what becomes of late rows; ``None``: Spark's operators decide.
-        limited: whether a limit may end the tasks that read it before they have read all of a batch.
-    """
+    """One call of `read`."""
 
     name: str
+    """The name of its observation."""
     connection: Connection
     event_time: Column
     decode: Decoder
     percentile: int | None = None
+    """The percentile that drives the job, see `mark_policy.driving`."""
     shift: int = 0
+    """How far event times may be before the times that the marks promise, milliseconds."""
     late: Late | None = None
+    """``None``: Spark's operators keep or drop late rows."""
     limited: bool = False
+    """Whether a limit may end its tasks before they have read all of a batch."""
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are read."""
+        """Its topics."""
         return self.connection.topics
 
     @property
@@ -114,5 +104,5 @@ class SourceSpec:
 
     @property
     def late_topic(self) -> str | None:
-        """The topic that late rows go to."""
+        """The topic for late rows."""
         return self.late.topic if isinstance(self.late, Route) else None

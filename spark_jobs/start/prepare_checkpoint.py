@@ -18,8 +18,8 @@ from typing import Final
 from floodmark.spark_jobs.batch.late_rows import pass_thresholds
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
-from floodmark.spark_jobs.internals import plain
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
+from floodmark.spark_jobs.internals.plain_queries import start_query
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
@@ -85,7 +85,7 @@ def _plan_first(query: Query) -> None:
         with stopping.batch(batch_id):
             raise AssertionError  # a stop was requested, so no batch runs
 
-    started = plain.start(query(hold))
+    started = start_query(query(hold))
     while not planned.wait(_POLL) and started.isActive:
         pass
     failure = started.exception()
@@ -104,7 +104,7 @@ def _run(query: Query, number: int, specs: Sequence[SourceSpec], progress: Progr
         frame.write.format("noop").mode("append").save()
 
     try:
-        plain.start(query(consume).trigger(once=True)).awaitTermination()
+        start_query(query(consume).trigger(once=True)).awaitTermination()
     except StreamingQueryException:
         # Spark 4.1's connector may fail after the commit of a batch that was planned before.
         if checkpoint.last_committed != number:

@@ -273,7 +273,7 @@ def progresses():
             progress.finish_batch(complete=progress.batch_watermark, hold=seed % 3, counts={"late": number})
         if seed % 2:
             progress.look_ahead(Ahead(10_000, {("t", 0): 99}))
-        yield {"snapshot": progress.snapshot(), "output": progress.output, **what_it_says(progress.tracked())}
+        yield {"snapshot": progress.snapshot(), "output": progress.output, **what_it_says(progress.tracker_copy())}
 
 
 def snapshots(folder):

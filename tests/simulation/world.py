@@ -280,7 +280,7 @@ class Stage:
         progress, planned = self.progress, disk.planned
         assert progress is not None
         assert planned is not None
-        self.marks_ahead.start_from(progress.tracked(), self._offsets(planned))
+        self.marks_ahead.start_from(progress.tracker_copy(), self._offsets(planned))
         for _ in range(self.chance.randrange(3)):
             for number, log in enumerate(self.given.partitions):
                 seen = max(self.seen.get(number, 0), planned.get(number, 0))

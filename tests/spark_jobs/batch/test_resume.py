@@ -103,7 +103,7 @@ class History:
     def known(self, *cuts):
         """Return what a job knows after batches that ended there."""
         promised = None if self.way.percentile is None else Tracker({"t"})
-        progress, read = Progress(Tracker({"t"}), promised=promised), []
+        progress, read = Progress(Tracker({"t"}), full_tracker=promised), []
         for cut in cuts:
             progress.apply([mark for mark in self.marks(cut) if mark not in read], {"t": self.way})
             read = self.marks(cut)
@@ -115,7 +115,7 @@ class History:
 
     def foreseen(self):
         marks_ahead = MarksAhead({"t": self.way})
-        marks_ahead.start_from(self.known(self.before, self.last).tracked(), ends(self.last))
+        marks_ahead.start_from(self.known(self.before, self.last).tracker_copy(), ends(self.last))
         for mark in self.marks(self.ahead):
             marks_ahead.add_mark(mark)
         return marks_ahead.ahead()

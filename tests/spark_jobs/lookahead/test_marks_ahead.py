@@ -61,10 +61,10 @@ def test_the_job_comes_as_far_with_just_what_it_rests_on(entries, data):
     early = data.draw(st.integers(0, len(order)))
     for count, number in enumerate(order):
         if count == early:
-            marks_ahead.start_from(job.tracked(), end)
+            marks_ahead.start_from(job.tracker_copy(), end)
         marks_ahead.add_mark(partitions[number][taken[number]])
         taken[number] += 1
-    marks_ahead.start_from(job.tracked(), end)
+    marks_ahead.start_from(job.tracker_copy(), end)
     ahead = marks_ahead.ahead()
 
     if ahead is None:
@@ -73,7 +73,7 @@ def test_the_job_comes_as_far_with_just_what_it_rests_on(entries, data):
     just = {number: ahead.positions.get(("t", number), 0) for number in range(PARTITIONS)}
     rest = [mark for log in partitions for mark in log if mark not in read]
     enough = [mark for mark in rest if mark.offset < just[mark.partition]]
-    exactly = job.tracked()
+    exactly = job.tracker_copy()
     for mark in enough:
         exactly.apply(mark.record, topic="t", partition=mark.partition, log_time=0)
     assert exactly.advance() == ahead.watermark

@@ -84,7 +84,7 @@ def test_the_watermark_of_the_batch_judges_where_the_partition_knows_less():
     found = judge(
         LateThresholds(Promises(), 50, None), pd.Series(["t"]), pd.Series([0]), pd.Series([None], dtype=object)
     )
-    assert found.to_dict("list") == {"watermark": [50], "own": [False]}
+    assert found.to_dict("list") == {"watermark": [50], "of_partition": [False]}
 
 
 def test_what_a_tracker_knows_is_taken_up():

@@ -81,7 +81,7 @@ def test_watermarks_keep_their_order_over_batches_and_restarts(history, percenti
             progress.resume(now=0, percentile=percentile)
             assert progress.epoch > epoch
         if then == "lose the snapshot":
-            progress.rebuilt(progress.next_watermark, stateful=stateful, hold=hold)
+            progress.set_rebuilt_output(progress.next_watermark, stateful=stateful, hold=hold)
             output = progress.output
 
 
@@ -91,13 +91,13 @@ def test_watermarks_keep_their_order_over_batches_and_restarts(history, percenti
 )
 def test_a_rebuilt_job_hands_on_only_what_is_certainly_complete(batch_watermark, stateful, output):
     progress = Progress(Tracker({"t"}), next_watermark=30)
-    progress.rebuilt(batch_watermark, stateful=stateful, hold=0)
+    progress.set_rebuilt_output(batch_watermark, stateful=stateful, hold=0)
     assert progress.output == output
 
 
 def test_a_rebuilt_job_that_had_ended_has_ended():
     progress = Progress(Tracker({"t"}), next_watermark=END_OF_TIME)
-    progress.rebuilt(END_OF_TIME, stateful=True, hold=10)
+    progress.set_rebuilt_output(END_OF_TIME, stateful=True, hold=10)
     assert progress.ended
 
 

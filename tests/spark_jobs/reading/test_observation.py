@@ -10,7 +10,7 @@ def place(topic, partition, task, count):
 def observed(points):
     """Write the bins as Spark casts them to a string."""
     bins = ", ".join(f"{{{at}, {count:.1f}}}" for at, count in points)
-    return Observation.of({"places": f"[{bins}]"}, ["a", "b"])
+    return Observation.of({"bins": f"[{bins}]"}, ["a", "b"])
 
 
 def test_the_records_of_each_partition_are_those_of_its_tasks():
@@ -23,7 +23,7 @@ def test_the_records_of_each_partition_are_those_of_its_tasks():
 
 def test_large_counts_are_read():
     text = "[{1048576, 1.2345678E7}]"  # a double, as Spark writes it
-    assert Observation.of({"places": text}, ["a"]).records == {("a", 1): 12_345_678}
+    assert Observation.of({"bins": text}, ["a"]).records == {("a", 1): 12_345_678}
 
 
 def test_a_task_that_stands_there_twice_shows():

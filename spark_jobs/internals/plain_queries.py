@@ -1,7 +1,7 @@
-"""Plain queries over `read`: refused where they start, for nothing would move their watermark.
+"""Refuse plain queries over `read` at their start, since nothing would advance their watermark.
 
-Spark offers no hook before the start of a query that could refuse it (a listener only hears of it, and what it raises
-is logged), so the two methods that start one are wrapped, for DataFrames of `read` alone.
+Spark has no hook that could refuse a query (what a listener raises is only logged).  So the two methods that start a
+query are wrapped, for DataFrames of `read` only.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ _start: Final = DataStreamWriter.start
 _METHODS: Final = ("start", "toTable")
 
 
-def start(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query that a handler of batches drives."""
+def start_query(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query whose watermark a batch handler drives."""
     return _start(writer)
 
 
 @cache
 def refuse_plain_queries(topics_of: Callable[[DataFrame], list[str]]) -> None:
-    """Refuse, from now on, plain queries over DataFrames of `read`; a second call changes nothing."""
+    """Refuse plain queries over DataFrames of `read` from now on; a second call changes nothing."""
     for name in _METHODS:
         setattr(DataStreamWriter, name, _refusing(getattr(DataStreamWriter, name), topics_of))
 
