@@ -1,4 +1,4 @@
-"""From watermark records to progress: read topics, use Spark's own operators, write results with watermark records.
+"""Spark jobs: read topics with watermark records, use Spark's own operators, write results with watermark records.
 
 events = read(spark, topics="flights", value=avro(schema), event_time="departed", bootstrap_servers=servers)
 counts = events.groupBy(window("departed", "1 hour")).count().selectExpr("window.end AS ended", "count")

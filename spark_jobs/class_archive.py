@@ -1,8 +1,8 @@
-"""An archive of Spark's classes: one session records it, and later sessions start in about half the time.
+"""An archive of Spark's classes, with which later sessions start in about half the time.
 
-A new JVM reads, checks and links some 15,000 classes before Spark's first batch.  With an archive of them (class data
-sharing, JEP 350) it maps one file instead.  The JVM of the first session writes a draft when it ends, and the next
-session gives the draft its name.  It does so with every Java from 13 on, so there is no second way for Java 19.
+A new JVM reads, checks and links about 15,000 classes before Spark's first batch.  With an archive (class data sharing,
+JEP 350) it maps one file instead.  The JVM of the first session writes a draft at its end, and the next session renames
+it.  This works with every Java from 13 on.
 """
 
 import hashlib
@@ -18,23 +18,23 @@ import pyspark
 from floodmark.producers.embedded.jars import cache, java
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_QUIET: Final = "-Xlog:cds*=off"  # an archive that does not fit is ignored without a line on the user's error output
+_QUIET: Final = "-Xlog:cds*=off"  # no message if an archive does not fit
 _MAGIC: Final = 4
 _DAY: Final = 86_400
 
 
 def archive_options(*, record: bool = True) -> str:
-    """Return the options by which one JVM uses the archive, or records it if there is none.
+    """Return the JVM options to use the archive, or to record it if there is none.
 
     Args:
-        record: whether to record an archive if there is none; only for the options of a single JVM.
+        record: whether to record an archive; only for the options of a single JVM.
 
     Raises:
         JavaError: if there is no Java.
     """
     archive = archive_path()
     for draft in archive.parent.glob(f"{archive.stem}-*.draft"):
-        with suppress(OSError):  # another process takes it, or the cache is read-only
+        with suppress(OSError):  # another process renames it, or the cache is read-only
             _adopt(draft, archive)
     if archive.exists():
         return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto {_QUIET}'
@@ -47,7 +47,7 @@ def archive_options(*, record: bool = True) -> str:
 
 
 def _adopt(draft: Path, archive: Path) -> None:
-    """Turn a complete draft into the archive.  The JVM writes the first bytes last, and they are 0 until then."""
+    """Rename a complete draft.  The JVM writes its first bytes last; they are 0 until then."""
     with draft.open("rb") as file:
         is_complete = any(file.read(_MAGIC))
         os.fsync(file.fileno())
@@ -58,10 +58,10 @@ def _adopt(draft: Path, archive: Path) -> None:
 
 
 def archive_path() -> Path:
-    """Return where the archive of this Java and this Spark belongs.
+    """Return the path of the archive for this Java and this Spark.
 
-    Its name stands for what the JVM compares before it maps one: its own image, and the place, name, size and time of
-    each jar.  So another environment has its own, and one that was installed anew gets a new one.
+    Its name has a hash of all that the JVM compares before it maps an archive: its own image, and the path, size and
+    time of each jar.
 
     Raises:
         JavaError: if there is no Java.
@@ -74,7 +74,7 @@ def archive_path() -> Path:
 
 
 def _image(found: str) -> str:
-    """Tell one Java from another: by the file of its own classes; only where that is not seen it is run and asked."""
+    """Identify a Java by the file of its own classes, or else by its version."""
     modules = Path(found).resolve().parent.parent / "lib" / "modules"
     if modules.exists():
         return _stamp(modules)

@@ -1,4 +1,4 @@
-"""A running job: wait for it, ask it, stop it."""
+"""A running job: its state, and how to wait for it and stop it."""
 
 import logging
 import threading
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 _log = logging.getLogger(__name__)
 _POLL: Final = 0.05
 _RESTART: Final = 10.0
-"""Seconds to wait for a restart; it waits in turn for a listener of queries that asks the job."""
+"""Seconds to wait for a restart, which may itself wait for a query listener that calls the job."""
 
 
 def _measured(counts: Mapping[str, int]) -> dict[str, int]:
@@ -34,10 +34,10 @@ def _measured(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 class Job:
-    """A running job, which is asked as PySpark's ``StreamingQuery`` is; that one stands beneath it as ``query``.
+    """A running job, with the methods of PySpark's ``StreamingQuery``; Spark's own query is `query`.
 
-    Two answers differ from Spark's: `awaitTermination` raises at its timeout, where Spark returns ``False``, so that it
-    can name who holds the watermark; and progress is a `Batch`, where Spark gives its own.
+    Two methods differ from Spark's: `awaitTermination` raises an error at its timeout, which names the sources that
+    hold the watermark, and progress is a `Batch`.
     """
 
     def __init__(self, query: StreamingQuery, handler: BatchHandler, *, available_now: bool = False) -> None:
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def query(self) -> StreamingQuery:
-        """Spark's own query; a new one after a burst, see "One batch a window" in ``TUNING.md``."""
+        """Spark's own query; a new one after a restart, see "One batch a window" in ``TUNING.md``."""
         self._handler.stopping.restarted.wait(_RESTART)
         return self._query
 
@@ -60,7 +60,7 @@ class Job:
         return self._handler.progress
 
     def __repr__(self) -> str:
-        """Show what the job does and how far it is."""
+        """Show the state, the last batch and the watermark."""
         state = "ended" if self.ended else "stopped"
         with suppress(Exception):  # the session may be gone
             if self.isActive:
@@ -73,7 +73,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The id of the query, which stays the same over restarts."""
+        """The id of the query, which restarts keep."""
         return self._query.id
 
     @property
@@ -88,7 +88,7 @@ class Job:
 
     @property
     def isActive(self) -> bool:
-        """Whether the query runs: it has neither been stopped nor failed."""
+        """Whether the query runs: it has not stopped or failed."""
         while True:
             query = self._query
             if query.isActive or not self._handler.stopping.restarted.is_set():
@@ -98,7 +98,7 @@ class Job:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query does now, in Spark's words."""
+        """Spark's status of the query."""
         return self.query.status
 
     @property
@@ -113,30 +113,30 @@ class Job:
 
     @property
     def watermark(self) -> int | None:
-        """The input watermark, epoch milliseconds; ``None``: not known yet."""
+        """The input watermark, epoch milliseconds; ``None``: unknown."""
         return self._progress.watermark
 
     @property
     def ended(self) -> bool:
-        """Whether all input has ended and every result is out."""
+        """Whether all input has ended and every result is written."""
         return self._progress.ended
 
     @property
     def counts(self) -> dict[str, int]:
-        """Totals since the checkpoint began: records, marks, late, unreadable, replayed, fenced, ..."""
+        """Totals since the checkpoint was created: records, marks, late, unreadable, replayed, fenced, ..."""
         with self._handler.progress_lock:
             return dict.fromkeys(COUNTED, 0) | self._progress.counts
 
     def metrics(self) -> Metrics:
-        """Return what is measured of this job since its checkpoint began."""
+        """Return the metrics of this job since its checkpoint was created."""
         now, watermark = time.time_ns() // 1_000_000, self.watermark
-        nobody = self.ended or self._progress.idle
+        has_no_source = self.ended or self._progress.idle
         return Metrics(
             "job",
             self.name,
             **_measured(self.counts),
             watermark_delay_seconds=delay(now, watermark),
-            processing_time_delay_seconds=0.0 if nobody else delay(now, self._handler.processing_time_watermark),
+            processing_time_delay_seconds=0.0 if has_no_source else delay(now, self._handler.processing_time_watermark),
             topic=self._handler.identity.output,
             watermark=watermark,
             state=state_of(watermark, idle=self._progress.idle, ended=self.ended),
@@ -145,19 +145,19 @@ class Job:
         )
 
     def backlog(self) -> Backlog | None:
-        """Return how much is still to be read, and how long that takes at the pace of the last batches.
+        """Return the number of unread records, and the time to read them; ``None``: no batch has reported it.
 
-        As text it is a bar: ``print(job.backlog())``.  ``None``: no batch has told.
+        ``print`` shows it as a bar.
         """
         return backlog_of(self.query.recentProgress)
 
     def holders(self) -> list[Hold]:
-        """Return who holds the watermark where it is, and since when."""
+        """Return the sources that hold the watermark, and since when."""
         with self._handler.progress_lock:
             return self._progress.holders()
 
     def exception(self) -> FloodmarkError | None:
-        """Return what failed the job: an error of Floodmark, or else a `JobFailedError`; ``None``: nothing did."""
+        """Return the error of Floodmark that failed the job, or a `JobFailedError`; ``None``: it has not failed."""
         failure = self._handler.failure
         error: BaseException | None = failure or self.query.exception()
         if error is None or (self._is_being_stopped() and was_interrupted(error)):
@@ -170,23 +170,23 @@ class Job:
         return failed
 
     def _is_being_stopped(self) -> bool:
-        """Tell whether the query was stopped while it ran; by Spark, too: the query then ends without an exception."""
+        """Tell whether the query was stopped while it ran; if Spark has stopped it, it has no exception."""
         return self._handler.stopping.is_of_active_query or (not self.isActive and self.query.exception() is None)
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until all sources have ended and every result is out, then stop.
+        """Wait until all sources have ended and every result is written, then stop the job.
 
-        It returns earlier where the job is stopped, as Spark's does, and with the trigger ``availableNow`` when all
-        that was there is worked off; `ended` says whether that was all.
+        It returns earlier if the job is stopped, and with the trigger ``availableNow`` when the job has processed all
+        records that existed at its start; see `ended`.
 
         Args:
-            timeout: seconds; ``None``: as long as it takes.
+            timeout: seconds; ``None``: without limit.
 
         Returns:
             ``True``.
 
         Raises:
-            DeadlineError: where that takes longer; names who holds the watermark.  The job goes on.
+            DeadlineError: at the timeout; names the sources that hold the watermark.  The job continues.
             JobFailedError, or the error of Floodmark that failed the job.
         """
         self._await(lambda: self.ended or not self.isActive, timeout, "the end of all input")
@@ -198,13 +198,13 @@ class Job:
         return True
 
     def processAllAvailable(self, timeout: float | None = None) -> None:
-        """Wait until all that is in the topics now has been worked off, or the job is stopped.
+        """Wait until the job has processed all records that are in the topics now, or is stopped.
 
         Args:
-            timeout: seconds; ``None``: as long as it takes.
+            timeout: seconds; ``None``: without limit.
 
         Raises:
-            DeadlineError: where that takes longer; names who holds the watermark.  The job goes on.
+            DeadlineError: at the timeout; names the sources that hold the watermark.  The job continues.
             JobFailedError, or the error of Floodmark that failed the job.
         """
         self._raise_failure()
@@ -216,10 +216,10 @@ class Job:
         try:
             with self._handler.lookahead.without_waiting():
                 query = None
-                while query is not self.query:  # a restart ends the wait, too
+                while query is not self.query:  # a restart ends the wait early
                     query = self.query
                     query.processAllAvailable()
-        except PySparkException as error:  # what `exception` returns says it better
+        except PySparkException as error:  # `exception` returns the real error
             _log.debug("job %s: %s", self.name, error)
 
     def _await(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
@@ -245,5 +245,5 @@ class Job:
         )
 
     def stop(self) -> None:
-        """Stop between two batches; a later start goes on from there."""
+        """Stop the job after the current batch; a later start continues after it."""
         self._handler.stop()

@@ -1,4 +1,4 @@
-"""What few users of `read` and `write` need to set: one frozen value each, checked when it is made."""
+"""The less common settings of `read` and `write`, checked when they are created."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,31 +18,31 @@ Delivery = Literal["exactly-once", "at-least-once"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """The rarer settings of `read`.
+    """The less common settings of `read`.
 
     Args:
-        client: confluent-kafka settings (security and so on), or a function that returns them.  Spark's own Kafka
-            client gets what it needs of them; a secret is best named by its place, see `reading.security`.
+        client: confluent-kafka settings (security and others), or a function that returns them.  They are converted
+            for Spark's Kafka client.  To keep secrets out of Spark's plans, name their places, see `reading.security`.
         source_options: options of Spark's Kafka source, for example ``startingTimestamp`` or
-            ``kafka.max.poll.records``; they overrule Floodmark's.
-        max_offsets_per_trigger: the most records of one batch, 1 or more, so that a backfill cannot exhaust the driver;
-            ``"auto"``: as many as suit the machine, see `fitting_batch`; ``None``: no limit.
-        adjusted: the name of an extra column with the time that counts.  It becomes Spark's event-time column, and the
-            field of the value stays what it was.
+            ``kafka.max.poll.records``; they override Floodmark's.
+        max_offsets_per_trigger: the most records in one batch, 1 or more; ``"auto"``: as many as suit the machine, see
+            `fitting_batch`; ``None``: no limit, so a backfill can exhaust the driver's memory.
+        adjusted: the name of an extra column with the adjusted time, which becomes Spark's event-time column.  The
+            field of the value is not changed.
         substream: the name of an extra column with the watermark of the record's key (header
-            ``floodmark-substream``), for `windows_per_key`; null where there is none.
-        percentile: 1 to 100: these percentile watermarks drive the job, where the sources send them: earlier results,
-            more late rows.  `Batch.promised` keeps what all events together allow.
+            ``floodmark-substream``), for `windows_per_key`; null without that header.
+        percentile: 1 to 100: use these percentile watermarks, if the sources emit them: earlier results, more late
+            rows.  `Batch.promised` has the full watermark.
 
     Raises:
-        UsageError: where a value is out of its bounds.
+        UsageError: if a value is out of its bounds.
 
     >>> ReadOptions(percentile=101)
     Traceback (most recent call last):
     floodmark.schemas.errors.UsageError: percentile is 101, expected 1 to 100
     """
 
-    client: Client | None = field(default=None, repr=False)  # may hold secrets, as the options
+    client: Client | None = field(default=None, repr=False)  # it may hold secrets, and so may the options
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     max_offsets_per_trigger: int | Literal["auto"] | None = "auto"
     adjusted: str | None = None
@@ -60,30 +60,30 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteOptions:
-    """The rarer settings of `write`.
+    """The less common settings of `write`.
 
     Args:
-        bootstrap_servers: the address of the Kafka that is written to; ``None``: that of the input.
-        client: confluent-kafka settings for the output (security and so on), or a function that returns them; they
-            overrule those of `read`, which hold for the output, too, where ``bootstrap_servers`` is ``None``.
+        bootstrap_servers: Kafka's address for the output; default: that of the input.
+        client: confluent-kafka settings for the output (security and others), or a function that returns them.  They
+            override those of `read`, which also apply to the output unless ``bootstrap_servers`` is set.
         sink_options: options of Spark's Kafka sink, for ``at-least-once``.
-        delivery: ``exactly-once``: a transaction a batch, through the driver; ``at-least-once``: Spark's own sink on
-            the executors, with duplicates after a crash.
-        membership: how many jobs or producers write to the output topic.
+        delivery: ``exactly-once``: one transaction per batch, through the driver; ``at-least-once``: Spark's own sink
+            on the executors, with duplicates after a crash.
+        membership: the number of jobs and producers that write to the output topic.
         watermark_hold: how much earlier than its completion a result may be stamped, 0 or more: 0 for the end of a
             window, the window's length for its start.  The output watermark stays this far behind.
-        windows_close: ``after``: a window ends when the watermark is past its end, and no row at exactly the watermark
-            is dropped; ``at``: when the watermark reaches its end, see `spark_watermark`.
-        lookahead: how long a batch is kept open at most, 0 or more, for the marks that decide the next one, which then
-            closes its own windows; 0: a window comes out one batch after its mark.
-        rebuild: where a snapshot is lost or damaged, work it out again from the topics, as far as they reach back,
-            instead of raising; ``None``: as ``spark.floodmark.rebuild`` of the session says, which
-            ``spark-submit --conf spark.floodmark.rebuild=true`` sets without a change of the program.
-        start: where it begins without a checkpoint, see `Start`.
-        on_batch: called with the `Batch` after each batch, on the query's own thread; what it raises fails the job.
+        windows_close: ``after``: a window closes when the watermark is past its end, and no row at exactly the
+            watermark is dropped; ``at``: when the watermark reaches its end, see `spark_watermark`.
+        lookahead: the longest time to wait, after a batch, for the marks of the next one, which then closes its own
+            windows, 0 or more.  With 0, a window comes out one batch after its mark.
+        rebuild: whether to rebuild a lost or damaged snapshot from the topics, as far as Kafka still has their records,
+            instead of an error; default: the session's ``spark.floodmark.rebuild``, which ``spark-submit --conf
+            spark.floodmark.rebuild=true`` sets.
+        start: where a job with a new checkpoint starts, see `Start`.
+        on_batch: called with the `Batch` after each batch, on the query's own thread; an exception fails the job.
 
     Raises:
-        UsageError: where a value is out of its bounds.
+        UsageError: if a value is out of its bounds.
 
     >>> WriteOptions(delivery="at-most-once")
     Traceback (most recent call last):
@@ -91,7 +91,7 @@ class WriteOptions:
     """
 
     bootstrap_servers: str | None = None
-    client: Client | None = field(default=None, repr=False)  # may hold secrets, as the options
+    client: Client | None = field(default=None, repr=False)  # it may hold secrets, and so may the options
     sink_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     delivery: Delivery = "exactly-once"
     membership: Membership | int = 1

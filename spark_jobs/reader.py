@@ -1,7 +1,7 @@
 """Kafka topics with watermark records, as a streaming DataFrame: each Kafka record is read once.
 
-The watermark records leave the data path by Spark's own ``observe``, which carries them to the driver at the end of the
-batch, where its handler takes them.  What remains are decoded data rows with an event-time column.
+Spark's ``observe`` takes the watermark records out of the data and carries them to the driver at the end of the batch,
+where the batch handler applies them.  The decoded data rows remain, with an event-time column.
 """
 
 import itertools
@@ -44,38 +44,38 @@ def read(
 ) -> DataFrame:
     """Read topics whose producers interleave watermark records with their data.
 
-    Use any of Spark's event-time operators on the result, then `floodmark.spark_jobs.write`.  Rows whose value cannot
-    be decoded, that have no event time, or one that Spark's watermark cannot judge (not after 1970-01-01T00:00:00Z, or
-    not before 9999-01-01T00:00:00Z), are skipped and counted, see `Batch`.
+    Use any of Spark's event-time operators on the result, then `floodmark.spark_jobs.write`.  Rows are skipped and
+    counted, see `Batch`, if their value cannot be decoded, or they have no event time, or one that Spark's watermark
+    cannot judge (until 1970-01-01T00:00:00Z, or from 9999-01-01T00:00:00Z on).
 
-    Where an injector has adjusted the time of a record (header ``floodmark-time``), the adjusted time counts: the
-    event-time column has it.
+    If an injector has adjusted the time of a record (header ``floodmark-time``), the event-time column has the adjusted
+    time.
 
     Args:
         spark: a classic session with the Kafka connector.
-        topics: one or several; each must exist.
-        value: what the bytes mean: `avro`, `json`, or a function from a binary column to a struct column.
+        topics: one or several existing topics.
+        value: the format: `avro`, `json`, another one, or a function from a binary column to a struct column.
         event_time: the timestamp field of the decoded values that becomes Spark's event-time column; or the path of one
-            (``"payload.at"``), an expression over them (SQL or a Column), or `kafka_timestamp`.  A path or an
-            expression adds a column.  Its name is the last one of the path or the alias of the expression
+            (``"payload.at"``), an expression over the fields (SQL or a Column), or `kafka_timestamp`.  A path or an
+            expression adds a column.  Its name is the last part of the path or the alias of the expression
             (``"date_trunc('minute', at) AS minute"``); without an alias, ``event_time``.
         bootstrap_servers: Kafka's address.
-        late: what becomes of late rows: ``"drop"``; ``"adjust"``, which lifts their event time to the watermark they
-            are behind; or `route`, which sends them to a topic, in the transaction of their batch.  A row is then
-            judged by what was promised before it in its partition, so neither batches nor replays change what is late;
-            a partition that was idle or unknown is judged by the watermark that the batch runs with, too.  Default:
-            the operators keep or drop them, as Spark does.
-        shift: the longest time, 0 or more, by which ``event_time`` lies before the time that the marks speak of: one
-            minute for ``date_trunc('minute', at)``, 0 where it is not earlier.  The watermark stays this far behind the
-            marks; rows that lie further back are late, and counted.
-        options: the rarer settings.
+        late: what to do with late rows: ``"drop"`` them; ``"adjust"`` their event time to the watermark that makes them
+            late; or `route` them to a topic, in the transaction of their batch.  Each row is judged by what was
+            promised before it in its partition, so neither batches nor replays change what is late.  In a partition
+            that was idle or unknown, the watermark of the batch counts, too.  Default: Spark's operators keep or drop
+            late rows.
+        shift: the longest time, 0 or more, by which ``event_time`` is before the time that the marks promise: one
+            minute for ``date_trunc('minute', at)``, 0 if it is never earlier.  The watermark stays this far behind the
+            marks; rows that are shifted further are late, and counted.
+        options: the less common settings.
 
     Returns:
         A streaming DataFrame of the decoded fields.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.
-        UsageError: where the event time cannot be resolved or is no timestamp, or the session has no Kafka connector.
+        UsageError: if the event time cannot be resolved or is no timestamp, or the session has no Kafka connector.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
@@ -110,7 +110,7 @@ def read(
 
 
 def _time(late: Late | None) -> Column:
-    """Return the event time of what is to be a row, lifted where ``late`` says so; null for all else."""
+    """Return the event time of rows, adjusted if ``late`` says so; null for all other records."""
     time, is_row = F.col("event_time"), F.col("kind") == "row"
     if late == "adjust":
         time = F.when(F.col("late"), F.timestamp_millis("threshold.watermark")).otherwise(time)
@@ -124,7 +124,7 @@ def _quoted(name: str) -> str:
 
 
 def _selected(fields: list[str], name: str, substream: str | None, time: Column) -> list[Column]:
-    """Return the columns of the result: the fields of the values, the event time by its name, the key's watermark."""
+    """Return the columns of the result: the fields, the event time, and the watermark of the key."""
     values = [F.col("value").getField(field).alias(field) for field in fields if field != name]
     at = fields.index(name) if name in fields else len(values)
     values.insert(at, time.alias(name))
@@ -146,7 +146,7 @@ def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
 
 
 def _fields(kafka: DataFrame, decode: Decoder) -> list[str]:
-    """Return the names of the fields that values have."""
+    """Return the names of the fields of the values."""
     values = kafka.select(decode(F.col("value"))).schema[0].dataType
     if not isinstance(values, StructType):
         raise UsageError(reason=f"values decode to {values.simpleString()}, expected a struct")
@@ -161,7 +161,7 @@ def _require_whole_partitions(late: Late | None, options: Mapping[str, str]) -> 
 
 
 def _event_time(flat: DataFrame, event_time: str | Column, fields: list[str]) -> tuple[Column, str]:
-    """Return the event time as a column over the fields, and the name it has in the result."""
+    """Return the event time as a column of the fields, and its name in the result."""
     if isinstance(event_time, str) and event_time in fields:
         column, own = F.col(_quoted(event_time)), True
     else:

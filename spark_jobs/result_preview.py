@@ -1,4 +1,4 @@
-"""Look at the results of a query, without an output topic and a checkpoint: for a REPL or a notebook."""
+"""Print the first results of a query, without an output topic and a checkpoint: for a REPL or a notebook."""
 
 import threading
 import time
@@ -27,8 +27,8 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
         rows: the number of rows to print, 1 or more.
 
     Raises:
-        UsageError: where an argument is out of its bounds, or the session's master is a cluster.
-        JobFailedError, UnsupportedQueryError: as of `floodmark.spark_jobs.write`.
+        UsageError: if an argument is out of its bounds, or the session's master is a cluster.
+        JobFailedError, UnsupportedQueryError: as `floodmark.spark_jobs.write`.
     """
     seconds = duration_of(wait, "wait", least=1) / 1_000
     if rows < 1:

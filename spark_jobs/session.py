@@ -1,4 +1,4 @@
-"""A Spark session that can read Kafka: the connector of the very Spark version that is installed."""
+"""A Spark session that can read Kafka, with the connector of the installed Spark version."""
 
 import logging
 import os
@@ -28,10 +28,10 @@ def packages() -> str:
 
 
 def local_jars() -> str:
-    """Return the same as files, for ``spark.jars``: fetched once, then no network is needed.
+    """Return the same as files for ``spark.jars``; only the first call needs the network.
 
     Raises:
-        EmbeddedKafkaError: where a jar cannot be fetched.
+        EmbeddedKafkaError: if a jar cannot be fetched.
     """
     version = pyspark.__version__
     kafka = fetch("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
@@ -42,23 +42,23 @@ def local_jars() -> str:
 
 
 def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None = None) -> SparkSession:
-    """Start a small Spark on this machine, as the demo and the tests use it.
+    """Start a small Spark on this machine.
 
-    On a cluster, build your own session instead, with `packages` in ``spark.jars.packages``.  Checkpoints of this one
-    belong on a local disk: its files are written in a way that is quick and safe there alone.
+    On a cluster, create your own session instead, with `packages` in ``spark.jars.packages``.  Checkpoints of this
+    session must be on a local disk: it writes their files in a way that is fast and safe only there.
 
-    Later calls on a machine begin sooner: they map an archive of Spark's classes, made after the first program's end.
+    Later sessions start faster: they use an archive of Spark's classes, which the first program records at its end.
 
     Args:
         app: the name of the application.
-        cores: how many tasks run at once, 1 or more; as many partitions has a shuffle.
-        settings: settings of Spark, which overrule those of this function.
+        cores: the number of concurrent tasks and of shuffle partitions, 1 or more.
+        settings: of Spark; they override those of this function.
 
     Raises:
-        JavaError: where there is no Java 17 or newer.
-        EmbeddedKafkaError: where a jar cannot be fetched.
+        JavaError: if there is no Java 17 or newer.
+        EmbeddedKafkaError: if a jar cannot be fetched.
     """
-    archive = archive_options()  # it asks for Java before anything is fetched
+    archive = archive_options()  # first, since it fails without Java before anything is fetched
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
     defaults = {

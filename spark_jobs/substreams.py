@@ -1,8 +1,8 @@
-"""Windows per key, each key by its own watermark: for topics whose injector keeps substreams.
+"""Windows per key, closed by the watermark of the key: for topics whose injector keeps substreams.
 
 Spark has one watermark for all keys.  Here the watermark of a key comes with its rows (see `read`'s ``substream``), so
-a key that is on time need not wait for one that is slow; a key that falls silent is completed by the watermark of all.
-The idea is Azure Stream Analytics' ``TIMESTAMP BY ... OVER``.
+a key need not wait for a slow one.  The watermark of all keys completes a key that falls silent.  The idea is Azure
+Stream Analytics' ``TIMESTAMP BY ... OVER``.
 """
 
 import json
@@ -18,18 +18,18 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from typing_extensions import override
 
-if TYPE_CHECKING:  # importing it takes longer than all else, and few jobs need it
+if TYPE_CHECKING:  # slow to import, and few jobs need it
     import pandas as pd
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-# Not with an underscore in front: newer Sparks bring rows as namedtuples, which rename such fields.
+# Without a leading underscore: newer Spark versions pass rows as namedtuples, which rename such fields.
 _TIME: Final = "floodmark_time"
 _WATERMARK: Final = "floodmark_watermark"
 _ROW: Final = "floodmark_row"
 
 Aggregate = Callable[[list[dict[str, Any]]], dict[str, Any]]
-"""From the rows of one complete window of one key to the columns of its result; must be picklable."""
+"""From the rows of a complete window of a key to the columns of its result; must be picklable."""
 
 
 def windows_per_key(
@@ -42,26 +42,26 @@ def windows_per_key(
     aggregate: Aggregate,
     schema: str,
 ) -> DataFrame:
-    """Aggregate tumbling windows of each key, complete by the key's own watermark.
+    """Aggregate tumbling windows of each key, completed by the key's own watermark.
 
     Args:
-        rows: from `read` with ``ReadOptions(substream=)`` (and ``adjusted=``, where an injector adjusts times).
+        rows: from `read` with ``ReadOptions(substream=)`` (and ``adjusted=``, if an injector adjusts times).
         key: a string column.
         event_time: the event-time column.
         substream: the column with the key's watermark.
         width: of the windows, 1 ms or more; they begin at multiples of it since 1970.
         aggregate: called with the rows of a window as dicts of their JSON values, in the order of arrival; returns the
             columns of ``schema``.
-        schema: the columns that it returns, as Spark writes them in SQL.
+        schema: these columns in Spark's SQL types.
 
     Returns:
         The key, ``window_end`` (a timestamp, the event time of the result) and the columns of ``schema``.
 
     Raises:
-        UsageError: where the session does not keep its state in RocksDB, which Spark's operator needs, where the width
-            is below 1 ms, or where the schema names no columns.
-        SubstreamError: while the job runs, where a row of a key comes behind a window that the key's own watermark
-            has completed: all records of a key must be in one partition.
+        UsageError: if the session does not keep its state in RocksDB, which Spark's operator needs, the width is below
+            1 ms, or the schema has no columns.
+        SubstreamError: while the job runs, for a row in a window that the key's own watermark has completed: all
+            records of a key must be in one partition.
     """
     width_ms = duration_of(width, "windows_per_key(): width", 1)
     spark = rows.sparkSession
@@ -84,7 +84,7 @@ def windows_per_key(
 
 
 class _Windows(StatefulProcessor):
-    """The open windows of one key, and how far they have been completed."""
+    """The open windows of one key, and the watermark that has completed windows."""
 
     def __init__(self, key: str, width: int, aggregate: Aggregate, columns: list[str]) -> None:
         self._key = key
@@ -115,7 +115,7 @@ class _Windows(StatefulProcessor):
             stored_rows = self._windows.getValue((start,)) if self._windows.containsKey((start,)) else None
             earlier = json.loads(stored_rows[0]) if stored_rows else []
             self._windows.updateValue((start,), (json.dumps([*earlier, *lines]),))
-            # Spark's watermark is the promise less 1 ms.
+            # Spark's watermark is 1 ms lower.
             self._handle.registerTimer(start + self._width - 1)
         yield from self._complete(key, watermark)
 
@@ -124,7 +124,7 @@ class _Windows(StatefulProcessor):
         yield from self._complete(key, int(timerValues.getCurrentWatermarkInMs()) + 1)
 
     def _complete(self, key: tuple[Any, ...], watermark: int) -> Iterator["pd.DataFrame"]:
-        """Yield the windows that end at or below a watermark, and note that they are done."""
+        """Yield the results of the windows that end at or before a watermark."""
         known = [int(start[0]) for start in self._windows.keys()]  # noqa: SIM118  # Spark's own map
         due = sorted(start for start in known if start + self._width <= watermark)
         results: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Write a job's results, and its progress behind them: the second half of the public API."""
+"""Start a job that writes results and watermark records: the second half of the public API."""
 
 import itertools
 from collections import Counter
@@ -58,30 +58,31 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     output_mode: Literal["append", "update"] = "append",
     options: WriteOptions = WriteOptions(),  # noqa: B008  # frozen
 ) -> Job:
-    """Start a job that writes ``result`` and watermark records behind it.
+    """Start a job that writes ``result``, and watermark records after it.
 
     Args:
         result: any operators over one or more `floodmark.spark_jobs.read`.
-        checkpoint_location: where Spark and Floodmark keep the job's state; one per job.
+        checkpoint_location: the folder for the state of Spark and Floodmark; one per job.
         topic: the output topic (with ``value`` and ``event_time``); or else
-        writer: a function of the batch (a DataFrame, which stands in Spark's cache while it runs) and its id; then no
-            watermark records are written.
-        value: the format of the output values; it picks its fields from the columns of ``result``.
-        event_time: the timestamp column of ``result`` that the next stage takes for the event time.
+        writer: a function of the batch (a DataFrame in Spark's cache) and its id; the job then writes no watermark
+            records.
+        value: the format of the output values; it takes its fields from the columns of ``result``.
+        event_time: the timestamp column of ``result`` that is the event time of the output.
         key: the column, or its name, that becomes the Kafka key.
-        job: the job's name and source id in the output topic; default: the topic's name.
-        trigger: Spark's, ``{"processingTime": "1 second"}`` or ``{"availableNow": True}``; default: batch after batch.
+        job: the name of the job, and its source id in the output topic; default: the topic's name.
+        trigger: Spark's, ``{"processingTime": "1 second"}`` or ``{"availableNow": True}``; default: the next batch
+            starts at once.
         output_mode: Spark's: ``append``, final results, or ``update``, each result again when it changes.
-        options: the rarer settings.
+        options: the less common settings.
 
     Raises:
-        UsageError: where the arguments contradict each other, or ``result`` does not come from `read`.
-        UnsupportedQueryError: where no watermark can drive the query.
-        ChangedQueryError: where the state of the checkpoint is that of another query.
-        CheckpointFilesError: where Spark cannot replace files in the checkpoint.
-        PublishedError: where the checkpoint is new, and the output topic has results of the job.
-        ContinueError, RetentionError: where it cannot begin as ``options.start`` says.
-        UnreadInputError: where the job had ended, and rows have come since.
+        UsageError: if the arguments contradict each other, or ``result`` does not come from `read`.
+        UnsupportedQueryError: if no watermark can drive the query.
+        ChangedQueryError: if the checkpoint has the state of another query.
+        CheckpointFilesError: if Spark cannot replace files in the checkpoint.
+        PublishedError: if the checkpoint is new, and the output topic has results of the job.
+        ContinueError, RetentionError: if the job cannot start as ``options.start`` says.
+        UnreadInputError: if the job had ended, and there are new rows.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """
     if not result.isStreaming:
@@ -111,22 +112,10 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
-    snapshots.recognise(
-        name,
-        Query(pyspark.__version__, lines),
-        start.advice,
-        same=_is_on(spark, SAME_QUERY),
-    )
+    snapshots.recognise(name, Query(pyspark.__version__, lines), start.advice, same=_is_on(spark, SAME_QUERY))
     sink = FunctionSink(writer) if writer is not None else _sink(identity, options, config, security)
     rules = LookaheadRules.of(plan, output_mode=output_mode, trigger=trigger)
-    settings = Settings(
-        options.watermark_hold,
-        options.windows_close,
-        rebuild,
-        options.lookahead,
-        rules,
-        derived,
-    )
+    settings = Settings(options.watermark_hold, options.windows_close, rebuild, options.lookahead, rules, derived)
     recent = int(spark.conf.get(_RECENT) or 0)
     handler = BatchHandler(identity, specs, sink, snapshots, settings, recent=recent, on_batch=options.on_batch)
 
@@ -138,7 +127,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         stream = query(handler)
         return start_query(stream.trigger(**trigger) if trigger else stream)
 
-    if not running_jobs.stop(identity.checkpoint_id):  # one that runs has carried it out
+    if not running_jobs.stop(identity.checkpoint_id):  # a running job has done this
         start.prepare(spark, sink, query)
     withdraw_at_start(specs, snapshots, settings)
     snapshots.checkpoint.plan_empty_batch()
@@ -167,13 +156,13 @@ def _name(topic: str | None, writer: BatchWriter | None, job: str | None) -> str
 
 
 def _security(options: WriteOptions, first: SourceSpec) -> dict[str, Any]:
-    """Return the client's settings for the output: those of the input hold, where it is the same cluster."""
+    """Return the client's settings for the output: those of the input, too, if it is the same cluster."""
     inherited = settings_of(first.connection.client) if options.bootstrap_servers is None else {}
     return {**inherited, **settings_of(options.client)}
 
 
 def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mapping[str, Any] | None) -> None:
-    """Refuse what cannot be exact, and what Spark itself does not take, before anything is written."""
+    """Refuse a query that cannot be exact, or that Spark does not support, before anything is written."""
     settings = {name: result.sparkSession.conf.get(name, None) for name in refusals.SETTINGS}
     refusals.refuse(plan, output_mode=output_mode, trigger=trigger, settings=settings)
     try:
@@ -203,14 +192,14 @@ def _specs(plan: Operator) -> list[SourceSpec]:
     topics = Counter(topic for spec in found for topic in spec.topics)
     twice = [topic for topic, count in topics.items() if count > 1]
     if twice:
-        # Spark reads each on its own: the marks that one has read say nothing of the rows that the other has not.
+        # Spark reads each separately: the marks that one has read do not tell which rows the other has read.
         reason = f"topic {twice[0]!r} comes from two read(): call it once, and use its DataFrame twice"
         raise UsageError(reason=reason)
     return found
 
 
 def _require_topics(job: str, output: str | None, specs: list[SourceSpec], config: dict[str, Any]) -> None:
-    """Make sure that the topics which the job writes to are there, and that it reads none of them."""
+    """Make sure that the topics which the job writes to exist, and that it reads none of them."""
     servers = config["bootstrap.servers"]
     same = [spec for spec in specs if spec.connection.config()["bootstrap.servers"] == servers]
     if output is not None:
@@ -247,7 +236,7 @@ def _output(
     event_time: str | None,
     output_at: int | None,
 ) -> DataFrame:
-    """Bring the rows into Kafka's shape, and watch their event times; for a writer, just count them."""
+    """Return the columns for Kafka, and observe their event times; for a writer, only count the rows."""
     if topic is None:
         return output.counted(result)
     if value is None or event_time is None:

@@ -1,4 +1,4 @@
-"""What a topic's bytes mean, and how rows become bytes again."""
+"""Formats of the values in a topic: how they become columns, and how columns become values."""
 
 from floodmark.spark_jobs.formats.confluent import confluent_avro, confluent_json, confluent_protobuf
 from floodmark.spark_jobs.formats.format import Format

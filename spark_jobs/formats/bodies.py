@@ -1,7 +1,7 @@
-"""From framed values to bodies that Spark's own functions read, and back; runs in the Python workers of Spark.
+"""Convert framed values to bodies that Spark's own functions read, and back, in the Python workers of Spark.
 
-A worker asks the registry once for each schema id that it meets, so schemas may be registered while a job runs.  A
-registry that does not answer fails the batch, which the next start runs again; nothing is skipped.
+A worker asks the registry once for each schema id, so schemas may be registered while a job runs.  If the registry does
+not answer, the batch fails, and the next start runs it again.
 """
 
 from base64 import b64encode
@@ -18,11 +18,11 @@ from floodmark.schemas.registered_values import AvroResolution, unframed
 
 _T = TypeVar("_T")
 _kept: Final[dict[tuple[str, ...], Any]] = {}
-"""What this process has made for a registry and a schema: workers serve many tasks."""
+"""A cache, since a worker process serves many tasks."""
 
 
 def of_process(make: Callable[..., _T], registry: Registry, *texts: str) -> _T:
-    """Return what ``make`` makes of a registry and texts, made once in this process."""
+    """Return ``make(registry, *texts)``, called once in this process."""
     place = (make.__name__, registry.key, *texts)
     found: _T | None = _kept.get(place)
     if found is None:
@@ -31,18 +31,18 @@ def of_process(make: Callable[..., _T], registry: Registry, *texts: str) -> _T:
 
 
 class AvroBodies:
-    """Turn framed Avro of any schema of the registry into bodies of a reader's schema."""
+    """Converts framed Avro of any schema in the registry to bodies of a reader's schema."""
 
     def __init__(self, registry: Registry, reader: str) -> None:
         self._registry, self._reader = registry, reader
         self._resolutions: dict[int, AvroResolution | None] = {}
 
     def read(self, value: bytes | None) -> bytes | None:
-        """Return a value's body, as the reader's schema has it; ``None``: it cannot be read.
+        """Return the body of a value in the reader's schema; ``None``: it cannot be read.
 
         Raises:
-            RegistryError: where the registry does not say.
-            IncompatibleSchemaError: where the reader's schema cannot take what was written.
+            RegistryError: if the registry does not answer.
+            IncompatibleSchemaError: if the reader's schema does not fit the written one.
         """
         try:
             schema_id, body = unframed(value or b"")
@@ -54,7 +54,7 @@ class AvroBodies:
     def _learn(self, schema_id: int) -> AvroResolution | None:
         schema = self._registry.schema(schema_id)
         if schema is None:
-            return None  # it may be registered later, so this is not kept
+            return None  # not cached, since it may be registered later
         self._resolutions[schema_id] = found = self._resolution(schema)
         return found
 
@@ -63,13 +63,13 @@ class AvroBodies:
             return None
         try:
             found = AvroResolution(schema.text, self._reader, schema.referenced)
-        except SchemaError:  # no record, so it is none of the reader's
+        except SchemaError:  # it is no record, so not the reader's
             return None
         return found if found.is_of_reader else None
 
 
 class ObjectTexts:
-    """Turn framed Protobuf of any schema of the registry into JSON."""
+    """Converts framed Protobuf of any schema in the registry to JSON."""
 
     def __init__(self, registry: Registry) -> None:
         self._values = FramedValues(registry)
@@ -78,7 +78,7 @@ class ObjectTexts:
         """Return a value as JSON; ``None``: it cannot be read.
 
         Raises:
-            RegistryError: where the registry does not say.
+            RegistryError: if the registry does not answer.
         """
         try:
             return dumps(self._values.decode(value or b""), default=_json).encode()
@@ -96,7 +96,7 @@ def _json(value: object) -> str:
 
 @lru_cache(maxsize=100)
 def message_writer(text: str, path: tuple[int, ...]) -> Callable[[str], bytes]:
-    """Return what turns JSON into messages of a type."""
+    """Return a function that converts JSON to messages of a type."""
     from floodmark.producers.clients.messages import Messages  # noqa: PLC0415  # only an extra brings its library
     from google.protobuf import json_format, message_factory  # noqa: PLC0415  # the same
 

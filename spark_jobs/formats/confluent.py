@@ -1,7 +1,7 @@
 """Values that name their schema in a registry, as Confluent's serializers write them: Avro, JSON Schema, Protobuf.
 
-What is read is resolved from each writer's schema to the reader's; schemas may be registered while a job runs.  Avro
-and Protobuf pass through Python for that, in Arrow's batches; JSON is read in the JVM alone, by the names of fields.
+Each value is resolved from its writer's schema to the reader's.  Avro and Protobuf pass through Python for this, in
+Arrow batches.  JSON is read in the JVM, by the names of fields.
 """
 
 import json as plain_json
@@ -31,8 +31,8 @@ _ALL: Final = 2**31 - 1 - FRAME_SIZE
 
 
 def _converted(values: Column, converter: Callable[[], Callable[[Any], bytes | None]]) -> Column:
-    """Return a column that Python has made of another; ``converter`` is called in Spark's workers."""
-    import pandas as pd  # noqa: PLC0415  # half a second that only those wait for who use it
+    """Convert a column in Python; ``converter`` is called in Spark's workers."""
+    import pandas as pd  # noqa: PLC0415  # half a second to import, only if it is used
     from pyspark.sql.pandas.functions import pandas_udf  # noqa: PLC0415  # the same
 
     def converted(batch: pd.Series) -> pd.Series:
@@ -44,7 +44,7 @@ def _converted(values: Column, converter: Callable[[], Callable[[Any], bytes | N
 
 
 class _Confluent(Format):
-    """What the three have in common: a frame, and a schema that is registered before the job begins."""
+    """What the three share: a frame, and a schema that is registered before the job starts."""
 
     _kind: Kind
 
@@ -88,11 +88,11 @@ class _Confluent(Format):
 
     @abstractmethod
     def _decode(self, value: Column) -> Column:
-        """Turn framed values into structs."""
+        """Return framed values as structs."""
 
     @abstractmethod
     def _body(self, row: Column) -> Column:
-        """Turn structs into what stands behind the frame."""
+        """Return structs as the bytes after the frame."""
 
 
 class _ConfluentAvro(_Confluent):
@@ -146,7 +146,7 @@ class _ConfluentJson(_Confluent):
 class _ConfluentProtobuf(_Confluent):
     _kind = "PROTOBUF"
 
-    def __init__(  # one more than the others have
+    def __init__(
         self,
         registry: RegistryOrSettings,
         schema: str,
@@ -177,7 +177,7 @@ class _ConfluentProtobuf(_Confluent):
         return b64encode(kind.file.serialized_pb).decode()
 
     def _path(self) -> tuple[int, ...]:
-        """Return where the type of message stands in its file."""
+        """Return the indexes of the message type in its file."""
         kind = self._message.DESCRIPTOR
         path: list[int] = []
         while kind is not None:
@@ -208,22 +208,21 @@ def confluent_avro(
 ) -> Format:
     """Read and write Avro whose values name their schema in a registry.
 
-    Read is what any version of the schema has written, resolved to this one by Avro's rules.  A value without a frame,
-    of a schema that the registry does not have, or of a record of another name is unreadable, and counted.
+    Values of all versions of the schema are resolved to this version by Avro's rules.  A value is unreadable, and
+    counted, if it has no frame, a schema that the registry lacks, or a record of another name.
 
     Args:
-        registry: a `floodmark.producers.Registry`, or the settings that ``SchemaRegistryClient`` takes.
-        schema: the reader's schema, and the one to write by; ``registry.latest("orders-value")`` is the newest.
-        subject: which subject it is written under; default: ``<topic>-value``.
-        auto_register: whether `write` registers the schema where it is not there yet.
+        registry: a `floodmark.producers.Registry`, or the settings of ``SchemaRegistryClient``.
+        schema: to read and to write; ``registry.latest("orders-value")`` returns the newest one.
+        subject: for writes; default: ``<topic>-value``.
+        auto_register: whether `write` registers the schema if the subject lacks it.
 
     Raises:
-        SchemaError: where it is no Avro schema of a record.
-        RegistryError: once it is used, where the registry does not answer; a batch that meets that fails, and is run
-            again by the next start.
-        IncompatibleSchemaError: from `write`, where the subject's rules refuse the schema.  A batch fails with it where
-            the reader's schema cannot take a record.
-        UnregisteredSchemaError: from `write`, without ``auto_register``, where the schema is not there.
+        SchemaError: if the schema is not an Avro record.
+        RegistryError: later, if the registry does not answer; the batch fails, and the next start runs it again.
+        IncompatibleSchemaError: from `write`, if the subject's rules refuse the schema; and from a batch with a record
+            that does not fit the schema.
+        UnregisteredSchemaError: from `write`, without ``auto_register``, if the subject lacks the schema.
     """
     text = schema if isinstance(schema, str) else plain_json.dumps(dict(schema))
     return _ConfluentAvro(registry, text, subject, auto_register=auto_register)
@@ -239,15 +238,15 @@ def confluent_json(
 ) -> Format:
     """Read and write JSON whose values name a JSON Schema in a registry.
 
-    Read are the fields of ``schema`` by their names, whichever version has written them; see `json` for what is
-    unreadable.  Written is by a JSON Schema that is made from ``schema``.
+    Values of all versions are read by the names of the fields in ``schema``; see `json` for unreadable values.  `write`
+    registers a JSON Schema made from ``schema``.
 
     Args:
-        registry: as in `confluent_avro`.
-        schema: the fields as Spark writes them in SQL.
-        unit: what numbers in ``TIMESTAMP`` fields count, as `json` takes it.
-        subject: as in `confluent_avro`.
-        auto_register: the same.
+        registry: as for `confluent_avro`.
+        schema: the fields in Spark's SQL types.
+        unit: as for `json`.
+        subject: as for `confluent_avro`.
+        auto_register: as for `confluent_avro`.
 
     Raises:
         UsageError: as `json`.
@@ -267,19 +266,19 @@ def confluent_protobuf(  # most have defaults
 ) -> Format:
     """Read and write Protobuf whose values name their schema in a registry.
 
-    Read are the fields of ``schema`` by the names that the writer's schema gives them; a ``Timestamp`` is a
-    ``TIMESTAMP``, an enum's value its name.
+    Fields are read by their names in the writer's schema.  A ``Timestamp`` becomes a ``TIMESTAMP``, an enum value its
+    name.
 
     Args:
-        registry: as in `confluent_avro`.
-        schema: the fields as Spark writes them in SQL.
-        message: the generated class to write by; it is not needed for reading.
-        unit: what numbers in ``TIMESTAMP`` fields count, as `json` takes it.
-        subject: as in `confluent_avro`.
-        auto_register: the same.
+        registry: as for `confluent_avro`.
+        schema: the fields in Spark's SQL types.
+        message: the generated class of the message, for writes.
+        unit: as for `json`.
+        subject: as for `confluent_avro`.
+        auto_register: as for `confluent_avro`.
 
     Raises:
-        UsageError: as `json`; from `write`, where the message lacks a field.
+        UsageError: as `json`; and from `write`, if the message lacks a field.
         RegistryError, IncompatibleSchemaError, UnregisteredSchemaError: as `confluent_avro`.
     """
     return _ConfluentProtobuf(registry, schema, message, unit, subject, auto_register=auto_register)

@@ -6,21 +6,21 @@ from pyspark.sql import Column
 
 
 class Format(ABC):
-    """How the values of a topic are written."""
+    """How the values of a topic are encoded."""
 
     @abstractmethod
     def decode(self, value: Column) -> Column:
-        """Turn binary values into structs; null where a value cannot be read."""
+        """Return binary values as structs; null for a value that cannot be read."""
 
     @abstractmethod
     def encode(self, row: Column) -> Column:
-        """Turn structs into binary values."""
+        """Return structs as binary values."""
 
-    def for_topic(self, topic: str) -> "Format":  # noqa: ARG002  # most write the same everywhere
-        """Return what writes to a topic; called once, before a job begins, it may refuse."""
+    def for_topic(self, topic: str) -> "Format":  # noqa: ARG002  # most formats are the same for all topics
+        """Return the format for writes to a topic; called once, before a job starts; it may raise."""
         return self
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns that `encode` takes from a row; empty: all of them."""
+        """The columns that `encode` takes from a row; empty: all."""
         return ()

@@ -57,16 +57,16 @@ class _Avro(Format):
 def avro(schema: Mapping[str, Any] | str) -> Format:
     """Read and write single-object Avro of one record schema: the two bytes C3 01, the schema's fingerprint, the body.
 
-    A value of another schema, or of none, decodes to null and is counted as unreadable.
+    A value of another schema, or without one, is unreadable: it decodes to null and is counted.
 
     Raises:
-        SchemaError: where it is no Avro schema of a record.
+        SchemaError: if the schema is not an Avro record.
     """
     return _Avro(schema)
 
 
 Unit = Literal["s", "ms", "us"]
-"""What an epoch number counts: seconds, milliseconds or microseconds."""
+"""The unit of an epoch number: seconds, milliseconds or microseconds."""
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _MALFORMED: Final = "floodmark_malformed"
@@ -83,7 +83,7 @@ class _Json(Format):
 
     @cached_property
     def _schema(self) -> StructType:
-        """The fields; parsed by Spark, so not before there is a session."""
+        """The fields; Spark parses them, so a session must exist."""
         schema = StructType.fromDDL(self._text)
         if not isinstance(schema, StructType):
             raise UsageError(reason=f"json(): schema {self._text!r} names no fields")
@@ -101,10 +101,10 @@ class _Json(Format):
     def decode(self, value: Column) -> Column:
         text = F.rtrim(F.try_validate_utf8(value.cast("string")), F.lit(" \t\r\n"))
         wire = StructType([*_with_text(self._schema), StructField(_MALFORMED, StringType())])
-        # Spark ignores what stands behind an object, and reads `null` as an object without fields.
+        # Spark ignores text after an object, and reads `null` as an object without fields.
         whole = F.when(F.endswith(text, F.lit("}")), text)
         parsed = F.from_json(whole, wire, {"columnNameOfCorruptRecord": _MALFORMED})
-        # As a lambda's argument the object is parsed once, however often it is looked into.
+        # As a lambda's argument the object is parsed once, not once per field.
         return F.get(F.transform(F.array(parsed), self._typed), F.lit(0))
 
     def _typed(self, parsed: Column) -> Column:
@@ -129,10 +129,10 @@ class _Json(Format):
         return F.struct(*columns), readable
 
     def _time(self, text: Column) -> Column:
-        # Spark's own reading multiplies seconds unchecked: a number too large becomes some other time.
+        # Spark itself multiplies seconds without a check for overflow, which gives wrong times.
         number = F.floor(text.try_cast(_NUMBER) * F.lit(self._factor)).try_cast("long")
         iso = text.try_cast("timestamp")
-        # A cast that fails is slow, so most text should not reach one.
+        # A failing cast is slow, so most text should not need one.
         is_number = F.length(F.translate(text, "0123456789.+-eE", "")) == 0
         return F.when(is_number, F.coalesce(F.timestamp_micros(number), iso)).otherwise(iso)
 
@@ -156,7 +156,7 @@ class _Json(Format):
 
 
 def _with_text(schema: StructType) -> StructType:
-    """Return the schema with its timestamps as text; those within arrays and maps stay Spark's."""
+    """Return the schema with its timestamps as text, except within arrays and maps."""
     return StructType([StructField(field.name, _as_text(field.dataType)) for field in schema])
 
 
@@ -167,7 +167,7 @@ def _as_text(kind: DataType) -> DataType:
 
 
 def _holds_times(kind: DataType, *, within: bool = False) -> bool:
-    """Return whether there are timestamps within an array or map."""
+    """Tell whether there are timestamps within an array or map."""
     if isinstance(kind, ArrayType):
         return _holds_times(kind.elementType, within=True)
     if isinstance(kind, MapType):
@@ -178,20 +178,20 @@ def _holds_times(kind: DataType, *, within: bool = False) -> bool:
 
 
 def json(schema: str, *, unit: Unit | None = None) -> Format:
-    """Read and write JSON objects, one a record.
+    """Read and write JSON objects, one per record.
 
-    A value that is no whole object in UTF-8, or that has a field of another type than the schema says, is unreadable:
-    it decodes to null and is counted.  Written are the fields of the schema, no others.
+    A value is unreadable if it is not a whole object in UTF-8, or a field does not have the type of the schema: it
+    decodes to null and is counted.  Only the fields of the schema are written.
 
     Args:
-        schema: the fields as Spark writes them in SQL, for example ``"user STRING, at TIMESTAMP"``.
-        unit: what numbers in its ``TIMESTAMP`` fields count: ``"s"`` seconds, ``"ms"`` milliseconds or ``"us"``
-            microseconds since 1970.  They are then written as such numbers, too.  Default: numbers are read as seconds,
-            and times are written as ISO text.  ISO text is read in any case.
+        schema: the fields in Spark's SQL types, for example ``"user STRING, at TIMESTAMP"``.
+        unit: of numbers in ``TIMESTAMP`` fields, for reads and writes: ``"s"`` seconds, ``"ms"`` milliseconds or
+            ``"us"`` microseconds since 1970.  Default: numbers are read as seconds, and times are written as ISO text.
+            ISO text is always read.
 
     Raises:
-        UsageError: for another unit; once it is used, for a schema that names no fields, or that has times within an
-            array or map where a unit is set.
+        UsageError: for another unit; and when the format is used, for a schema without fields, or with times within an
+            array or map and a unit.
     """
     return _Json(schema, unit)
 
@@ -207,11 +207,9 @@ _PLAIN: Final[tuple[tuple[type[DataType], dict[str, str]], ...]] = (
 
 
 def json_schema(kind: DataType, unit: Unit | None = None) -> dict[str, Any]:
-    """Return the JSON Schema of a type: fields that are null are left out when they are written, so none is required.
+    """Return the JSON Schema of a Spark type; no field is required, since null fields are not written.
 
-    Args:
-        kind: of Spark.
-        unit: what times are written in; ``None``: as ISO text.
+    ``unit``: of times; ``None``: ISO text.
 
     >>> json_schema(StructType().add("n", "long").add("at", "timestamp"), "ms")["properties"]
     {'n': {'type': 'integer'}, 'at': {'type': 'integer'}}
