@@ -1,4 +1,4 @@
-"""The command ``floodmark demo``, which joins the others by the entry point that ``pyproject.toml`` names."""
+"""The command ``floodmark demo``, an entry point in ``pyproject.toml``."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -41,7 +41,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
         raise typer.Exit(2) from error
     options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, seconds, crash, keep, timeout)
     console = Console(stderr=json)
-    with ended_by_signals(COULD_NOT), show.progress(console) as showing:  # what was started ends with it
+    with ended_by_signals(COULD_NOT), show.progress(console) as showing:  # signals end the child processes, too
         outcome, watch = run.run(options, showing)
     show.draw(outcome, watch)
     if json:

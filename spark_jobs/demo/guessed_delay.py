@@ -1,8 +1,8 @@
-"""Plain Spark on the same topic: ``withWatermark`` with a guessed delay.
+"""Plain Spark on the same topic: ``withWatermark`` with guessed delays.
 
-Spark judges a row by the watermark of the batch before, so what a guess drops depends on how much time a batch covers.
-The demo's year passes in a minute: a batch of it covers days, and hides what a job in service loses.  So the guess is
-tried on the first days alone, in batches of a few hours.  Shorter ones, as they are in service, drop more.
+Spark judges a row by the watermark of the batch before, so the loss depends on how much event time a batch covers.  In
+the demo a year passes in a minute, so a batch covers days and hides what a job in service loses.  Therefore the guesses
+run on the first days only, in batches of a few hours.  Shorter batches, as in service, drop more.
 """
 
 import json
@@ -22,12 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
+GUESSES: Final = ("10 minutes", "12 hours")
 DAYS: Final = 7
 BATCHES_A_DAY: Final = 8
 
 
 class _Excerpt:
-    """The flights that have landed in the first days, in the demo's topic."""
+    """The flights in the demo's topic that have landed in the first days."""
 
     def __init__(self, spark: SparkSession, servers: str, days: int) -> None:
         self._spark = spark
@@ -38,14 +39,14 @@ class _Excerpt:
         self._ends = {row["partition"]: row["offset"] + 1 for row in rows.groupBy("partition").agg(last).collect()}
 
     def stream(self, batches: int) -> DataFrame:
-        """Return it as a stream, in about so many batches; what comes after it has no rows."""
+        """Return them as a stream in about this number of batches."""
         size = max(1, sum(self._ends.values()) // batches)
         return self._flights(
             self._spark.readStream.format("kafka").options(**self._options, maxOffsetsPerTrigger=size).load()
         )
 
     def is_read(self, query: StreamingQuery) -> bool:
-        """Tell whether a query over the stream has read all of it."""
+        """Tell whether a query has read all of them."""
         progress = query.lastProgress
         text = None if progress is None else progress["sources"][0]["endOffset"]
         read = json.loads(text)[TOPIC] if text else {}
@@ -78,21 +79,20 @@ def _start(
 def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     work: Annotated[Path, typer.Option(help="Where the checkpoints go.")],
-    guess: Annotated[list[str], typer.Option(help="A delay, as withWatermark takes it; may be repeated.")],
     gap_minutes: Annotated[float, typer.Option(help="The longest pause within a wave.")] = 60,
-    days: Annotated[int, typer.Option(help="How many days of 2013 to try it on.")] = DAYS,
+    days: Annotated[int, typer.Option(help="Number of days of 2013.")] = DAYS,
 ) -> None:
-    """Run the first job once per guess over the first days of the topic, and print what was lost, as JSON."""
+    """Run the first job with each guess over the first days of the topic, and print the losses as JSON."""
     spark = session("guessed-delay")
     gap = timedelta(minutes=gap_minutes)
     excerpt = _Excerpt(spark, bootstrap_servers, days)
-    running = {name: _start(excerpt, name, gap, days * BATCHES_A_DAY, work) for name in guess}
+    running = {name: _start(excerpt, name, gap, days * BATCHES_A_DAY, work) for name in GUESSES}
     flights = landed(load(days))
     flights = flights[flights["landed"] < pd.Timestamp(FIRST_DAY + timedelta(days=days))]
     truth = outcome.waves(flights, gap)
     for name, (query, out) in running.items():
         while not excerpt.is_read(query):
-            query.awaitTermination(1)  # it raises what the query has failed with
+            query.awaitTermination(1)  # raises the error of a failed query
         query.stop()
         dropped = sum(
             operator["numRowsDroppedByWatermark"]
@@ -105,7 +105,7 @@ def main(
 
 
 def _judged(streamed: pd.DataFrame, truth: pd.DataFrame) -> tuple[int, int]:
-    """Count the waves up to the last result, and those of them that are missing, cut in two, or lack a flight."""
+    """Count the waves up to the last result, and how many are missing, cut in two, or lack a flight."""
     due = truth[truth["ended"] <= streamed["ended"].max()]
     merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)
     return len(due), int((merged["_merge"] == "left_only").sum())

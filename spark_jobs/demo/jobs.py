@@ -1,4 +1,4 @@
-"""The demo's two Spark jobs: stage 2 finds departure waves in the flights, stage 3 counts them per day.
+"""The demo's two Spark jobs: stage 2 finds departure waves, stage 3 counts them per day.
 
 A departure wave is a run of departures of an airline from an airport with no pause longer than the gap.
 """
@@ -34,7 +34,7 @@ DAY: Final = timedelta(days=1)
 
 
 def session(app: str) -> SparkSession:
-    """Start Spark in a JVM that compiles quickly rather than well: for a minute or two that is half of the work."""
+    """Start Spark in a JVM that compiles quickly, with less optimization: for a short run that halves the work."""
     quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     return local_session(app, settings={JAVA_OPTIONS: quick, "spark.sql.execution.arrow.pyspark.enabled": "true"})
 
@@ -88,7 +88,7 @@ def main(
     checkpoint_location: Annotated[Path, typer.Option(help="Where the job keeps its state.")],
     gap_minutes: Annotated[float, typer.Option(help="Longest pause within a wave, minutes.")] = 60,
 ) -> None:
-    """Run one of the jobs to the end of its input.  It prints a line of JSON per batch, and one that sums up."""
+    """Run a job to the end of its input, and print a line of JSON per batch and one with the totals."""
     spark = session(name)
     if name == WAVES:
         waves = departure_waves(

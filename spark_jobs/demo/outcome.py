@@ -1,6 +1,6 @@
-"""The demo's outcome, held against a batch computation of the same data in pandas.
+"""The demo's outcome, and a batch computation of the same data in pandas, which the stream must equal row by row.
 
-The batch computation shares no code with the jobs, on purpose: the stream must equal it row by row.
+It shares no code with the jobs, on purpose.
 """
 
 import json
@@ -13,9 +13,9 @@ _KEY = ["airline", "origin"]
 
 
 def waves(flights: pd.DataFrame, gap: timedelta) -> pd.DataFrame:
-    """Return the departure waves of the landed flights per airline and airport, times in epoch milliseconds, sorted.
+    """Return the departure waves per airline and airport, times in epoch milliseconds, sorted.
 
-    Spark joins a departure to a wave when it is not later than its end, so a pause of exactly the gap joins.
+    As in Spark, a pause of exactly the gap does not end a wave.
     """
     milliseconds = (flights["departed"] - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(milliseconds=1)
     rows = flights.assign(departed=milliseconds).sort_values([*_KEY, "departed"])
@@ -49,7 +49,7 @@ def daily(waves: pd.DataFrame, window: timedelta) -> pd.DataFrame:
 
 
 def differences(streamed: pd.DataFrame, batch: pd.DataFrame) -> int:
-    """Count the rows that are in one and not in the other, as often as they are."""
+    """Count the rows that only one of the two has, with their multiplicity."""
     columns = list(batch.columns)
     left = streamed[columns].value_counts()
     right = batch[columns].value_counts()
@@ -58,7 +58,7 @@ def differences(streamed: pd.DataFrame, batch: pd.DataFrame) -> int:
 
 @dataclass(slots=True)
 class Guess:
-    """What plain ``withWatermark`` did with one guessed delay, on the first days of the topic."""
+    """The losses of plain ``withWatermark`` with a guessed delay, on the first days of the topic."""
 
     guess: str
     days: int
@@ -80,7 +80,7 @@ class Guess:
 
 @dataclass(slots=True)
 class Outcome:
-    """All that the demo prints, draws, or writes as JSON."""
+    """What the demo prints, draws, or writes as JSON."""
 
     days: int
     flights: int

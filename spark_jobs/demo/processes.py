@@ -1,4 +1,4 @@
-"""The demo's child processes: started in groups of their own, watched, and ended with the demo whatever happens."""
+"""The demo's child processes, each in a process group of its own, which end with the demo in any case."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Put signals off until the end of the block: one that strikes within `Popen` leaves a child that nobody knows."""
+    """Delay signals until the end of the block: a signal within `Popen` would leave an unknown child."""
     came: list[int] = []
     before = {one: signal.getsignal(one) for one in _ENDING if callable(signal.getsignal(one))}
     for one in before:
@@ -59,10 +59,10 @@ class Child:
 
     @property
     def finished(self) -> bool:
-        """Whether it ended well.
+        """Whether it has ended without an error.
 
         Raises:
-            JobFailedError: where it ended with an error; the end of its log is in the message.
+            JobFailedError: if it ended with an error; the message has the end of its log.
         """
         code = self._process.poll()
         if code:
@@ -71,25 +71,25 @@ class Child:
         return code == 0
 
     def lines(self) -> list[str]:
-        """Return what it has written so far, whole lines only."""
+        """Return the whole lines of its output so far."""
         text = self.output.read_text(encoding="utf-8")
         return text[: text.rfind("\n") + 1].splitlines()
 
     def crash(self) -> None:
-        """End it at once with all its children (SIGKILL, as a machine would die) and start it again."""
+        """Kill it with all its children (SIGKILL), and start it again."""
         self.kill()
         with _undisturbed():
             self._start()
 
     def kill(self) -> None:
-        """End it at once, with all its children."""
+        """Kill it with all its children (SIGKILL)."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
 
 class Children(Closing):
-    """All children of a run; leaving the block ends those that still run."""
+    """All children of a run; the end of the block kills those that still run."""
 
     def __init__(self, directory: Path, bootstrap_servers: str) -> None:
         self._directory = directory
@@ -97,23 +97,23 @@ class Children(Closing):
         self.all: dict[str, Child] = {}
 
     def start(self, name: str, module: str, /, **options: object) -> Child:
-        """Start ``python -m module`` with these options, and Kafka's address, under a name."""
+        """Start ``python -m module`` with these options and Kafka's address."""
         named = {option.replace("_", "-"): value for option, value in options.items()}
         with _undisturbed():
             child = self.all[name] = Child(name, module, {"bootstrap-servers": self._servers, **named}, self._directory)
         return child
 
     def check(self) -> bool:
-        """Return whether all have finished.
+        """Tell whether all have finished.
 
         Raises:
-            JobFailedError: where one has ended with an error.
+            JobFailedError: if one has ended with an error.
         """
-        finished = [child.finished for child in self.all.values()]  # asks each one
+        finished = [child.finished for child in self.all.values()]  # checks each child for an error
         return all(finished)
 
     @override
     def close(self) -> None:
-        """End those that still run."""
+        """Kill the children that still run."""
         for child in self.all.values():
             child.kill()

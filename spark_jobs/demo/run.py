@@ -1,4 +1,4 @@
-"""Run the demo from end to end: broker, sources, two Spark jobs, an observer, and the comparison at the end."""
+"""Run the demo from end to end: broker, sources, two Spark jobs, an observer, and the comparison."""
 
 import fcntl
 import json
@@ -31,7 +31,6 @@ from floodmark.spark_jobs.demo.processes import Child, Children
 from floodmark.spark_jobs.session import local_jars
 
 PARTITIONS: Final = 4
-SHORT_GUESS, LONG_GUESS = "10 minutes", "12 hours"
 _HOUR: Final = 3_600_000
 _READY, _START = "ready", "start"
 Line = list[tuple[float, int]]
@@ -40,7 +39,7 @@ Line = list[tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose."""
+    """The options of the command."""
 
     days: int = 365
     gap: timedelta = jobs.GAP
@@ -53,35 +52,35 @@ class Options:
 
     @property
     def duration(self) -> float:
-        """How long the sources take for all days, seconds."""
+        """Seconds in which the sources write all days."""
         return self.seconds or min(45.0, max(12.0, self.days / 4))
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """How far the demo is.  Times are epoch milliseconds."""
+    """The progress of the demo.  Times are epoch milliseconds."""
 
     doing: str
     total: int
-    """How many flights there are."""
+    """The number of flights."""
     counts: dict[str, int] = field(default_factory=dict)
     """Data records of each topic."""
     present: int = 0
     """The simulated present: the newest landing."""
     board: Board | None = None
     newest: dict[str, Any] | None = None
-    """The newest result: a day that is complete."""
+    """The newest result: a complete day."""
 
 
 class Watch:
-    """An observer of the three topics from their beginning, which notes their watermarks over processing time."""
+    """Reads the three topics from their beginning, and records their watermarks over processing time."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._observer = Observer(config, list(jobs.SCHEMAS))
         self.lines: dict[str, Line] = {topic: [] for topic in jobs.SCHEMAS}
         self.present: Line = []
         self.started = 0.0
-        """When the sources came to their full pace, seconds since the start."""
+        """When the sources reached their full pace, seconds since the start."""
         self._codecs = {topic: source.codec_of(schema) for topic, schema in jobs.SCHEMAS.items()}
         self._rows: dict[str, list[dict[str, Any]]] = {topic: [] for topic in jobs.SCHEMAS}
         self.now = 0
@@ -110,15 +109,15 @@ class Watch:
                 self.lines[topic].append((seconds, watermark))
 
     def note_start(self) -> None:
-        """Note that the sources are about to come to their full pace."""
+        """Record that the sources are about to reach their full pace."""
         self.started = time.monotonic() - self._began
 
     def rows(self, topic: str) -> pd.DataFrame:
-        """Return the data of a topic, in the order it was read."""
+        """Return the data of a topic in the order of reading."""
         return pd.DataFrame(self._rows[topic])
 
     def newest_day(self) -> dict[str, Any] | None:
-        """Return the newest result; partitions are read in turn."""
+        """Return the newest result, which need not be the last one read, since partitions are read in turn."""
         return max(self._rows[jobs.DAYS], key=itemgetter("window_start"), default=None)
 
     def board(self) -> Board:
@@ -126,15 +125,15 @@ class Watch:
         return self._fold.board(self._wall())
 
     def counts(self) -> dict[str, int]:
-        """Return how many data records were read from each topic."""
+        """Return the number of data records read from each topic."""
         return {topic: counts["data"] for topic, counts in self._observer.counts.items()}
 
     def records(self) -> dict[str, int]:
-        """Return how many records of any kind were read from each topic."""
+        """Return the number of records of any kind read from each topic."""
         return {topic: sum(counts.values()) for topic, counts in self._observer.counts.items()}
 
     def ended(self, topic: str) -> bool:
-        """Return whether all sources of a topic have ended."""
+        """Tell whether all sources of a topic have ended."""
         return self._observer.trackers[topic].ended
 
     def close(self) -> None:
@@ -143,14 +142,11 @@ class Watch:
 
 
 def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
-    """Run it all.
-
-    Returns:
-        The outcome, and what the observer read.
+    """Run the demo, and return its outcome and the observer.
 
     Raises:
-        UsageError: where another demo uses the directory.
-        JobFailedError, DeadlineError, InfrastructureError: all that was started has been stopped.
+        UsageError: if another demo uses the directory.
+        JobFailedError, DeadlineError, InfrastructureError: after all child processes and the broker have been stopped.
     """
     with _claimed(options.directory):
         return _run(options, show)
@@ -166,10 +162,10 @@ def _run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Wat
     landed = source.landed(every)
     show(Moment("starting Kafka", len(landed)))
     with ExitStack() as stack:
-        kafka = EmbeddedKafka(options.directory / "kafka")  # an address; nothing runs yet
+        kafka = EmbeddedKafka(options.directory / "kafka")  # only the address; it does not run yet
         servers = options.bootstrap_servers or kafka.bootstrap_servers
         children = stack.enter_context(Children(options.directory, servers))
-        _start_sources(children, options)  # they take as long to load their flights as Kafka to start
+        _start_sources(children, options)  # they load their flights while Kafka starts
         if options.bootstrap_servers is None:
             _start_broker(stack, kafka, options)
         stack.callback(children.close)  # before the broker
@@ -190,7 +186,7 @@ def _run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Wat
 
 
 def _start_sources(children: Children, options: Options) -> None:
-    """Start the sources.  They wait for two files: one to start slowly, one to come to their full pace."""
+    """Start the sources, which wait for two files: for the slow start, and for the full pace."""
     for origin in source.ORIGINS:
         children.start(
             f"source-{origin}",
@@ -204,7 +200,7 @@ def _start_sources(children: Children, options: Options) -> None:
 
 
 def _start_broker(stack: ExitStack, kafka: EmbeddedKafka, options: Options) -> None:
-    """Start Kafka until the stack is unwound; its data go with it, unless they are to be kept."""
+    """Start Kafka until the stack is closed, which also deletes its data unless the user keeps them."""
     if not options.keep:
         stack.callback(shutil.rmtree, kafka.directory, ignore_errors=True)
     stack.enter_context(kafka)
@@ -212,7 +208,7 @@ def _start_broker(stack: ExitStack, kafka: EmbeddedKafka, options: Options) -> N
 
 @contextmanager
 def _claimed(directory: Path) -> Iterator[None]:
-    """Lock the directory, so that no other demo clears it; the end of the process unlocks it, too."""
+    """Lock the directory against other demos; the end of the process unlocks it, too."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "claim").open("w", encoding="ascii") as claim:
         try:
@@ -224,7 +220,7 @@ def _claimed(directory: Path) -> Iterator[None]:
 
 
 def _clear(directory: Path) -> None:
-    """Remove what an earlier run left."""
+    """Remove the files of an earlier run."""
     _clear_state(directory)
     for pattern in ("*.jsonl", "*.log", _READY, _START):
         for file in directory.glob(pattern):
@@ -256,10 +252,10 @@ class _Flow:
 
     def stream(self) -> None:
         """Run sources and jobs until the results are complete."""
-        # Numbers first: the sources need the processor for a moment, and two Spark jobs for half a minute.
+        # The sources first, so that the demo soon shows numbers: the start of the Spark jobs takes half a minute.
         self._until(lambda: self.watch.now > 0, "starting three sources")
         first, second = self._start_job(jobs.WAVES), self._start_job(jobs.DAYS)
-        # The first batch of a Spark job costs seconds: let both jobs have theirs over what the sources write slowly.
+        # The first batch of a Spark job takes seconds: both jobs run theirs while the sources are slow.
         self._until(
             lambda: len(first.lines()) > 1 and len(second.lines()) > 1, "starting two Spark jobs, sources are slow"
         )
@@ -279,7 +275,6 @@ class _Flow:
             "guessed-delay",
             guessed_delay.__name__,
             work=self.options.directory / "guesses",
-            guess=[SHORT_GUESS, LONG_GUESS],
             gap_minutes=self.options.gap / timedelta(minutes=1),
             days=min(self.options.days, guessed_delay.DAYS),
         )

@@ -1,4 +1,4 @@
-"""What the demo shows: its progress while it runs; a table, a summary and a picture at its end."""
+"""The demo's output: its progress; at its end a table, a summary and a picture."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +78,7 @@ def _panel(moment: Moment, seconds: float) -> Group:
         verdict, held = verdict_text(topic.verdict), held_by(moment.board, topic)
         table.add_row(topic.topic, count, watermark, behind, verdict, held)
     flights = next(iter(moment.counts.values()))
-    done = Padding(ProgressBar(total=moment.total, completed=flights, width=60), 0)  # a bar alone does not end its line
+    done = Padding(ProgressBar(total=moment.total, completed=flights, width=60), 0)  # a bar alone ends no line
     newest = "" if moment.newest is None else f"complete: {_day(moment.newest)}"
     return Group(title, done, table, Text(newest, style="green"))
 
@@ -90,7 +90,7 @@ def _day(row: Mapping[str, Any]) -> str:
 
 
 def results_table(outcome: Outcome) -> Table:
-    """Return the results: all windows of a short run, the first and last ones of a long one."""
+    """Return a table of the results: of a long run only the first and last windows."""
     numbers = (Column(name, justify="right") for name in ("waves", "flights", "largest", "mean length"))
     table = Table("day", *numbers, title="Departure waves per day", title_justify="left", box=None, padding=(0, 2))
     rows = [
@@ -112,7 +112,7 @@ def results_table(outcome: Outcome) -> Table:
 
 def account(console: Console, outcome: Outcome) -> None:
     """Print the outcome."""
-    write = partial(console.print, highlight=False, soft_wrap=True)  # a file has no width
+    write = partial(console.print, highlight=False, soft_wrap=True)  # do not wrap lines in a file
     console.print(results_table(outcome))
     console.print()
     out = f"{outcome.cancelled:,} cancelled and {outcome.lost:,} diverted or lost, left out on both sides"
@@ -146,7 +146,7 @@ def account(console: Console, outcome: Outcome) -> None:
 
 
 def conclusion(outcome: Outcome) -> str:
-    """Say in one sentence what was shown."""
+    """Return one sentence on what the demo has shown."""
     if not outcome.equal:
         return "The stream does NOT equal the batch computation: this is a fault of Floodmark, please report it."
     kills = f", although {outcome.crashes} jobs were killed on the way" if outcome.crashes else ""
@@ -209,7 +209,7 @@ def _draw_wrong(axes: _Axes, outcome: Outcome) -> None:
 
 
 def _moments(line: Line, began: float) -> tuple[list[float], list[datetime]]:
-    """Return a line from a moment on, in seconds since then; it begins where it stood."""
+    """Return a line from a time on, in seconds since then, which begins with the value at that time."""
     before = [watermark for seconds, watermark in line if seconds <= began][-1:]
     after = [(seconds - began, watermark) for seconds, watermark in line if seconds > began]
     shown = [*((0.0, watermark) for watermark in before), *after]
