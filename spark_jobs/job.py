@@ -191,7 +191,7 @@ class Job:
         """
         self._await(lambda: self.ended or not self.isActive, timeout, "the end of all input")
         if not self.ended:
-            why = "has worked off what was there" if self._available_now else "was stopped"
+            why = "has processed all records that existed at its start" if self._available_now else "was stopped"
             _log.warning("job %s %s; its input has not ended: %s", self.name, why, self._held())
         self.stop()
         self._raise_failure()

@@ -186,9 +186,7 @@ def _require_safe_files(spark: SparkSession, snapshots: Snapshots) -> None:
 def _specs(plan: Operator) -> list[SourceSpec]:
     found = specs_of(plan)
     if not found:
-        raise UsageError(
-            reason="the DataFrame does not come from floodmark.spark_jobs.read: no watermark would move it"
-        )
+        raise UsageError(reason="the DataFrame does not come from floodmark.spark_jobs.read, so it has no watermark")
     topics = Counter(topic for spec in found for topic in spec.topics)
     twice = [topic for topic, count in topics.items() if count > 1]
     if twice:

@@ -201,8 +201,8 @@ class BatchHandler:
         """Restart the query, so that the batch runs with the watermark of the records before it."""
         job, last = self.identity.job, batch_id - 1
         _log.warning(
-            "job %s: a burst of records came in, so batch %d ends before the marks that its watermark rests on; "
-            "nothing of it was written: the query restarts, and the batch runs with the watermark before",
+            "job %s: after a burst of records, batch %d ends before the marks that its watermark rests on. The query "
+            "restarts, and the batch runs with the watermark of the batch before. Nothing of it was written.",
             *(job, batch_id),
         )
         self.progress.withdraw_ahead()

@@ -43,8 +43,8 @@ def count_late_rows(
                 unjudged += _count_late(spark, spec, observed.start, observed.end, watermark or 0)
         elif found.late:
             judged += found.late
-            where = f"{found.late_by_batch} of them only behind that of the batch, the first at {found.late_at}"
-            _log.warning("job %s: %d row(s) behind their watermark, %s", job, found.late, where)
+            text = "job %s: %d row(s) behind their watermark, %d of them only behind that of the batch, the first at %s"
+            _log.warning(text, job, found.late, found.late_by_batch, found.late_at)
             if spec.late_topic is not None:
                 routed += [(spec.late_topic, row) for row in _late_rows(spark, spec, observed.start, observed.end)]
     if unjudged:

@@ -88,7 +88,7 @@ class Lookahead:
             ahead = self._wait(progress.watermark)
             is_burst = ahead is not None and self._unread(end) > self._most
         except KafkaException as error:
-            _log.warning("job %s: marks ahead cannot be read, the next batch runs without them: %s", self._job, error)
+            _log.warning("job %s: the look ahead failed, the next batch runs without it: %s", self._job, error)
             self._stop_reading()
             return None
         if is_burst:  # the next batch may end before the marks

@@ -39,7 +39,7 @@ def observation(
     expected = sum(abs(at - start.get(place, 0)) for place, at in end.items() if place[0] in spec.topics)
     if observed.exact and observed.total >= (expected if spec.limited else min(expected, 1)):
         return observed
-    _log.info("the counts of %s are taken by reading the batch again", ", ".join(spec.topics))
+    _log.info("%s: the batch is read again for its counts", ", ".join(spec.topics))
     rows = rows_of(spark, spec, start, end).cache()
     try:
         judged = spec.late is not None

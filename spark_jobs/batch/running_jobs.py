@@ -29,7 +29,7 @@ def stop(checkpoint_id: str) -> bool:
     if handler is None or not handler.is_running:
         return False
     job = handler.identity.job
-    _log.warning("job %s already runs from this checkpoint_location: it is stopped, and the new start replaces it", job)
+    _log.warning("job %s already runs from this checkpoint_location: the new start stops and replaces it", job)
     handler.stop()
     return True
 

@@ -260,7 +260,7 @@ class ExactlyOnceSink(_KafkaSink):
             except BrokerUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
-                _log.warning("job %s: batch %d is tried again after: %s", self._job, batch_id, error)
+                _log.warning("job %s: batch %d is retried after: %s", self._job, batch_id, error)
                 time.sleep(attempt)
                 self._out = None  # a new client aborts the open transaction, or finds that it was committed
             except BaseException:

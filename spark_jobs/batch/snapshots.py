@@ -30,9 +30,7 @@ REBUILD: Final = "spark.floodmark.rebuild"
 SAME_QUERY: Final = "spark.floodmark.same-query"
 """The setting of a session that declares an edited query to be the same."""
 
-_REBUILD: Final = (
-    f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=True), to work it out again from the topics"
-)
+_REBUILD: Final = f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=True), to rebuild it from the topics"
 
 
 @dataclass(frozen=True, slots=True)

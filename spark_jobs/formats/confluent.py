@@ -172,7 +172,7 @@ class _ConfluentProtobuf(_Confluent):
         foreign = [each.name for each in kind.file.dependencies if not each.name.startswith("google/protobuf/")]
         unknown = [field for field in self.fields if field not in kind.fields_by_name]
         if foreign or unknown:
-            found = f"imports {foreign}, which must stand in its own file" if foreign else f"has no field {unknown}"
+            found = f"imports {foreign}, but its file must not import others" if foreign else f"has no field {unknown}"
             raise UsageError(reason=f"confluent_protobuf(): message {kind.full_name} {found}")
         return b64encode(kind.file.serialized_pb).decode()
 

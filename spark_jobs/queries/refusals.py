@@ -14,8 +14,8 @@ _TRIGGERS: Final = ("processingTime", "availableNow")
 MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 SETTINGS: Final = {
-    MULTIPLE: "operators with state that follow one another would all take the watermark of the input",
-    NO_DATA_BATCHES: "a watermark that comes without rows would move nothing",
+    MULTIPLE: "several operators with state in a row would all use the watermark of the input",
+    NO_DATA_BATCHES: "a watermark without rows would move nothing",
 }
 """Settings of the session that must be on, and why."""
 
@@ -44,13 +44,13 @@ def refuse(
         if str(settings.get(name) or "true").lower() != "true":
             raise UnsupportedQueryError(operator=f"{name}=false", reason=reason, advice="leave it on")
     if output_mode not in _MODES:
-        reason = "the whole table is written with each batch, so that no row is ever final"
+        reason = "each batch writes the whole table, so no row is ever final"
         advice = "use 'append' for final results, or 'update' for partial ones"
         raise UnsupportedQueryError(operator=f"output_mode={output_mode!r}", reason=reason, advice=advice)
     for name in trigger or {}:
         if name not in _TRIGGERS:
-            reason = "it does not run batch after batch, which is what moves a watermark"
-            advice = "use {'availableNow': True} to stop when all that is there is worked off, or 'processingTime'"
+            reason = "it does not run batch after batch, and only a batch advances the watermark"
+            advice = "use {'availableNow': True} to stop when all existing records are processed, or 'processingTime'"
             raise UnsupportedQueryError(operator=f"trigger {name!r}", reason=reason, advice=advice)
     _refuse_operators(plan, under_watermark=False, under_state=False)
 
@@ -87,16 +87,16 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
             raise UnsupportedQueryError(operator="withWatermark", reason=reason, advice=advice)
         under_watermark = True
     elif node.kind == "Join" and node.keeps_state and not node.bounded:
-        reason = "its condition does not bound the event times of both sides, so that old rows could match for ever"
-        advice = "add a bound for both, such as: at2 BETWEEN at - INTERVAL 1 HOUR AND at + INTERVAL 1 HOUR"
+        reason = "its condition does not bound the event times of both sides, so old rows could match for ever"
+        advice = "add a bound for both, for example: at2 BETWEEN at - INTERVAL 1 HOUR AND at + INTERVAL 1 HOUR"
         raise UnsupportedQueryError(operator="a join of streams", reason=reason, advice=advice)
     elif node.clock == "timeout" or (under_state and node.clock):
-        reason = "it follows the clock, so that nothing behind it ever is complete up to a watermark"
+        reason = "it follows the clock, so no watermark tells how complete its results are"
         advice = "use event time"
         raise UnsupportedQueryError(operator=node.kind, reason=reason, advice=advice)
     elif not node.children:
-        reason = "its rows come without watermark records: those of other streams would drop them as late, uncounted"
-        advice = "bring its topic in with `floodmark inject` and read() that; tables that do not stream can be joined"
+        reason = "it has no watermark records, so watermarks of other streams would drop its rows as late, uncounted"
+        advice = "copy its topic with `floodmark inject` and read() the copy; static tables can be joined"
         raise UnsupportedQueryError(
             operator=f"the stream {node.text[:100]!r}, not from read(),", reason=reason, advice=advice
         )
@@ -104,7 +104,7 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
         _refuse_operators(child, under_watermark=under_watermark, under_state=under_state or node.keeps_state)
 
 
-_FOR_EVER: Final = "it keeps its state for ever, so all that ever came would be needed"
+_FOR_EVER: Final = "it keeps its state for ever, so a replay would need all records ever written"
 _ADVICE: Final = "use a new output topic and read the input from its beginning"
 
 
@@ -127,13 +127,13 @@ def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -
     """
     for node in plan.walk():
         if node.keeps_state and "WithState" in node.kind:
-            reason = "its state depends on when the watermark came, which a replay cannot repeat"
+            reason = "its state depends on when the watermark advanced, which a replay cannot repeat"
             raise _no_replay(node.kind, reason)
         if node.kind == "DeduplicateWithinWatermark":
-            reason = "which of two near rows it has kept depends on the order in which they came"
+            reason = "the order of near rows decides which of them it has kept"
             raise _no_replay("drop_duplicates_within", reason)
         if node.keeps_state and node.kind == "GlobalLimit":
-            raise _no_replay("limit", "how many rows it has let pass is not known any more")
+            raise _no_replay("limit", "the number of rows that it has passed is lost")
         if node.kind == "Deduplicate" and not node.timed:
             raise _no_replay("dropDuplicates", _FOR_EVER)
     for kind, columns in judged:

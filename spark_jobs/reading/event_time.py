@@ -123,9 +123,9 @@ def derived_times(plan: Operator) -> Derived:
     for name in after_state & found.keys():
         if found[name]:
             reason = (
-                f"event_time(..., shift={timedelta(milliseconds=found[name])}) stands behind an operator with state "
-                "(a window, join, deduplication ...): rows that lie back there come behind the watermark that this "
-                "operator hands on; shift before it, or stamp its results no earlier than their completion"
+                f"event_time(..., shift={timedelta(milliseconds=found[name])}) is behind an operator with state (a "
+                "window, join, deduplication ...), so its rows would be earlier than the watermark of this operator; "
+                "shift before the operator, or give its results no time before their completion"
             )
             raise UsageError(reason=reason)
     if any(node.within == NEVER_MS for node in plan.walk()):

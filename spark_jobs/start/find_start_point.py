@@ -82,7 +82,7 @@ class Needs:
         if self.largest_window is None:
             if self.widths is None:
                 reason = (
-                    f"job {self.job!r} keeps state of which the query does not say how far back it reaches: give "
+                    f"the query of job {self.job!r} does not tell how far before a result its input may be: give "
                     "Start(largest_window=), the longest session or the bound of the join"
                 )
                 raise UsageError(reason=reason)
@@ -135,7 +135,7 @@ def start_after_published(
     """
     published = last.published
     if last.ended or published is None:
-        reason = "it has ended there" if last.ended else "its marks do not say how far it had read"
+        reason = "it has ended there" if last.ended else "its marks do not have the offsets that it had read"
         raise ContinueError(job=needs.job, topic=topic, reason=reason)
     for spec in needs.specs:
         TopicWatch(spec.connection.config(), spec.topics, published.ids, f"job {needs.job!r}")

@@ -76,13 +76,13 @@ class JobStart:
         if self._wished is not None and not self._is_new and started_at != self._wished:
             reason = (
                 f"checkpoint_location {self.snapshots.checkpoint_location} has not begun with output_at="
-                f"{to_datetime(self._wished).isoformat()}: what it holds may lack rows that results need from there "
-                "on; use a new checkpoint_location, with published='continue' or a new output topic"
+                f"{to_datetime(self._wished).isoformat()}, so its state may lack rows that these results need; use a "
+                "new checkpoint_location, with published='continue' or a new output topic"
             )
             raise UsageError(reason=reason)
         if self._moved and self._is_new and (self._wished is not None or options.published == "continue"):
             reason = (
-                f"the source options of {self._moved[0]!r} say where the job begins, and so does Start(): remove these "
+                f"both the source options of {self._moved[0]!r} and Start() set where the job starts: remove these "
                 "source options"
             )
             raise UsageError(reason=reason)
@@ -115,7 +115,7 @@ class JobStart:
         if last.ended:
             advice = "use a new output topic"
         elif self._can_continue():
-            advice = f"Continue behind them with WriteOptions(start=Start(published='continue')), {advice}"
+            advice = f"Continue after them with WriteOptions(start=Start(published='continue')), {advice}"
         return PublishedError(
             job=self.job,
             topic=str(self.topic),

@@ -63,7 +63,7 @@ def prepare_checkpoint(
     for number, (end, watermark) in enumerate(steps):
         if committed is None or committed < number:
             done = f"batch {number + 1} of {len(steps)}"
-            _log.warning("job %s reads %d records of its state again: %s", job, start_point.records, done)
+            _log.warning("job %s reads %d records again to restore its state: %s", job, start_point.records, done)
             checkpoint.plan(number, end, watermark)
             _run(query, number, specs, topics.progress, checkpoint)
         topics.read_to(end)

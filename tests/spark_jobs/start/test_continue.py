@@ -301,7 +301,7 @@ def test_another_query_with_a_writer_is_told_to_take_a_new_checkpoint_location(k
         snapshot.unlink()
         Path(snapshot.parent, f".{snapshot.name}.crc").unlink(missing_ok=True)
     advice = refused_advice(MissingSnapshotError, lambda: start(windowed(source(given))).processAllAvailable(60))
-    assert advice.endswith("from the topics; or take a new checkpoint_location")
+    assert advice.endswith("from the topics; or use a new checkpoint_location")
 
 
 def test_a_damaged_note_of_the_query_is_not_said_to_be_rebuilt(source, checkpoint, published, topic):
@@ -310,7 +310,7 @@ def test_a_damaged_note_of_the_query_is_not_said_to_be_rebuilt(source, checkpoin
     noted.write_text("{")
     Path(noted.parent, f".{noted.name}.crc").unlink(missing_ok=True)
     advice = refused_advice(CorruptSnapshotError, lambda: counted(windowed(source(given)), out, checkpoint))
-    assert advice.endswith("; take a new checkpoint_location and a new output topic")
+    assert advice.endswith("; use a new checkpoint_location and a new output topic")
     counted(windowed(source(given)), topic(1), f"{checkpoint}-new").stop()
 
 
