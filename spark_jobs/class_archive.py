@@ -24,10 +24,7 @@ _DAY: Final = 86_400
 
 
 def archive_options(*, record: bool = True) -> str:
-    """Return the JVM options to use the archive, or to record it if there is none.
-
-    Args:
-        record: whether to record an archive; only for the options of a single JVM.
+    """Return the JVM options to use the archive, or with ``record`` to record it, for a single JVM.
 
     Raises:
         JavaError: if there is no Java.

@@ -69,17 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 class BatchHandler:
-    """The function that Spark calls with each batch of one job.
-
-    Args:
-        identity: of the job.
-        specs: the sources of the job.
-        sink: writes the rows.
-        snapshots: stores the progress.
-        settings: see `Settings`.
-        recent: how many reports of batches it keeps.
-        on_batch: is called with the report of each batch.
-    """
+    """The function that Spark calls with each batch of one job; keeps the last ``recent`` reports of batches."""
 
     def __init__(
         self,
@@ -122,12 +112,7 @@ class BatchHandler:
         self._watches: list[TopicWatch] = []
 
     def attach(self, query: StreamingQuery, spark: SparkSession, start: Callable[[], StreamingQuery]) -> None:
-        """Load the progress for a query that has started; its first batch waits for this.
-
-        Args:
-            query: the query.
-            spark: its session.
-            start: starts the query again.
+        """Load the progress for a query that has started, whose first batch waits for this; ``start`` restarts it.
 
         Raises:
             SnapshotError: if the progress is lost; the query fails with it, too.
@@ -310,14 +295,8 @@ class BatchHandler:
     def _check(self, batch_id: int, observed: ObservedBatch, *, passes_late: bool, watermark: int | None) -> None:
         """Refuse rows that would break the job's own marks, before anything of the batch is durable.
 
-        If late input passes the operators, late results are allowed: the late rows are counted.  With ``late=``, no
-        late input passes.
-
-        Args:
-            batch_id: of the batch.
-            observed: the batch.
-            passes_late: whether late input can reach the output.
-            watermark: of the input before this batch.
+        If late input (behind ``watermark``, that of the input before this batch) passes the operators, late results are
+        allowed: the late rows are counted.  With ``late=``, no late input passes.
         """
         passed = any(spec.late is None and found.is_late(watermark) for spec, found in observed.inputs)
         if not passed:

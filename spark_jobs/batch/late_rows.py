@@ -29,11 +29,7 @@ def count_late_rows(
 ) -> tuple[int, LateRows]:
     """Count the late rows of a batch, and return those that go to a topic of their own.
 
-    Args:
-        job: for log lines.
-        spark: the session.
-        observed: the batch.
-        watermark: for sources without ``late=``: their rows with an earlier event time are late.
+    Rows of a source without ``late=`` are late if they are earlier than ``watermark``.
     """
     judged = unjudged = 0
     routed = list[tuple[str, LateRow]]()

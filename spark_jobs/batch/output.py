@@ -54,12 +54,7 @@ class Output:
         return cls(earliest=None if earliest is None else int(earliest), **counts)
 
     def check(self, identity: JobIdentity, batch_id: int, promised: int | None) -> None:
-        """Refuse rows that the next stage could not read, or that are earlier than the job's own marks.
-
-        Args:
-            identity: of the job.
-            batch_id: of the batch.
-            promised: the output watermark in the topic; ``None``: none, or these rows may be earlier.
+        """Refuse rows that the next stage could not read, or that are earlier than the output watermark ``promised``.
 
         Raises:
             InvalidOutputError: if rows lack an event time or a value.

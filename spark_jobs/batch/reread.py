@@ -26,14 +26,8 @@ def observation(
 ) -> Observation:
     """Return the observation of a source in one batch: from its metrics, or by a second read if they are not exact.
 
-    A full limit ends tasks before they have read all records, so for a limited source all offsets must be there.
-
-    Args:
-        spark: the session.
-        spec: the source.
-        metrics: of the source in this batch; empty if there are none.
-        start: where the batch begins; other partitions are new, and begin with their first record.
-        end: where the batch ends.
+    A full limit ends tasks before they have read all records, so for a limited source all offsets must be there.  A
+    partition that ``start`` lacks is new and begins with its first record.
     """
     observed = Observation.of(metrics, spec.topics)
     expected = sum(abs(at - start.get(place, 0)) for place, at in end.items() if place[0] in spec.topics)

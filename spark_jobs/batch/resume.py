@@ -29,14 +29,7 @@ _MOST: Final = 100_000
 def resume(
     job: str, specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed | None
 ) -> Progress:
-    """Return the progress after the last committed batch, in a new epoch.
-
-    Args:
-        job: for log lines and errors.
-        specs: the sources of the job.
-        snapshots: of its checkpoint.
-        settings: whether a lost snapshot may be rebuilt, and how.
-        last: the last batch that Spark has committed.
+    """Return the progress after the last batch that Spark has committed, in a new epoch.
 
     Raises:
         SnapshotError: if the progress is lost.

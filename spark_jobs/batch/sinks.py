@@ -83,10 +83,7 @@ class FunctionSink(Sink):
 class _KafkaSink(Sink):
     """What both Kafka sinks share: the late rows, and the marks of the job.
 
-    Args:
-        config: confluent-kafka settings.
-        topic: the output topic.
-        source: the job as a source of that topic, in any epoch.
+    ``source``: the job as a source of the output topic, in any epoch.
     """
 
     _producer: Producer
@@ -108,14 +105,9 @@ class _KafkaSink(Sink):
         rows: Mapping[int, int] | None = None,
         headers: Headers = (),
     ) -> list[_Record]:
-        """Return the late rows of a batch and the next marks of the job; call it once for each batch that is written.
+        """Return the late rows of a batch and the next marks of the job, with ``headers``.
 
-        Args:
-            progress: after this batch.
-            published: goes into a header of the marks.
-            late: the late rows.
-            rows: how many rows each partition gets; ``None``: unknown.
-            headers: of the marks.
+        Call it once for each batch that is written.  ``rows``: the number of rows of each partition, if it is known.
         """
         return [
             *((topic, row.partition % self._partitions(topic), *row.record()) for topic, row in late),

@@ -26,11 +26,7 @@ _COMMIT_TIMEOUT: Final = 10.0
 
 
 class Stopping:
-    """The stop of one query: the handler runs each batch inside `batch`, another thread calls `stop`.
-
-    Args:
-        active_query: returns the query while it is active, else ``None``.
-    """
+    """The stop of one query: the handler runs each batch inside `batch`, another thread calls `stop`."""
 
     def __init__(self, active_query: Callable[[], StreamingQuery | None]) -> None:
         self.last_batch: int | None = None
@@ -85,11 +81,9 @@ class Stopping:
             start()
 
     def stop(self, timeout: float = _COMMIT_TIMEOUT, *, patience: float = -1) -> None:
-        """Stop the query after the current batch.
+        """Stop the query after the current batch, for which it waits ``patience`` seconds (-1: without limit).
 
-        Args:
-            timeout: seconds to wait for Spark's commit of the batch; the query is stopped after that, too.
-            patience: seconds to wait for the batch itself; -1: without limit.
+        It then waits ``timeout`` seconds for Spark's commit of the batch, and stops the query in any case.
         """
         self.request_stop(patience)
         query = self._active_query()

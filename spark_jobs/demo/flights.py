@@ -172,11 +172,9 @@ class Pace(NamedTuple):
     """Simulated seconds per second."""
 
     def at(self, wall: float, start: float | None = None) -> int:
-        """Return the simulated time, epoch milliseconds.
+        """Return the simulated time at ``wall``, epoch milliseconds; the pace is full from ``start`` on.
 
-        Args:
-            wall: epoch seconds.
-            start: since when the pace is full, epoch seconds; ``None``: it is not yet.
+        Both are epoch seconds.
         """
         slow = max(0.0, (wall if start is None else min(wall, start)) - self.began) * self.rate * 1_000 / _SLOWER
         full = 0.0 if start is None else max(0.0, wall - start) * self.rate * 1_000

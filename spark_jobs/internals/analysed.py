@@ -50,11 +50,9 @@ def with_event_time(rows: DataFrame, name: str) -> DataFrame:
 
 
 def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
-    """Return the operators of a DataFrame's query down to its sources and tables.
+    """Return the operators of a DataFrame's query down to its tables and sources.
 
-    Args:
-        frame: the DataFrame.
-        is_source: tells whether an observation is that of a source, by its name, see `reading.read_calls`.
+    ``is_source`` tells whether the observation of a name is that of a source, see `reading.read_calls`.
 
     Raises:
         UnsupportedSparkError: if the plan cannot be reached.

@@ -163,12 +163,7 @@ class Checkpoint:
                 self.files.write(name, f"{head}\n{_moved(line, begins)}")
 
     def plan(self, batch_id: int, end: Offsets, watermark: int) -> None:
-        """Plan a batch, by a copy of the first plan.
-
-        Args:
-            batch_id: of the batch.
-            end: the end offsets.
-            watermark: of the batch, as Spark counts it, epoch milliseconds; 0: none.
+        """Plan a batch up to ``end``, by a copy of the first plan; ``watermark`` is as Spark counts it, 0: none.
 
         Raises:
             UnsupportedSparkError: if the format of the first plan is unknown.

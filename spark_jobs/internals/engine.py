@@ -68,8 +68,7 @@ class Engine:
     def late_watermark(self, known: int | None) -> int | None:
         """Return the watermark by which this batch's operators judge late rows: that of the batch before.
 
-        Args:
-            known: the watermark of that batch, if it is known; the result may be lower, never higher.
+        ``known``: the watermark that the job has set for that batch.
         """
         with reaching("IncrementalExecution.prevOffsetSeqMetadata()"):
             before = self._engine.lastExecution().prevOffsetSeqMetadata()
@@ -134,12 +133,7 @@ class Engine:
         return merged(node.start() for node in nodes(plan) if kind_of(node) == "MicroBatchScanExec")
 
     def results(self, batch_watermark: int | None, next_watermark: int | None) -> "Results":
-        """Return how far the results of this batch are complete.
-
-        Args:
-            batch_watermark: the watermark of this batch, if it is known.
-            next_watermark: the watermark that the next batch will have.
-        """
+        """Return how far the results of this batch are complete, by its watermark and that of the next batch."""
         now, then = self._spark_watermark(batch_watermark), self._spark_watermark(next_watermark)
         if now is not None and self._for_spark(now) != self.ran:
             now = min(now, self.ran) or None  # Spark may really have a lower one; a higher one does not count

@@ -147,12 +147,9 @@ class Progress:
         return LateThresholds(self._promises, known, percentile, shift)
 
     def resume(self, *, now: int, percentile: bool = False, judged: bool = False) -> None:
-        """Begin a new epoch of the job.
+        """Begin a new epoch of the job, not before ``now`` (epoch milliseconds).
 
-        Args:
-            now: epoch milliseconds.
-            percentile: whether a percentile drives the job.
-            judged: whether late rows are judged one by one.
+        ``percentile``: whether a percentile drives the job.  ``judged``: whether late rows are judged one by one.
         """
         self._epoch = max(self._epoch + 1, now)
         if percentile and self._full_tracker is None:
@@ -163,14 +160,9 @@ class Progress:
             self._promises = Promises.of(self._tracker)
 
     def set_rebuilt_output(self, batch_watermark: int | None, *, stateful: bool, hold: int) -> None:
-        """Set the output watermark of a rebuilt progress to what is surely complete.
+        """Set the output watermark of a rebuilt progress to what is surely complete; ``hold``: see `finish_batch`.
 
-        If operators keep state, their results are surely complete only at the end of all input.
-
-        Args:
-            batch_watermark: of the last committed batch; ``None``: none.
-            stateful: whether operators keep state.
-            hold: see `finish_batch`.
+        Results of operators with state are surely complete only if the last batch ran at the end of all input.
         """
         if not stateful:
             self.finish_batch(complete=self._next_watermark, hold=hold)

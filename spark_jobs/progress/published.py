@@ -22,17 +22,14 @@ READ_HEADER: Final = "floodmark-read"
 class Published:
     """The last batch in the output topic.
 
-    Args:
-        read: its end offsets.
-        ran: its watermark, as Spark counts it, epoch milliseconds; 0: none.
-        ids: of the input topics.
-
     >>> Published.of(Published({("clicks", 0): 7}, 12, TopicIds(clicks="Xq3")).to_bytes())
     Published(read={('clicks', 0): 7}, ran=12, ids={'clicks': 'Xq3'})
     """
 
     read: Offsets
+    """Its end offsets."""
     ran: int
+    """Its watermark as Spark counts it, epoch milliseconds; 0: none."""
     ids: TopicIds = field(default_factory=TopicIds)
 
     def headers(self, partition: int) -> list[tuple[str, bytes | None]]:

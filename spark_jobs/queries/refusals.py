@@ -23,13 +23,7 @@ SETTINGS: Final = {
 def refuse(
     plan: Operator, *, output_mode: str, trigger: Mapping[str, Any] | None, settings: Mapping[str, str | None]
 ) -> None:
-    """Refuse a query that cannot be exact.
-
-    Args:
-        plan: the query.
-        output_mode: of Spark.
-        trigger: of Spark.
-        settings: the values of `SETTINGS` in the session.
+    """Refuse a query that cannot be exact; ``settings``: the values of `SETTINGS` in the session.
 
     Raises:
         UnsupportedQueryError: names the operator, the reason and what to do.
@@ -123,7 +117,7 @@ def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -
     ...     refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", [])])
     ... except UnsupportedQueryError as error:
     ...     print(error.operator, "-", error.reason)
-    published='continue' with Aggregate - it keeps its state for ever, so all that ever came would be needed
+    published='continue' with Aggregate - it keeps its state for ever, so a replay would need all records ever written
     """
     for node in plan.walk():
         if node.keeps_state and "WithState" in node.kind:

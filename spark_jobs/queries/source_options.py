@@ -52,11 +52,7 @@ def fitting_batch(cores: int, heap: int) -> int:
     """Return the limit of a batch: 500,000 records per core, or one per KiB of the driver's heap if that is lower.
 
     With this limit a batch of a job that catches up takes some seconds, and its marks and results fit into the driver,
-    if results have no more than some hundred bytes.
-
-    Args:
-        cores: of all executors.
-        heap: of the driver's JVM, bytes.
+    if results have no more than some hundred bytes.  ``heap`` is in bytes, ``cores`` are those of all executors.
 
     >>> fitting_batch(2, 1 << 30), fitting_batch(16, 1 << 30)
     (1000000, 1048576)

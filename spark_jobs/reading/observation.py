@@ -73,13 +73,7 @@ class Observation:
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], topics: Sequence[str], counted: Counted | None = None) -> "Observation":
-        """Read it from the metrics of `columns`; empty metrics: nothing was read.
-
-        Args:
-            metrics: by their names.
-            topics: of the source.
-            counted: the number of records of each kind, topic and partition, if it is known without the bins.
-        """
+        """Read it from the metrics of `columns`, by their names; ``counted``: counts that replace those of the bins."""
         marks = metrics.get("marks") or "[]"
         found = sizes(metrics.get("bins"))
         exact = counted is not None or len({number for number, _ in found}) == len(found) < _BINS

@@ -118,14 +118,7 @@ def start_at_time(needs: Needs, time: int) -> StartPoint:
 def start_after_published(
     needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose, output_at: int | None
 ) -> StartPoint:
-    """Start after the results that the output topic has from the job.
-
-    Args:
-        needs: of the job.
-        last: the newest mark of the job in the output topic.
-        topic: the output topic.
-        windows_close: as of the job.
-        output_at: the job writes no results with an earlier event time; ``None``: it writes all.
+    """Start after the results that the output topic has from the job, by ``last``, its newest mark there.
 
     Raises:
         ContinueError: if the job has ended, or the topics do not fit the offsets that it had read.

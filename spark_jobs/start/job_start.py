@@ -90,8 +90,7 @@ class JobStart:
     def refuse_query(self, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
         """Refuse, before anything is written, a start that would write results again, or could not be exact.
 
-        Args:
-            judged: see `event_times_of_state`.
+        ``judged`` comes from `event_times_of_state`.
 
         Raises:
             PublishedError: if the output topic has results of the job, and `Start` does not say how to continue.
