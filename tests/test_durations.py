@@ -49,7 +49,7 @@ POOL = SimpleNamespace(
     _channel=SimpleNamespace(lock=nullcontext(), raise_failure=lambda: None, stopped=False),
     _sources={},
     _membership=SimpleNamespace(grown=lambda _now, _more: Membership()),
-    _here=list,
+    _open_emitters=list,
 )
 joining = partial(SourcePool.join, POOL, "a", strategy=ascending())
 SLIPS = {
