@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Final
 
 from confluent_kafka import Producer
@@ -178,6 +179,8 @@ class ExactlyOnceSink(_KafkaSink):
 
     def __init__(self, config: Config, topic: str, source: Identity, checkpoint_id: str) -> None:
         super().__init__(config, topic, source)
+        for name in ("pandas", "concurrent.futures.thread"):  # Arrow imports them, which fails while the program ends
+            import_module(name)
         self._checkpoint_id = checkpoint_id
         self._partition_of = partitioner(str(config.get("partitioner", "consistent_random")))
         self._out: Transaction | None = None

@@ -41,6 +41,39 @@ print("the program ends", flush=True)
 print("the program ends", file=sys.stderr)
 go_on.set()
 """
+_TO_KAFKA = """
+import atexit, sys, time
+from pathlib import Path
+from floodmark.spark_jobs import local_session
+from pyspark.sql import functions as F
+from support.counting import counted, read_events, windowed
+from support.harness import SHORT_LIVED
+
+servers, topic, checkpoint, out = sys.argv[1:]
+begun, go_on = Path(checkpoint + "-begun"), Path(checkpoint + "-go-on")
+spark = local_session("cell", settings=SHORT_LIVED)
+
+@F.udf("string")
+def held(user):
+    begun.touch()
+    while not go_on.exists():
+        time.sleep(0.01)
+    return user
+
+rows = read_events(spark, servers, topic).withColumn("user", held("user"))
+job = counted(windowed(rows), out, checkpoint)
+while not begun.exists():
+    time.sleep(0.01)
+atexit.register(go_on.touch)
+"""
+
+
+def run(program, *arguments):
+    """Run a program to its end, in a process of its own that sees the tests."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", program, *arguments]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False)
 
 
 @pytest.fixture
@@ -172,10 +205,7 @@ def test_a_cell_that_is_run_again_replaces_its_job_between_two_batches(spark, ka
 def test_the_end_of_a_program_stops_its_job_between_two_batches(kafka, topic, checkpoint):
     given = topic(1)
     Stream.seeded(5, sources=1).produce(kafka.config, given, end=False)
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, given, checkpoint]
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    done = run(_PROGRAM, kafka.bootstrap_servers, given, checkpoint)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["the program ends", "the batch is done"]
     _, _, said = done.stderr.partition("the program ends")
@@ -183,3 +213,13 @@ def test_the_end_of_a_program_stops_its_job_between_two_batches(kafka, topic, ch
     assert [line for line in said.splitlines() if line and not re.match(r"\d\d/\d\d/\d\d \d\d:", line)] == [
         "job cell is stopped, because the program ends: call its awaitTermination() to wait for the end of its input"
     ]
+
+
+def test_a_batch_that_runs_at_the_end_of_a_program_is_written(kafka, topic, checkpoint):
+    """Its rows are still to be collected when Python no longer lets a module register what ends with the program."""
+    given, out = topic(1), topic(1)
+    Stream.seeded(5, sources=1).produce(kafka.config, given, end=False)
+    done = run(_TO_KAFKA, kafka.bootstrap_servers, given, checkpoint, out)
+    assert done.returncode == 0, done.stderr
+    assert "RuntimeError" not in done.stderr, done.stderr
+    assert sum(end_offsets(kafka.config, out).values()) > 0
