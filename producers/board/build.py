@@ -100,11 +100,14 @@ def _topic(
     roots = _roots(name, inputs)
     partitions = []
     heard = now if marks.read_until is None else min(now, marks.read_until)
-    retired, front = marks.retired(heard), marks.front(heard)
+    retired, front, uncounted = marks.retired(heard), marks.front(heard), marks.uncounted(heard)
     for part in parts:
         rows = []
         found = [
-            *(_row(name, marks, part, source, now, heard, front) for source in _members(marks, part)),
+            *(
+                _counted(_row(name, marks, part, source, now, heard, front), marks, uncounted)
+                for source in _members(marks, part)
+            ),
             *_uncounted(name, marks, part, retired.get(part.number, [])),
         ]
         for row in found:
@@ -182,6 +185,14 @@ def _placed(
         return replace(row, lags=lags, inputs=named)
     verdict = Health.OK if excused else row.verdict  # an unread input is no excuse, and may be the cause
     return replace(row, lags=lags, inputs=named, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
+
+
+def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:
+    """Note that the membership counts fewer sources than write, unless the source has a worse problem."""
+    if row.source not in uncounted or severity(row.verdict) >= severity(Health.UNCOUNTED):
+        return row
+    reason = reason_of(Cause.UNCOUNTED, len(uncounted), marks.state.roster.size)
+    return replace(row, verdict=Health.UNCOUNTED, cause=Cause.UNCOUNTED, reason=reason)
 
 
 def _members(marks: TopicMarks, part: PartitionState) -> list[str]:

@@ -23,6 +23,7 @@ class Cause(StrEnum):
     TWINS = "twins"
     ZOMBIE = "zombie"
     RETIRED = "retired"
+    UNCOUNTED = "uncounted"
     SECONDS = "seconds"
     FUTURE = "future"
     AHEAD = "ahead"
@@ -39,7 +40,7 @@ _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
         "if {0} runs, create it with background=True, or call poll() at least once per interval. If it does not run, "
-        "restart it. With lease=, readers stop waiting for a dead source",
+        "restart it (an injector: run floodmark inject again). With lease=, readers stop waiting for a dead source",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
     Cause.NO_EVENTS: _Words(
@@ -98,6 +99,10 @@ _WORDS: Final = {
     Cause.RETIRED: _Words(
         "it still writes with membership {older}, but the topic has membership {newer}: no watermark covers its rows",
         "give {0} the membership that the other sources have: change_membership(), or membership= at its next start",
+    ),
+    Cause.UNCOUNTED: _Words(
+        "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
+        "count all sources of the topic in membership= of {0} and of the others, with a higher version than now",
     ),
     Cause.SECONDS: _Words(
         "its watermark is in 1970, as if its event times were seconds and not milliseconds",

@@ -44,6 +44,8 @@ class Health(StrEnum):
     """The watermark advances, but its lag grew over ten marks and shrank at none."""
     REWIND = "REWIND"
     """The watermark is lower than before: rows between the two are late."""
+    UNCOUNTED = "UNCOUNTED"
+    """More sources write to the topic than its membership counts: the watermark may advance without one of them."""
     STALL = "STALL"
     """The watermark did not advance over ten marks, and for longer than it lately did."""
     STOP = "STOP"
@@ -54,7 +56,10 @@ class Health(StrEnum):
     """Readers ignore the marks of a process that still writes: another has a higher epoch or membership."""
 
 
-_SEVERITY: Final = (Health.OK, Health.WARN, None, Health.REWIND, Health.STALL, Health.STOP, Health.TIME, Health.FENCED)
+_SEVERITY: Final = (
+    *(Health.OK, Health.WARN, None),
+    *(Health.REWIND, Health.UNCOUNTED, Health.STALL, Health.STOP, Health.TIME, Health.FENCED),
+)
 
 
 def severity(verdict: Health | None) -> int:
@@ -357,6 +362,16 @@ class TopicMarks:
             if history.retired and history.lives(now):
                 found[number].append(name)
         return found
+
+    def uncounted(self, now: int) -> frozenset[str]:
+        """Return the sources that still write, if they are more than the membership counts."""
+        writing = {
+            name
+            for number in self.state.partitions
+            for name in self.members(number)
+            if self.histories[number, name].lives(now)
+        }
+        return frozenset(writing) if len(writing) > self.state.roster.size else frozenset()
 
     def front(self, now: int) -> int | None:
         """Return the highest watermark of the sources that still write."""

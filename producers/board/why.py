@@ -70,7 +70,7 @@ def trace(board: Board, topic: str) -> Why:
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
     advice = "" if cause is None else advice_on(cause.cause, cause.source, is_job=bool(cause.inputs))
     if unread and not advice:
-        advice = "get the right to read that topic, or run the command as a user who has it"
+        advice = "check the name of the topic, and whether you have the right to read it"
     elif cause is None and steps[-1].unmarked:
         advice = "check whether its writers run. Write it with WatermarkedProducer or a job, or use floodmark inject"
     return Why(
@@ -100,7 +100,7 @@ def _step(view: TopicView, held_by: SourceView | None) -> Step:
 
 def _fails(row: SourceView) -> bool:
     """Return whether a source fails, so that readers wait for it or get wrong results."""
-    return row.verdict in {Health.TIME, Health.FENCED} or (
+    return row.verdict in {Health.TIME, Health.FENCED, Health.UNCOUNTED} or (
         is_failure(row.verdict) and row.state not in {State.IDLE, State.ENDED}
     )
 

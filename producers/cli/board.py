@@ -30,7 +30,8 @@ def board(  # noqa: PLR0913  # each is an option of the command line
 
     The last ten marks of a source give its verdict.  OK: no problem.  WARN: its lag grows with each mark.  STALL: it
     sends marks, but its watermark does not advance.  STOP: it sends no marks.  REWIND: its watermark went back.  TIME:
-    its watermark is in 1970 or jumped ahead of the clock.  FENCED: readers ignore the marks of one of its processes.
+    its watermark is in 1970 or jumped ahead of the clock.  UNCOUNTED: more sources write to the topic than its
+    membership counts.  FENCED: readers ignore the marks of one of its processes.
     ?: unknown.
 
     --serve shows the board in a browser on this machine, with the watermarks of the last minutes as lines.

@@ -19,7 +19,7 @@ _NARROW: Final = 72
 _WIDE: Final = 100
 _WIDEST: Final = 120
 _SHOWN: Final = 8
-_LASTING: Final = {Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.SECONDS}
+_LASTING: Final = {Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.UNCOUNTED, Cause.SECONDS}
 """For these causes, the time since the watermark last advanced means nothing."""
 
 

@@ -135,8 +135,8 @@ def _lines(estimate: "Estimate", time: int | None) -> list[str]:
         return [*lines, f"caught up in {span(round(seconds * 1_000))}, at {at}: {reads}"]
     if estimate.read_rate is not None:
         return [*lines, f"never: it reads {pace:,.0f} a second, and the topics grow by {estimate.arrival_rate:,.0f}"]
-    lines.append("unknown time: pass the rate of the job (--rate); it takes")
+    lines.append("Time unknown without --rate. Rate needed to catch up in:")
     return [
         *lines,
-        *(f"  {span(at * 1_000):>6} at {estimate.rate_for(at):,.0f} a second" for at in (60, 600, 3_600)),
+        *(f"  {span(at * 1_000):>6}: {math.ceil(estimate.rate_for(at)):,} a second" for at in (60, 600, 3_600)),
     ]

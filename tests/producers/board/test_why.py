@@ -168,6 +168,16 @@ FAULTS = {
         (1, "b", Cause.RETIRED),
         ("reported: a; missing: 1 of 2", "only in an older membership: b", "change_membership()"),
     ),
+    "two sources each have a membership of one": (
+        [Writer("a"), Writer("b")],
+        (1, "a", Cause.UNCOUNTED),
+        ("2 sources write to the topic, but its membership counts 1", "membership="),
+    ),
+    "two sources of two partitions each have a membership of one": (
+        [Writer("a", partitions=2, only=0), Writer("b", partitions=2, only=1)],
+        (1, "a", Cause.UNCOUNTED),
+        ("2 sources write to the topic, but its membership counts 1", "membership="),
+    ),
     "a source still writes that no membership counts any more": (
         [
             Writer("a", seconds=range(20), fields=MEMBERSHIP_1),

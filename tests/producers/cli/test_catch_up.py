@@ -105,7 +105,7 @@ def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic, mo
 
     status, shown, _ = estimate(kafka, given_)
     assert status == 2
-    assert "1 min at" in shown
+    assert "1 min: " in shown
 
 
 _FIELDS = ("source", "epoch", "sequence", "watermark", "partitions", "emitted_at", "status", "membership")
