@@ -37,7 +37,6 @@ SMALL = {
     "producers/clients/delivery.py": "the one wait for room in a client's queue, for producers, the injector and jobs",
     "producers/clients/metrics.py": "the values of metrics, without the library that serves them",
     "producers/clients/partitioners.py": "arithmetic of librdkafka, apart from all clients",
-    "producers/board/timeline.py": "the past of the board, apart from what it shows of the present",
     "producers/clients/secrets.py": "settings of commands and of jobs name secrets in one way",
     "producers/embedded/guard.py": "the program of a process of its own, which must start quickly",
     "producers/event_times/choices.py": "imported by the help of commands, which must be quick",

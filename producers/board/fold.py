@@ -1,24 +1,100 @@
-"""Fold the marks of any number of topics into a board.  Pure.
+"""Fold the marks of any number of topics into a board: states, lags, verdicts, the chain of stages.  Pure.
 
 A topic's watermark here is that of a reader that starts where the marks start (`topic_state`).  The last marks of each
 source in each partition give its verdict (`source_history`).  A job is a source whose marks name a holder; the holder's
 topic is one of its inputs.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from datetime import timedelta
+from itertools import islice
+from typing import Final, NamedTuple
 
-from floodmark.producers.board.build import build
-from floodmark.producers.board.model import Board
-from floodmark.producers.board.source_history import TopicMarks
-from floodmark.producers.board.timeline import Timeline
+from floodmark.producers.board.causes import Cause, cause_of, reason_of
+from floodmark.producers.board.model import (
+    SOURCES,
+    Board,
+    Lags,
+    PartitionView,
+    SourceView,
+    Stage,
+    State,
+    TopicView,
+)
+from floodmark.producers.board.source_history import Health, TopicMarks, severity
 from floodmark.schemas.classify import Classified, Data, Mark
-from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.holds import missing
+from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
+from floodmark.schemas.records import Status
+from floodmark.schemas.timestamps import END_OF_TIME, milliseconds
+from floodmark.schemas.topic_state import TopicState
 
-_AHEAD: Final = 1_000
+KEPT: Final = timedelta(minutes=15)
+"""How much of the past a timeline holds."""
+_KEPT: Final = milliseconds(KEPT)
+_POINTS: Final = 900
+"""A screen has room for about as many."""
+_STEP: Final = _KEPT // _POINTS
+"""Milliseconds between two points."""
+_CLOCK_SKEW: Final = 1_000
 """Milliseconds that a log time may be ahead of the reader's clock without a note."""
+_MOST: Final = 100
+"""Partitions without a mark, and members without a name, to show at most."""
+
+_Topics = Mapping[str, TopicMarks]
+_STATES: Final = {Status.ACTIVE: State.ACTIVE, Status.IDLE: State.IDLE, Status.ENDED: State.ENDED}
+
+
+class Point(NamedTuple):
+    """The watermark of a topic at a time."""
+
+    number: int
+    """Rises with each point that is added, over all topics."""
+    at: int
+    """Log time of the mark, epoch milliseconds."""
+    watermark: int
+    """Epoch milliseconds."""
+
+
+class Timeline:
+    """Keep the watermark of each topic over the last 15 minutes, one point a second.
+
+    >>> from collections import Counter
+    >>> from floodmark.schemas.records import WatermarkRecord
+    >>> state, timeline = TopicState(), Timeline()
+    >>> for second in range(2):
+    ...     mark = WatermarkRecord(source="web", epoch=1, sequence=second, watermark=7, partitions=1, emitted_at=0)
+    ...     _ = state.apply(mark, 0, second * 1_000, Counter())
+    ...     timeline.note("clicks", second * 1_000, state)
+    >>> [(point.at, point.watermark) for point in timeline.points(now=1_000)["clicks"]]
+    [(0, 7), (1000, 7)]
+    """
+
+    def __init__(self) -> None:
+        self._points: dict[str, deque[Point]] = {}
+        self._added = 0
+
+    def note(self, topic: str, log_time: int, state: TopicState) -> None:
+        """Add the topic's watermark, at most once a second; ``log_time``: of the last mark, epoch milliseconds."""
+        points = self._points.setdefault(topic, deque(maxlen=_POINTS))
+        if points and abs(log_time - points[-1].at) < _STEP:
+            return
+        watermark = state.combine().watermark
+        if watermark is None:
+            return
+        while points and points[-1].at > log_time:
+            points.pop()  # its log time was ahead of the clock
+        self._added += 1
+        points.append(Point(self._added, log_time, watermark))
+
+    def points(self, now: int) -> dict[str, list[Point]]:
+        """Return the points of each topic in the 15 minutes before ``now``, epoch milliseconds."""
+        return {
+            topic: [point for point in points if now - _KEPT <= point.at <= now]
+            for topic, points in self._points.items()
+        }
 
 
 class Fold:
@@ -86,7 +162,265 @@ class Fold:
     def board(self, now: int, *, answered: bool = True) -> Board:
         """Return the board at ``now``, epoch milliseconds; ``answered``: whether Kafka answers."""
         said = [] if answered else ["no Kafka broker answers; the board shows the last records that it has read"]
-        if self._newest is not None and _AHEAD < self._newest[0] - now < END_OF_TIME:
+        if self._newest is not None and _CLOCK_SKEW < self._newest[0] - now < END_OF_TIME:
             seconds = (self._newest[0] - now) / 1000
             said.append(f"clocks disagree: the log time of {self._newest[1]} is {seconds:,.0f} s ahead of this machine")
-        return replace(build(self._topics, now, self._unread, said), answered=answered)
+        return replace(_board(self._topics, now, self._unread, said), answered=answered)
+
+
+def _board(topics: _Topics, now: int, unread: Mapping[str, str], notes: Collection[str]) -> Board:
+    """Return the board of some topics."""
+    inputs = {name: set().union(*marks.inputs.values()) for name, marks in topics.items()}
+    views: dict[str, TopicView] = {}
+    for name in _roots_first(inputs):
+        if name in topics:
+            views[name] = _topic(name, topics, inputs, views, now)
+    stages: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name in views:
+        stages[tuple(sorted(topics[name].inputs))].append(name)
+    drawn = tuple(
+        Stage(
+            name=", ".join(jobs) or SOURCES,
+            inputs=tuple(sorted(set().union(*(inputs[name] for name in names)))),
+            topics=tuple(views[name] for name in names),
+        )
+        for jobs, names in stages.items()
+    )
+    return Board(now=now, stages=drawn, unread=tuple(sorted(unread.items())), notes=tuple(notes))
+
+
+def _roots_first(inputs: Mapping[str, set[str]]) -> list[str]:
+    """Sort topics: the inputs of a job before its outputs; a circle is cut at its first topic by name."""
+    depth: dict[str, int] = {}
+
+    def visit(name: str, above: frozenset[str]) -> int:
+        if name in depth or name in above:
+            return depth.get(name, 0)
+        below = [visit(named, above | {name}) for named in sorted(inputs.get(name, ()))]
+        depth[name] = 1 + max(below) if below else 0
+        return depth[name]
+
+    for name in sorted(inputs):
+        visit(name, frozenset())
+    return sorted(depth, key=lambda name: (depth[name], name))
+
+
+def _roots(name: str, inputs: Mapping[str, set[str]]) -> set[str]:
+    """Return the first topics of the chain of a topic."""
+    found, open_, seen = set(), [name], {name}
+    while open_:
+        topic = open_.pop()
+        named = inputs.get(topic, set())
+        if not named:
+            found.add(topic)
+        open_ += named - seen
+        seen |= named
+    return found
+
+
+def _ahead(names: Collection[str], topics: _Topics, watermark: int | None) -> int | None:
+    """Return how far the minimum over some topics is ahead of a watermark; ``None``: unknown."""
+    if not names or watermark is None or not all(name in topics for name in names):
+        return None
+    combined = least(topics[name].state.combine() for name in names)
+    return None if combined.watermark is None else max(0, combined.watermark - watermark)
+
+
+def _age(time: int | None, now: int) -> int | None:
+    return None if time is None else now - time
+
+
+def _topic(
+    name: str, topics: _Topics, inputs: Mapping[str, set[str]], views: Mapping[str, TopicView], now: int
+) -> TopicView:
+    marks = topics[name]
+    unmarked = [marks.state.empty(number) for number in marks.state.unmarked(_MOST)]
+    parts = sorted([*marks.state.partitions.values(), *unmarked], key=lambda part: part.number)
+    roots = _roots(name, inputs)
+    partitions = []
+    heard = now if marks.read_until is None else min(now, marks.read_until)
+    retired, front, uncounted = marks.retired(heard), marks.front(heard), marks.uncounted(heard)
+    for part in parts:
+        rows = []
+        found = [
+            *(
+                _counted(_row(name, marks, part, source, now, heard, front), marks, uncounted)
+                for source in _members(marks, part)
+            ),
+            *_uncounted(name, marks, part, retired.get(part.number, [])),
+        ]
+        for row in found:
+            named = tuple(sorted(marks.inputs.get(row.source or "", ())))
+            rows.append(_placed(row, named, topics, roots if named else set(), views))
+        combined = part.combine()
+        state = _state(combined, rows)
+        partitions.append(
+            PartitionView(partition=part.number, state=state, watermark=combined.watermark, sources=tuple(rows))
+        )
+    rows = [row for partition in partitions for row in partition.sources]
+    combined = marks.state.combine()
+    held_by = _held_by(combined, rows)
+    lags = Lags(
+        wall=None if combined.watermark is None else now - combined.watermark,
+        processing=_age(lowest(marks.state.processing_times()), now),
+        local=_ahead(inputs[name], topics, combined.watermark),
+        root=_ahead(roots, topics, combined.watermark) if inputs[name] else None,
+    )
+    oldest = min(held_by, key=lambda row: (row.since is None, row.since), default=None)
+    verdict = max((row.verdict for row in rows), key=severity, default=None)
+    return TopicView(
+        topic=name,
+        state=_state(combined, held_by or rows),
+        verdict=None if combined.unknown and severity(verdict) < severity(None) else verdict,
+        watermark=combined.watermark,
+        lags=lags,
+        since=None if oldest is None else oldest.since,
+        since_exact=oldest is not None and oldest.since_exact,
+        held_by=held_by,
+        partitions=tuple(partitions),
+        whole=marks.whole,
+    )
+
+
+def _state(combined: Combined, rows: Collection[SourceView]) -> State:
+    if combined.unknown:
+        return State.MISSING if any(row.state is State.MISSING for row in rows) or not rows else State.UNKNOWN
+    if combined.status is not Status.ACTIVE:
+        return _STATES[combined.status]
+    shown = {row.state for row in rows}
+    return next((state for state in (State.SILENT, State.CATCHING_UP) if state in shown), State.ACTIVE)
+
+
+def _held_by(combined: Combined, rows: Collection[SourceView]) -> tuple[SourceView, ...]:
+    """Return the sources that hold a topic: those that make it unknown, else those with the lowest watermark."""
+    if combined.unknown:
+        found = [row for row in rows if row.state in {State.MISSING, State.UNKNOWN}]
+    elif combined.watermark is None:
+        found = [row for row in rows if row.state is State.IDLE]
+    else:
+        found = [row for row in rows if row.watermark == combined.watermark and row.state is not State.ENDED]
+    return tuple(sorted(found, key=lambda row: (-severity(row.verdict), row.partition, row.source or "")))
+
+
+def _placed(
+    row: SourceView, named: tuple[str, ...], topics: _Topics, roots: Collection[str], views: Mapping[str, TopicView]
+) -> SourceView:
+    """Compare a job with its inputs: it is not stuck if they are."""
+    if not named:
+        return row
+    lags = replace(
+        row.lags,
+        local=_ahead(named, topics, row.watermark),
+        root=_ahead(roots, topics, row.watermark),
+    )
+    if row.verdict not in {Health.WARN, Health.STALL}:
+        return replace(row, lags=lags, inputs=named)
+    found = [views[name] for name in named if name in views]
+    holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
+    worst = max((row.verdict for row in holders), key=severity, default=Health.OK)
+    stand = any(view.watermark is None and view.state is not State.ENDED for view in found)
+    excused = stand or severity(worst) >= severity(row.verdict) or (row.verdict is Health.STALL and lags.local == 0)
+    if not excused and len(found) == len(named):
+        return replace(row, lags=lags, inputs=named)
+    verdict = Health.OK if excused else row.verdict  # an unread input is no excuse, and may be the cause
+    return replace(row, lags=lags, inputs=named, verdict=verdict, cause=Cause.WAITS, reason=reason_of(Cause.WAITS))
+
+
+def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> SourceView:
+    """Note that the membership counts fewer sources than write, unless the source has a worse problem."""
+    if row.source not in uncounted or severity(row.verdict) >= severity(Health.UNCOUNTED):
+        return row
+    reason = reason_of(Cause.UNCOUNTED, len(uncounted), marks.state.roster.size)
+    return replace(row, verdict=Health.UNCOUNTED, cause=Cause.UNCOUNTED, reason=reason)
+
+
+def _members(marks: TopicMarks, part: PartitionState) -> list[str]:
+    return sorted({*marks.members(part.number), *part.unreadable})
+
+
+def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list[str]) -> Iterator[SourceView]:
+    """Yield the members that have not reported in a partition, and the sources whose membership is too old."""
+    number, roster = part.number, marks.state.roster
+    here = {*marks.members(number), *part.absent()}
+    lacking = max(0, roster.size - len(here))
+    reason = missing(marks.state, part, here) if lacking else ""
+    for source in retired:
+        history = marks.histories[number, source]
+        version = 0 if history.mark is None else history.mark.membership.version
+        yield SourceView(
+            topic=name,
+            partition=number,
+            source=source,
+            state=State.MISSING if lacking else State.UNKNOWN,
+            verdict=Health.FENCED,
+            last=history.seen,
+            cause=Cause.RETIRED,
+            reason=reason or reason_of(Cause.RETIRED, version, roster.version),
+        )
+    known = sorted(n for n, member in roster.members.items() if member.version == roster.version and n not in here)
+    others: list[str | None] = [*known, *[None] * (lacking - len(known))]
+    verdict = Health.STOP if marks.whole else None
+    for source_or_none in islice(others[: max(0, lacking - len(retired))], _MOST):
+        if source_or_none not in part.unreadable:
+            yield SourceView(
+                topic=name,
+                partition=number,
+                source=source_or_none,
+                state=State.MISSING,
+                verdict=verdict,
+                cause=Cause.MISSING,
+                reason=reason,
+            )
+
+
+def _row(
+    name: str, marks: TopicMarks, part: PartitionState, source: str, now: int, heard: int, front: int | None
+) -> SourceView:
+    history, state = marks.histories.get((part.number, source)), part.sources.get(source)
+    if source in part.unreadable:
+        offset, log_time = part.unreadable[source]
+        return SourceView(
+            topic=name,
+            partition=part.number,
+            source=source,
+            state=State.UNKNOWN,
+            verdict=None,
+            since=log_time,
+            since_exact=True,
+            last=log_time,
+            cause=Cause.UNREADABLE,
+            reason=f"its mark at offset {offset} cannot be read",
+        )
+    if history is None or state is None or history.mark is None:  # never: both are kept for each accepted mark
+        return SourceView(topic=name, partition=part.number, source=source, state=State.UNKNOWN, verdict=None)
+    status = _STATES[state.status]
+    if status is State.ACTIVE and not state.active:
+        status = State.IDLE
+    elif status is State.ACTIVE and state.watermark is None:
+        status = State.UNKNOWN
+    elif status is State.ACTIVE and history.gains:
+        status = State.CATCHING_UP
+    verdict = history.verdict(heard, front)
+    if verdict is Health.STOP and status in {State.ACTIVE, State.CATCHING_UP}:
+        status = State.SILENT
+    cause = cause_of(history, verdict, heard)
+    *older, newer = history.epochs(heard) or (None,)
+    behind = status in {State.ACTIVE, State.CATCHING_UP, State.SILENT}
+    return SourceView(
+        topic=name,
+        partition=part.number,
+        source=source,
+        state=status,
+        verdict=None if status is State.UNKNOWN and verdict is Health.OK else verdict,
+        watermark=state.watermark,
+        lags=Lags(
+            wall=_age(state.watermark, now) if behind else None,
+            processing=_age(state.processing_time, now) if state.active else None,
+        ),
+        since=history.since,
+        since_exact=history.since_exact,
+        last=history.seen,
+        holder=history.mark.holder,
+        cause=cause,
+        reason=reason_of(cause, " and ".join(map(str, older)), newer),
+    )

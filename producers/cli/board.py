@@ -4,24 +4,20 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
-from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
+from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals, option
 
 
 def board(  # noqa: PLR0913  # each is an option of the command line
     topics: Annotated[list[str], typer.Argument(help="Topics to show; marks name the topics before them.")],
     *,
     bootstrap_servers: BootstrapServers = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print the board once; the exit status says whether all is well.")
-    ] = False,
-    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between updates.")] = 1,
-    every: Annotated[bool, typer.Option("--all", help="Show all sources, not only those with a problem.")] = False,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve the board as a web page on the loopback address.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the web page; 0: any free port.")] = 8417,
+    once: Annotated[bool, option("Print the board once; the exit status says whether all is well.", "--once")] = False,
+    interval: Annotated[float, option("Seconds between updates.", min=0.1, max=3600)] = 1,
+    every: Annotated[bool, option("Show all sources, not only those with a problem.", "--all")] = False,
+    serve: Annotated[bool, option("Serve the board as a web page on the loopback address.", "--serve")] = False,
+    port: Annotated[int, option("Port of the web page; 0: any free port.", min=0, max=65_535)] = 8417,
     config: ConfigFile = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each update.")] = False,
+    json: Annotated[bool, option("Print a JSON line for each update.", "--json")] = False,
 ) -> None:
     """Show the watermarks of a chain of topics, which source holds each topic back, and since when.
 
@@ -42,23 +38,23 @@ def board(  # noqa: PLR0913  # each is an option of the command line
     Exit status with --once: 0 all is well, 1 a source is stuck or fails, 2 unknown or error.  Without --once: 0 after
     Ctrl-C or SIGTERM.
     """
-    from floodmark.producers.board.timeline import KEPT
-    from floodmark.producers.cli import board_output
+    from floodmark.producers.board.fold import KEPT
+    from floodmark.producers.cli import board_page, board_text
     from floodmark.producers.cli.settings import kafka_settings
     from floodmark.schemas.errors import UsageError
 
     if serve and (once or json):
         raise UsageError(reason="--serve shows the board in a browser, --once and --json print it: use one of them")
     settings = kafka_settings(bootstrap_servers, config)
-    with board_output.reading(settings, topics, past=KEPT if serve else timedelta()) as reader:
+    with board_text.reading(settings, topics, past=KEPT if serve else timedelta()) as reader:
         if once:
             found = reader.board()
-            board_output.show(found, every=every, json=json)
+            board_text.show(found, every=every, json=json)
             raise typer.Exit(found.exit_status)
         with ended_by_signals(0):
             if serve:
-                board_output.serve(reader, interval, port)
-            board_output.follow(reader, interval, every=every, json=json)
+                board_page.serve(reader, interval, port)
+            board_text.follow(reader, interval, every=every, json=json)
 
 
 def why(
@@ -66,7 +62,7 @@ def why(
     *,
     bootstrap_servers: BootstrapServers = None,
     config: ConfigFile = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[bool, option("Print one JSON object.", "--json")] = False,
 ) -> None:
     """Explain why the watermark of a topic does not advance, and what to do.
 
@@ -76,9 +72,9 @@ def why(
 
     Exit status: 0 nothing is stuck, 1 a source is stuck or fails, 2 unknown or error.
     """
-    from floodmark.producers.cli import board_output
+    from floodmark.producers.cli import board_text
     from floodmark.producers.cli.settings import kafka_settings
 
     settings = kafka_settings(bootstrap_servers, config)
-    with board_output.reading(settings, [topic], since=True) as reader:
-        raise typer.Exit(board_output.explain(reader.board(), topic, json=json))
+    with board_text.reading(settings, [topic], since=True) as reader:
+        raise typer.Exit(board_text.explain(reader.board(), topic, json=json))

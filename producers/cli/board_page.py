@@ -10,12 +10,14 @@ from json import dumps
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+import typer
+from floodmark.producers.board.fold import Point
 from floodmark.producers.board.model import STATUSES, Board, SourceView, Stage, TopicView
 from floodmark.producers.board.source_history import Health
-from floodmark.producers.board.timeline import Point
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_text import groups, held_by, others_of, place, place_of, places, reason_of
 from floodmark.producers.clients.closing import Closing
+from floodmark.producers.readers.chain import ChainReader
 from floodmark.schemas.errors import UsageError
 from typing_extensions import override
 
@@ -192,3 +194,12 @@ class _Handler(BaseHTTPRequestHandler):
     @override
     def log_message(self, format: str, *args: object) -> None:
         """Write no line for each request."""
+
+
+def serve(reader: ChainReader, interval: float, port: int) -> None:
+    """Serve the board as a web page, updated every ``interval`` seconds."""
+    with BoardPage(port) as page:
+        typer.echo(f"floodmark: the board is at {page.url}; Ctrl-C ends it", err=True)
+        while True:
+            page.show(reader.board(), reader.points())
+            reader.poll(interval)

@@ -1,17 +1,29 @@
-"""The board and the answer of ``why`` as text, for a terminal of any width and as plain lines."""
+"""The board and the answer of ``why`` on a terminal: as text of any width, as plain lines, or as JSON."""
 
+import logging
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from json import dumps
 from typing import Final
 
+import typer
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.model import UNNAMED, Board, SourceView, Stage, State, TopicView
 from floodmark.producers.board.source_history import Health, severity
 from floodmark.producers.board.why import Step, Why, trace
-from floodmark.producers.cli.command_line import moment, span
-from rich.console import Group, RenderableType
+from floodmark.producers.cli.command_line import COULD_NOT, ended_by_signals, moment, span
+from floodmark.producers.readers.chain import ChainReader
+from floodmark.schemas.errors.base import printable, printable_lines
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 _STYLES: Final = {Health.OK: "green", Health.WARN: "yellow", None: "yellow"}
 _WORDS: Final = (("all is well", "green"), ("stuck or failing", "bold red"), ("cannot tell", "yellow"))
@@ -19,6 +31,8 @@ _NARROW: Final = 72
 _WIDE: Final = 100
 _WIDEST: Final = 120
 _SHOWN: Final = 8
+_UNWRAPPED: Final = 10_000
+"""Columns of an output that is no terminal."""
 _LASTING: Final = {Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.UNCOUNTED, Cause.SECONDS}
 """For these causes, the time since the watermark last advanced means nothing."""
 
@@ -219,3 +233,84 @@ def _step(step: Step, depth: int, now: int) -> Text:
     line.append(f"  for {_since(row, now)}" if row.since is not None else "")
     line.append(f"  processing {span(row.lags.processing)} behind" if row.lags.processing is not None else "")
     return line.append(f"; {others_of(step)}" if step.others else "")
+
+
+@contextmanager
+def reading(
+    settings: dict[str, str], topics: list[str], *, since: bool = False, past: timedelta = timedelta()
+) -> Iterator[ChainReader]:
+    """Read the chain; Ctrl-C and SIGTERM end the command, and no log disturbs the screen."""
+    console = Console(stderr=True)
+    logging.disable()
+    try:
+        with ended_by_signals(COULD_NOT):
+            with console.status("reading") as status:
+                reader = ChainReader(
+                    settings,
+                    topics,
+                    since=since,
+                    past=past,
+                    progress=lambda topic: status.update(f"reading {escape(topic)}"),
+                )
+            with reader:
+                yield reader
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+class _Screen(Console):
+    """A console that prints names from marks neither as markup nor as control sequences."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, markup=False)
+
+    @override
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable_lines(segment.text), segment.style)
+
+
+def _console() -> Console:
+    """Return the console for a board; without a terminal, it wraps no line, for `grep`."""
+    console = _Screen()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNWRAPPED
+    return console
+
+
+def show(found: Board, *, every: bool, json: bool) -> None:
+    """Print the board once."""
+    if json:
+        typer.echo(dumps(found.as_json()))
+        return
+    console = _console()
+    console.print(board_table(found, console.width, every=every))
+
+
+def follow(reader: ChainReader, interval: float, *, every: bool, json: bool) -> None:
+    """Print the board every ``interval`` seconds."""
+    console = _Screen()
+    if json or not console.is_terminal:
+        while True:
+            found = reader.board()
+            typer.echo(dumps(found.as_json()) if json else "\n".join(map(printable, board_lines(found))))
+            reader.poll(interval)
+    table: RenderableType = ""
+    try:
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                table = board_table(reader.board(), console.width, every=every)
+                live.update(table, refresh=True)
+                reader.poll(interval)
+    finally:
+        console.print(table, end="")  # keeps the last board on the normal screen
+
+
+def explain(found: Board, topic: str, *, json: bool) -> int:
+    """Print why the watermark of a topic does not advance; return the exit status."""
+    answer = trace(found, topic)
+    if json:
+        typer.echo(dumps(answer.as_json()))
+    else:
+        _console().print(why_text(answer, found.now))
+    return answer.exit_status

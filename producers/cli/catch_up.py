@@ -6,7 +6,15 @@ from json import dumps
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from floodmark.producers.cli.command_line import COULD_NOT, BootstrapServers, ConfigFile, ended_by_signals, moment, span
+from floodmark.producers.cli.command_line import (
+    COULD_NOT,
+    BootstrapServers,
+    ConfigFile,
+    ended_by_signals,
+    moment,
+    option,
+    span,
+)
 
 if TYPE_CHECKING:
     from floodmark.producers.board.estimate import Estimate, JobMark
@@ -22,18 +30,16 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
     *,
     bootstrap_servers: BootstrapServers = None,
     output: Annotated[
-        str | None, typer.Option(help="Output topic of the job: its last marks say how far the job has read.")
+        str | None, option("Output topic of the job: its last marks say how far the job has read.")
     ] = None,
-    since: Annotated[str | None, typer.Option(help="Time up to which the job has read: 2026-01-31T08:00:00Z.")] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Consumer group whose committed offsets say how far the job has read.")
-    ] = None,
+    since: Annotated[str | None, option("Time up to which the job has read: 2026-01-31T08:00:00Z.")] = None,
+    group: Annotated[str | None, option("Consumer group whose committed offsets say how far the job has read.")] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Records per second that the job reads; with --output, default: as lately.")
-    ] = (None),
-    over: Annotated[float, typer.Option(min=1, help="Minutes over which to measure how fast the topics grow.")] = 10,
+        float | None, option("Records per second that the job reads; with --output, default: as lately.")
+    ] = None,
+    over: Annotated[float, option("Minutes over which to measure how fast the topics grow.", min=1)] = 10,
     config: ConfigFile = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[bool, option("Print one JSON object.", "--json")] = False,
 ) -> None:
     """Estimate how long a job takes to catch up with its input topics.
 

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final
 
 import typer
-from floodmark.producers.event_times import choices
 from typing_extensions import override
 
 COULD_NOT: Final = 2
@@ -78,43 +77,29 @@ class _Lines(logging.Formatter):
         return printable_lines(super().format(record))
 
 
-BootstrapServers = Annotated[
-    str | None,
-    typer.Option(envvar="FLOODMARK_BOOTSTRAP_SERVERS", help="Kafka's address; overrides the one in --config."),
-]
+def option(text: str, *names: str, panel: str | None = None, values: Iterable[str] = (), **settings: Any) -> Any:  # noqa: ANN401  # as typer declares them
+    """Return an option that shows and completes ``values``; the code that uses its value must check it."""
+    if known := list(values):
+        settings |= {"metavar": f"[{'|'.join(known)}]", "autocompletion": lambda: known}
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
+
+BootstrapServers = Annotated[
+    str | None, option("Kafka's address; overrides the one in --config.", envvar="FLOODMARK_BOOTSTRAP_SERVERS")
+]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "File with librdkafka settings: one name=value per line; ${env:NAME} reads a variable.",
         envvar="FLOODMARK_CONFIG",
-        help="File with librdkafka settings: one name=value per line; ${env:NAME} reads a variable.",
     ),
 ]
-
-
-def one_of(names: Iterable[str], text: str, panel: str | None = None) -> Any:  # noqa: ANN401  # as typer declares them
-    """Return an option that shows and completes these names; the code that uses the value must check it."""
-    known = list(names)
-    return typer.Option(help=text, metavar=f"[{'|'.join(known)}]", autocompletion=lambda: known, rich_help_panel=panel)
-
-
-Changefeed = Annotated[
-    str | None, one_of(choices.CHANGEFEEDS, "Format of a changefeed; it has its own watermarks.", "Event time")
-]
-
-TimeUnit = Annotated[
-    str | None,
-    one_of(
-        get_args(choices.Unit), "Unit of the time field, since 1970; default: ms, or Avro's logical type.", "Event time"
-    ),
-]
-
 RegistryUrl = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "URL of the schema registry of the values; overrides schema.registry.url in --config.",
         "--registry",
         envvar="FLOODMARK_REGISTRY",
-        help="URL of the schema registry of the values; overrides schema.registry.url in --config.",
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Final, get_args
@@ -12,29 +13,21 @@ from floodmark.producers.cli.catch_up import catch_up
 from floodmark.producers.cli.command_line import (
     COULD_NOT,
     BootstrapServers,
-    Changefeed,
     ConfigFile,
     RegistryUrl,
-    TimeUnit,
     ended_by_signals,
-    one_of,
+    option,
     run_command,
 )
-from floodmark.producers.event_times.choices import Action, Unit
+from floodmark.producers.event_times.choices import CHANGEFEEDS, Action, Unit
 
 _PROGRESS: Final = 10_000  # records between two reports of progress
 
-_EVENT_TIME: Final = "Event time"
-_LATE: Final = "Late and early events"
-_OUTPUT: Final = "Output"
-_RUN: Final = "Running"
-
-app = typer.Typer(
-    name="floodmark",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=True,
+_time, _late, _output, _running = (
+    partial(option, panel=panel) for panel in ("Event time", "Late and early events", "Output", "Running")
 )
+
+app = typer.Typer(name="floodmark", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _show_version(*, asked: bool) -> None:
@@ -48,9 +41,7 @@ def _show_version(*, asked: bool) -> None:
 @app.callback()
 def _main(
     *,
-    _version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
-    ] = False,
+    _version: Annotated[bool, option("Print the version.", "--version", is_eager=True, callback=_show_version)] = False,
 ) -> None:
     """In-band watermarks for Kafka and Spark: topics that know how complete they are.
 
@@ -66,17 +57,13 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     topic: Annotated[str, typer.Argument(help="Topic to check.")],
     *,
     bootstrap_servers: BootstrapServers = None,
-    schema: Annotated[
-        Path | None, typer.Option(help="File with the Avro schema of the values; finds late rows.")
-    ] = None,
-    event_time: Annotated[str | None, typer.Option(help="Avro field with the event time.")] = None,
-    json_field: Annotated[str | None, typer.Option(help="JSON field with the event time; finds late rows.")] = None,
-    unit: Annotated[str, one_of(get_args(Unit), "Unit of the JSON field, since 1970.")] = "ms",
+    schema: Annotated[Path | None, option("File with the Avro schema of the values; finds late rows.")] = None,
+    event_time: Annotated[str | None, option("Avro field with the event time.")] = None,
+    json_field: Annotated[str | None, option("JSON field with the event time; finds late rows.")] = None,
+    unit: Annotated[str, option("Unit of the JSON field, since 1970.", values=get_args(Unit))] = "ms",
     registry: RegistryUrl = None,
     config: ConfigFile = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per fault, and a last one with the counts.")
-    ] = False,
+    json: Annotated[bool, option("Print one JSON object per fault, and a last one with the counts.", "--json")] = False,
 ) -> None:
     """Read a whole topic and check it against its watermarks.
 
@@ -118,129 +105,61 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 @app.command()
 def inject(  # noqa: PLR0913  # each is an option of the command line
     *,
-    source_topic: Annotated[str, typer.Option("--from", help="Input topic, without watermarks.")],
-    target_topic: Annotated[str, typer.Option("--to", help="Output topic; needs at least as many partitions.")],
+    source_topic: Annotated[str, option("Input topic, without watermarks.", "--from")],
+    target_topic: Annotated[str, option("Output topic; needs at least as many partitions.", "--to")],
     bootstrap_servers: BootstrapServers = None,
-    json_field: Annotated[
+    json_field: Annotated[str | None, _time("JSON field with the event time; a dot separates nested names.")] = None,
+    unit: Annotated[
         str | None,
-        typer.Option(help="JSON field with the event time; a dot separates nested names.", rich_help_panel=_EVENT_TIME),
+        _time("Unit of the time field, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
     ] = None,
-    unit: TimeUnit = None,
-    schema: Annotated[
-        Path | None, typer.Option(help="File with the Avro schema of the values.", rich_help_panel=_EVENT_TIME)
-    ] = None,
-    event_time: Annotated[
-        str | None, typer.Option(help="Avro field with the event time.", rich_help_panel=_EVENT_TIME)
-    ] = None,
+    schema: Annotated[Path | None, _time("File with the Avro schema of the values.")] = None,
+    event_time: Annotated[str | None, _time("Avro field with the event time.")] = None,
     registry: RegistryUrl = None,
-    log_time: Annotated[
-        bool, typer.Option("--log-time", help="Use Kafka's timestamp as the event time.", rich_help_panel=_EVENT_TIME)
-    ] = False,
-    changefeed: Changefeed = None,
+    log_time: Annotated[bool, _time("Use Kafka's timestamp as the event time.", "--log-time")] = False,
+    changefeed: Annotated[
+        str | None, _time("Format of a changefeed; it has its own watermarks.", values=CHANGEFEEDS)
+    ] = None,
     early: Annotated[
-        float | None,
-        typer.Option(
-            help="Drop events that are more than this many seconds ahead of their arrival; -1: never.",
-            rich_help_panel=_LATE,
-        ),
+        float | None, _late("Drop events that are more than this many seconds ahead of their arrival; -1: never.")
     ] = 300,
-    late: Annotated[
-        float,
-        typer.Option(help="Maximum delay of an event in seconds; later events are late.", rich_help_panel=_LATE),
-    ] = 5,
+    late: Annotated[float, _late("Maximum delay of an event in seconds; later events are late.")] = 5,
     out_of_order: Annotated[
-        float | None,
-        typer.Option(
-            help="Maximum out-of-orderness in seconds; default: as --late, or 0 with --substream-by.",
-            rich_help_panel=_LATE,
-        ),
+        float | None, _late("Maximum out-of-orderness in seconds; default: as --late, or 0 with --substream-by.")
     ] = None,
-    on_late: Annotated[str, one_of(get_args(Action), "Action for late events.", _LATE)] = "adjust",
-    on_out_of_order: Annotated[str, one_of(get_args(Action), "Action for out-of-order events.", _LATE)] = "adjust",
-    substream_by: Annotated[
-        str | None,
-        typer.Option(help="One watermark per 'key', or per value of this JSON field.", rich_help_panel=_LATE),
-    ] = None,
+    on_late: Annotated[str, _late("Action for late events.", values=get_args(Action))] = "adjust",
+    on_out_of_order: Annotated[str, _late("Action for out-of-order events.", values=get_args(Action))] = "adjust",
+    substream_by: Annotated[str | None, _late("One watermark per 'key', or per value of this JSON field.")] = None,
     drop_late: Annotated[
-        bool,
-        typer.Option(
-            "--drop-late", help="Drop rows that a changefeed repeats behind its watermark.", rich_help_panel=_LATE
-        ),
+        bool, _late("Drop rows that a changefeed repeats behind its watermark.", "--drop-late")
     ] = False,
-    dropped_to: Annotated[
-        str | None, typer.Option(help="Topic for dropped events; default: only count them.", rich_help_panel=_LATE)
-    ] = None,
-    source: Annotated[
-        str, typer.Option(help="Source id in the output topic; default: inject-<from>.", rich_help_panel=_OUTPUT)
-    ] = "",
-    interval: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between transactions, and between marks.", rich_help_panel=_OUTPUT)
-    ] = 1,
+    dropped_to: Annotated[str | None, _late("Topic for dropped events; default: only count them.")] = None,
+    source: Annotated[str, _output("Source id in the output topic; default: inject-<from>.")] = "",
+    interval: Annotated[float, _output("Seconds between transactions, and between marks.", min=0.01)] = 1,
     create: Annotated[
-        bool,
-        typer.Option(
-            "--create",
-            help="Create the output topic if it does not exist, with the partitions of the input.",
-            rich_help_panel=_OUTPUT,
-        ),
+        bool, _output("Create the output topic if it does not exist, with the partitions of the input.", "--create")
     ] = False,
     reset: Annotated[
         bool,
-        typer.Option(
-            "--reset",
-            help="Start over: delete all records of the output topic. Refused if others have written to it.",
-            rich_help_panel=_OUTPUT,
-        ),
+        _output("Start over: delete all records of the output topic. Refused if others have written to it.", "--reset"),
     ] = False,
-    end: Annotated[
-        bool,
-        typer.Option(
-            "--end", help="With --until-end: emit the end of the source. This is final.", rich_help_panel=_OUTPUT
-        ),
-    ] = False,
-    until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop at the current end of the input.", rich_help_panel=_RUN)
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show the decisions on 1,000 records; write nothing.", rich_help_panel=_RUN),
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            help="Share the partitions with other processes of this consumer group.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
+    end: Annotated[bool, _output("With --until-end: emit the end of the source. This is final.", "--end")] = False,
+    until_end: Annotated[bool, _running("Stop at the current end of the input.", "--until-end")] = False,
+    dry_run: Annotated[bool, _running("Show the decisions on 1,000 records; write nothing.", "--dry-run")] = False,
+    group: Annotated[str | None, _running("Share the partitions with other processes of this consumer group.")] = None,
     align: Annotated[
-        float | None,
-        typer.Option(
-            help="Pause a partition that is more than this many seconds ahead of the slowest one.",
-            rich_help_panel=_RUN,
-        ),
+        float | None, _running("Pause a partition that is more than this many seconds ahead of the slowest one.")
     ] = None,
     decisions_from: Annotated[
-        str | None,
-        typer.Option(
-            help="Repeat the decisions of an earlier run, from its output topic; ignore the clock.",
-            rich_help_panel=_RUN,
-        ),
+        str | None, _running("Repeat the decisions of an earlier run, from its output topic; ignore the clock.")
     ] = None,
     allow_unreadable: Annotated[
         bool,
-        typer.Option(
-            "--allow-unreadable",
-            help="Start even if no record has a readable time, or all times look like seconds.",
-            rich_help_panel=_RUN,
-        ),
+        _running("Start even if no record has a readable time, or all times look like seconds.", "--allow-unreadable"),
     ] = False,
     config: ConfigFile = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Serve Prometheus metrics on this loopback port.", rich_help_panel=_RUN)
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON line after each transaction.", rich_help_panel=_RUN)
-    ] = False,
+    metrics_port: Annotated[int | None, _running("Serve Prometheus metrics on this loopback port.")] = None,
+    json: Annotated[bool, _running("Print a JSON line after each transaction.", "--json")] = False,
 ) -> None:
     """Copy a topic without watermarks to a new topic with watermarks, exactly once.
 
@@ -314,18 +233,18 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     *,
     bootstrap_servers: BootstrapServers = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start at the first record of the topic; default: new records.")
+        bool, option("Start at the first record of the topic; default: new records.", "--from-beginning")
     ] = False,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", "-o", help="Start at this offset of each partition; -10: 10 offsets before its end."),
+        option("Start at this offset of each partition; -10: 10 offsets before its end.", "--offset", "-o"),
     ] = None,
-    until_end: Annotated[bool, typer.Option("--until-end", help="Stop at the current end of the topic.")] = False,
-    marks: Annotated[bool, typer.Option("--marks", help="Show marks only.")] = False,
-    schema: Annotated[Path | None, typer.Option(help="File with the Avro schema of the values.")] = None,
+    until_end: Annotated[bool, option("Stop at the current end of the topic.", "--until-end")] = False,
+    marks: Annotated[bool, option("Show marks only.", "--marks")] = False,
+    schema: Annotated[Path | None, option("File with the Avro schema of the values.")] = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
+    json: Annotated[bool, option("Print one JSON object per record.", "--json")] = False,
 ) -> None:
     """Print the records and marks of a topic, and its watermark.
 

@@ -14,9 +14,8 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.fold import Fold, Point
 from floodmark.producers.board.model import Board
-from floodmark.producers.board.timeline import Point
 from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.closing import Closing

@@ -2,7 +2,7 @@
 
 import pytest
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.cli.board_output import explain, show
+from floodmark.producers.cli.board_text import explain, show
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
 

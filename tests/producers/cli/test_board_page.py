@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.timeline import KEPT, Timeline
+from floodmark.producers.board.fold import KEPT, Fold, Timeline
 from floodmark.producers.cli.board_page import BoardPage, page_view
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark
