@@ -6,12 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, create_topics
-from floodmark.producers.embedded import broker
+from floodmark.producers.embedded import broker, jars
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.embedded.jars import java
 from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
@@ -61,6 +62,24 @@ def test_java_is_not_run_where_its_release_is_seen(tmp_path, monkeypatch):
     (tmp_path / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
     with pytest.raises(JavaError, match="it was run"):
         java()
+
+
+def test_programs_that_start_together_download_one_after_the_other(tmp_path, monkeypatch):
+    """And each module once: the second program finds what the first has fetched."""
+    fetched = []
+
+    def retrieve(_what, target, _log, name):
+        with (tmp_path / "download.lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (target / "a.jar").touch()
+        fetched.append(name)
+
+    monkeypatch.setenv("FLOODMARK_CACHE", str(tmp_path))
+    monkeypatch.setattr(jars, "retrieve", retrieve)
+    with ThreadPoolExecutor(4) as programs:
+        found = list(programs.map(lambda module: jars.fetch("org", module, "1"), ["a", "b", "a", "b"]))
+    assert sorted(fetched) == ["org:a:1", "org:b:1"]
+    assert [len(paths) for paths in found] == [1, 1, 1, 1]
 
 
 @pytest.mark.kafka
