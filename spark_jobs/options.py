@@ -10,6 +10,7 @@ from floodmark.schemas.records import Membership, membership_of
 from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.batch.report import Batch
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
+from floodmark.spark_jobs.queries.source_options import check_source_options
 from floodmark.spark_jobs.reading.security import Client
 from floodmark.spark_jobs.start.start_options import Start
 
@@ -24,7 +25,7 @@ class ReadOptions:
         client: confluent-kafka settings (security and others), or a function that returns them.  They are converted
             for Spark's Kafka client.  To keep secrets out of Spark's plans, name their places, see `reading.security`.
         source_options: options of Spark's Kafka source, for example ``startingTimestamp`` or
-            ``kafka.max.poll.records``; they override Floodmark's.
+            ``kafka.max.poll.records``; they override Floodmark's, except for the topics and the isolation level.
         max_offsets_per_trigger: the most records in one batch, 1 or more; ``"auto"``: as many as suit the machine, see
             `fitting_batch`; ``None``: no limit, so a backfill can exhaust the driver's memory.
         adjusted: the name of an extra column with the adjusted time, which becomes Spark's event-time column.  The
@@ -56,6 +57,7 @@ class ReadOptions:
         if not (most is None or most == "auto" or (isinstance(most, int) and most >= 1)):
             reason = f"max_offsets_per_trigger is {most!r}, expected 1 or more, 'auto', or None"
             raise UsageError(reason=reason)
+        check_source_options(self.source_options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -101,15 +101,12 @@ def most_ahead(options: Mapping[str, str]) -> int:
     Spark's next batch reads all records up to its limit.  A tenth of the limit leaves room for records that arrive
     meanwhile.  A burst could fill a limit below 10,000 records, so there the result is 0.
 
-    >>> most_ahead({"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "1000000"})
-    20000
-    >>> most_ahead({"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "120"})
-    0
-    >>> most_ahead({"kafka.isolation.level": "read_committed", "minOffsetsPerTrigger": "5"}), most_ahead({})
-    (0, 0)
+    >>> most_ahead({"maxOffsetsPerTrigger": "1000000"}), most_ahead({"maxOffsetsPerTrigger": "120"})
+    (20000, 0)
+    >>> most_ahead({"minOffsetsPerTrigger": "5"}), most_ahead({})
+    (0, 20000)
     """
-    lower = {name.lower(): value for name, value in options.items()}
-    if lower.get("kafka.isolation.level") != "read_committed" or "minoffsetspertrigger" in lower:
+    if "minoffsetspertrigger" in map(str.lower, options):
         return 0
     limit = batch_limit(options)
     if limit is None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from floodmark.schemas.errors import UsageError
+
 _TUNED: Final = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": "8388608",
@@ -10,6 +12,26 @@ _TUNED: Final = {
     # broker delays an empty fetch by this time, half a second by default, and a client has one request at a time.
     "kafka.fetch.max.wait.ms": "10",
 }
+_TOPICS: Final = {"subscribe", "subscribepattern", "assign"}
+_ISOLATION: Final = "kafka.isolation.level"
+
+
+def check_source_options(options: Mapping[str, str]) -> None:
+    """Refuse options with which a job would read other records than its watermarks describe.
+
+    Raises:
+        UsageError: names the option.
+
+    >>> check_source_options({"Subscribe": "clicks"})
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: source option Subscribe: name the topics in read(topics=) instead
+    """
+    for name, value in options.items():
+        if name.lower() in _TOPICS:
+            raise UsageError(reason=f"source option {name}: name the topics in read(topics=) instead")
+        if name.lower() == _ISOLATION and value != "read_committed":
+            reason = f"source option {name} is {value!r}, expected 'read_committed'"
+            raise UsageError(reason=f"{reason}: the marks and rows of aborted transactions do not count")
 
 
 def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Mapping[str, str]) -> dict[str, str]:
@@ -24,7 +46,7 @@ def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Map
     defaults = {
         **_TUNED,
         "kafka.bootstrap.servers": bootstrap_servers,
-        "kafka.isolation.level": "read_committed",
+        _ISOLATION: "read_committed",
         "subscribe": ",".join(topics),
         "startingOffsets": "earliest",
         "includeHeaders": "true",

@@ -15,6 +15,15 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
         (ReadOptions, {"percentile": 101}, "percentile is 101, expected 1 to 100"),
         (ReadOptions, {"max_offsets_per_trigger": 0}, "max_offsets_per_trigger is 0, expected 1 or more"),
         (ReadOptions, {"max_offsets_per_trigger": "all"}, "max_offsets_per_trigger is 'all', expected 1 or more"),
+        *(
+            (ReadOptions, {"source_options": {name: "other"}}, rf"source option {name}: .*read\(topics=\)")
+            for name in ("subscribe", "subscribePattern", "Assign")
+        ),
+        (
+            ReadOptions,
+            {"source_options": {"kafka.isolation.level": "read_uncommitted"}},
+            "kafka.isolation.level is 'read_uncommitted', expected 'read_committed': .* aborted transactions",
+        ),
         (WriteOptions, {"watermark_hold": timedelta(seconds=-1)}, "watermark_hold is .*, expected 0 or more"),
         (
             WriteOptions,
