@@ -24,6 +24,9 @@ TIME_HEADER: Final = "floodmark-time"
 SUBSTREAM_HEADER: Final = "floodmark-substream"
 """The header of a data record with the watermark of its key after this record, decimal epoch milliseconds."""
 
+READ_HEADER: Final = "floodmark-read"
+"""The header of a job's marks in partition 0: a JSON object that says what the job had read."""
+
 MAX_PERCENTS: Final = 64
 """This many percentiles always fit into a mark."""
 

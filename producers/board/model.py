@@ -110,6 +110,10 @@ class TopicView:
     partitions: tuple[PartitionView, ...]
     whole: bool
     """Whether the topic was read from its first record."""
+    input_watermark: int | None = None
+    """The lowest watermark of the input topics of its jobs; ``None``: no job writes it, or unknown."""
+    batch_watermark: int | None = None
+    """The lowest watermark that the operators of its jobs ran with in their last batch; ``None``: as above."""
 
     def sources(self) -> Iterator[SourceView]:
         """Yield the sources of all partitions."""

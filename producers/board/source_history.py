@@ -7,15 +7,16 @@ and events with pauses, so the history also learns the longest pause between two
 progress, of the last fifty each.
 """
 
+import json
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from floodmark.schemas.classify import Mark
-from floodmark.schemas.records import Status, Verdict, WatermarkRecord, processing_time_of
-from floodmark.schemas.timestamps import promisable
+from floodmark.schemas.classify import Mark, mark_header
+from floodmark.schemas.records import READ_HEADER, Status, Verdict, WatermarkRecord, processing_time_of
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, promisable
 from floodmark.schemas.topic_state import TopicState
 
 WINDOW: Final = 10
@@ -325,6 +326,16 @@ class History:
         return Health.OK if self._rose else None
 
 
+def _batch_watermark(published: bytes) -> int | None:
+    """Return the watermark in a `READ_HEADER`: Spark's, which is a millisecond lower; ``None``: none, or the end."""
+    try:
+        watermark = json.loads(published)["batch_watermark"]
+    except (ValueError, TypeError, LookupError):
+        return None
+    valid = isinstance(watermark, int) and EARLIEST <= watermark < END_OF_TIME and watermark != 0
+    return watermark + 1 if valid else None
+
+
 @dataclass(slots=True, eq=False)
 class TopicMarks:
     """The marks of one topic: its state, and the history of each source in each partition."""
@@ -334,6 +345,8 @@ class TopicMarks:
     """By partition and source."""
     inputs: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The input topics of each job that writes to it, by its marks."""
+    published: dict[str, bytes] = field(default_factory=dict)
+    """The last `READ_HEADER` of each job that writes to it."""
     whole: bool = False
     """Whether all of its records were read, from the first one."""
     read_until: int | None = None
@@ -349,6 +362,15 @@ class TopicMarks:
         history.take(record, mark.log_time, read_at, retired=verdict is Verdict.RETIRED)
         if record.holder is not None:
             self.inputs[record.source].add(record.holder.topic)
+        published = mark_header(mark, record.source, READ_HEADER)
+        if published is not None and verdict in {Verdict.ACCEPTED, Verdict.REGRESSED}:
+            self.published[record.source] = published
+
+    def batch_watermark(self) -> int | None:
+        """Return the lowest watermark that the operators of the topic's jobs ran with; ``None``: unknown, or no job."""
+        found = (_batch_watermark(self.published.get(job, b"")) for job in self.inputs)
+        known = [watermark for watermark in found if watermark is not None]
+        return min(known) if known and len(known) == len(self.inputs) else None
 
     def members(self, number: int) -> list[str]:
         """Return the sources with a mark of the newest membership in a partition."""

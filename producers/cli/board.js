@@ -4,12 +4,15 @@
 const KEPT = 15 * 60 * 1000;
 const COLORS = 6;
 const COLUMNS = [
-  ["stage"], ["topic"], ["watermark", moment], ["wall", wall], ["processing", span], ["local", span], ["global", span],
+  ["stage"], ["topic"], ["input", moment], ["batch", moment], ["watermark", moment],
+  ["wall", wall], ["processing", span], ["local", span], ["global", span],
   ["state"], ["verdict"], ["held by"], ["since", (since, view) => since === null ? "-" : span(view.now - since)],
 ];
 const NUMBERS = new Set(["wall", "processing", "local", "global", "since"]);
 const TITLES = { wall: "wall lag", since: "for" };
 const HINTS = {
+  input: "watermark of the job's inputs",
+  batch: "watermark that the operators of the job ran with in its last batch",
   wall: "clock minus watermark",
   processing: "age of the oldest unfinished work, in this stage and all stages before it",
   local: "watermark of the job's inputs minus its own",

@@ -60,6 +60,8 @@ def _topic(board: Board, stage: Stage, topic: TopicView) -> dict[str, Any]:
     return {
         "stage": stage.name,
         "topic": topic.topic,
+        "input": topic.input_watermark,
+        "batch": topic.batch_watermark,
         "watermark": topic.watermark,
         "state": topic.state,
         "verdict": topic.verdict,

@@ -30,6 +30,7 @@ _WORDS: Final = (("all is well", "green"), ("stuck or failing", "bold red"), ("c
 _NARROW: Final = 72
 _WIDE: Final = 100
 _WIDEST: Final = 120
+_ALL: Final = 150
 _SHOWN: Final = 8
 _UNWRAPPED: Final = 10_000
 """Columns of an output that is no terminal."""
@@ -148,7 +149,8 @@ def _columns(width: int) -> tuple[str, ...]:
     if width < _WIDE:
         return ("topic", "watermark", "wall lag", "local", "verdict", "held by", "for")
     lags = ("wall lag", "local", "global") if width < _WIDEST else ("wall lag", "processing", "local", "global")
-    return ("stage", "topic", "watermark", *lags, "state", "verdict", "held by", "for")
+    components = ("input", "batch") if width >= _ALL else ()
+    return ("stage", "topic", *components, "watermark", *lags, "state", "verdict", "held by", "for")
 
 
 def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text]:
@@ -156,6 +158,8 @@ def _cells(board: Board, stage: Stage, topic: TopicView) -> dict[str, str | Text
     return {
         "stage": stage.name,
         "topic": topic.topic,
+        "input": moment(topic.input_watermark, now),
+        "batch": moment(topic.batch_watermark, now),
         "watermark": watermark_of(topic, now),
         "wall lag": _wall(lags.wall),
         "processing": span(lags.processing),

@@ -10,12 +10,11 @@ from typing import Final
 
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.records import READ_HEADER
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 
 FORMAT: Final = 1
-READ_HEADER: Final = "floodmark-read"
-"""The name of this header, on the marks in partition 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, Partition, mark_header
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
-from floodmark.schemas.records import Status
+from floodmark.schemas.records import READ_HEADER, Status
 from floodmark.schemas.timestamps import milliseconds, to_datetime
-from floodmark.spark_jobs.progress.published import READ_HEADER, Published
+from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from floodmark.spark_jobs.start.start_point import StartPoint

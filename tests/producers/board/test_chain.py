@@ -1,5 +1,6 @@
 """Stages, lags and the way to a root cause, on chains that stand in memory."""
 
+import json
 from dataclasses import replace
 from itertools import count
 
@@ -11,7 +12,7 @@ from floodmark.producers.board.source_history import Health
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
-from floodmark.schemas.records import Holder, Status
+from floodmark.schemas.records import READ_HEADER, Holder, Status
 
 SECOND = 1_000
 NOW = 30 * SECOND
@@ -51,6 +52,25 @@ def test_stages_are_found_from_the_records_alone():
     assert board.exit_status == 0
     assert [topic.lags.local for topic in board.topics()] == [None, 2 * SECOND, 0]
     assert [topic.lags.root for topic in board.topics()] == [None, 2 * SECOND, 2 * SECOND]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"batch_watermark": 21_999}, 22_000),
+        ({"batch_watermark": 0}, None),
+        ({"batch_watermark": "x"}, None),
+        (7, None),
+    ],
+)
+def test_the_watermarks_within_a_job_are_on_the_board(said, shown):
+    chain = Chain().job("counts", "a", "b").source("a")
+    last = replace(mark("counts", 22_000, 30), holder=Holder("a", 0, "web"))
+    chain.fold.take(Mark("b", 0, 99, 30_000, last, [(READ_HEADER, json.dumps(said).encode())]))
+    sources, counts = chain.board().topics()
+    assert (sources.input_watermark, sources.batch_watermark) == (None, None)
+    assert (counts.input_watermark, counts.batch_watermark, counts.watermark) == (24 * SECOND, shown, 22 * SECOND)
+    assert counts.lags.local == 2 * SECOND
 
 
 def test_the_root_cause_is_named_over_all_stages():

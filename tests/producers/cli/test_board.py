@@ -229,6 +229,7 @@ KEYS = {
     "stage": {"name", "inputs", "topics"},
     "topic": {
         *("topic", "state", "verdict", "watermark", "lags", "since", "since_exact", "held_by", "partitions", "whole"),
+        *("input_watermark", "batch_watermark"),
     },
     "partition": {"partition", "state", "watermark", "sources"},
     "source": {
