@@ -218,12 +218,17 @@ def _roots(name: str, inputs: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
+def _minimum(names: Collection[str], topics: _Topics) -> int | None:
+    """Return the minimum over some topics; ``None``: unknown."""
+    if not names or not all(name in topics for name in names):
+        return None
+    return least(topics[name].state.combine() for name in names).watermark
+
+
 def _ahead(names: Collection[str], topics: _Topics, watermark: int | None) -> int | None:
     """Return how far the minimum over some topics is ahead of a watermark; ``None``: unknown."""
-    if not names or watermark is None or not all(name in topics for name in names):
-        return None
-    combined = least(topics[name].state.combine() for name in names)
-    return None if combined.watermark is None else max(0, combined.watermark - watermark)
+    lowest = _minimum(names, topics)
+    return None if lowest is None or watermark is None else max(0, lowest - watermark)
 
 
 def _age(time: int | None, now: int) -> int | None:
@@ -279,6 +284,8 @@ def _topic(
         held_by=held_by,
         partitions=tuple(partitions),
         whole=marks.whole,
+        input_watermark=_minimum(inputs[name], topics),
+        batch_watermark=marks.batch_watermark(),
     )
 
 
