@@ -145,7 +145,7 @@ def _of_a_stall(history: History) -> Cause:
     is_job = mark is not None and mark.holder is not None
     if is_job and history.works_off:
         return Cause.BUFFERED
-    if not is_job and mark is not None and mark.processing_time_watermark is not None and not history.works_off:
+    if history.awaits_acknowledgement:
         return Cause.NOT_ACKNOWLEDGED
     return Cause.NO_PROMISE if history.brings_records else Cause.NO_EVENTS
 

@@ -232,6 +232,13 @@ class History:
         return len(known) > 1 and known[-1] > known[0]
 
     @property
+    def awaits_acknowledgement(self) -> bool:
+        """Whether the oldest unacknowledged record of the source was the same over the last marks."""
+        mark = self.mark
+        is_source = mark is not None and mark.holder is None and mark.processing_time_watermark is not None
+        return is_source and not self.works_off
+
+    @property
     def gains(self) -> bool:
         """Whether the lag shrank over ten marks, and grew at none."""
         lags = self._lags()
@@ -278,7 +285,8 @@ class History:
     def _progress(self, now: int, front: int | None) -> Health | None:
         watermark, is_silent = self.watermark, self._is_silent(now)
         if watermark is None:
-            return Health.STOP if is_silent else None
+            waits = self.is_whole and self.awaits_acknowledgement
+            return Health.STOP if is_silent else Health.STALL if waits else None
         if watermark >= now:
             # No event is due yet, but others with a higher watermark may wait for this source.
             if is_silent and front is not None and front > watermark:

@@ -144,6 +144,11 @@ FAULTS = {
         (1, "web", Cause.NOT_ACKNOWLEDGED),
         ("acknowledge", "resend()"),
     ),
+    "Kafka has acknowledged no record of a source": (
+        [Writer(promise=lambda _second: None, waits_since=20)],
+        (1, "web", Cause.NOT_ACKNOWLEDGED),
+        ("acknowledge", "resend()"),
+    ),
     "a source began an epoch with a lower watermark": (
         [Writer(seconds=range(30)), Writer(promise=behind(90), seconds=range(30, END), epoch=2)],
         (1, "web", Cause.REWOUND),
