@@ -210,6 +210,9 @@ def check_settings(config: Config, source: object, membership: object, on_late: 
         raise UsageError(
             reason=f"source {source!r}: delivery.report.only.error is on; the watermark would wait for reports for ever"
         )
+    if "transactional.id" in config:
+        reason = f"source {source!r}: transactional.id is set, but a source writes without transactions: remove it"
+        raise UsageError(reason=reason)
     if on_late not in {"send", "raise"}:
         raise UsageError(reason=f"source {source!r}: on_late is {on_late!r}, expected 'send' or 'raise'")
     return membership_of(membership, f"source {source!r}")

@@ -343,6 +343,7 @@ def test_a_plain_number_of_sources_is_version_1_and_a_change_says_what_to_write(
         ({"early": 60}, r"timedelta\(seconds"),
         ({"on_late": "drop"}, "'send' or 'raise'"),
         ({"config": {"delivery.report.only.error": True}}, "for ever"),
+        ({"config": {"transactional.id": "ours"}}, "transactional.id is set.* remove it"),
     ],
 )
 def test_a_slip_is_told_what_to_write_before_anything_is_connected(slip, hint):
