@@ -1,3 +1,4 @@
+from floodmark.spark_jobs.batch.exactly_once_writer import ExactlyOnceWriter as ExactlyOnceWriter
 from floodmark.spark_jobs.batch.report import Batch as Batch
 from floodmark.spark_jobs.formats import Format as Format
 from floodmark.spark_jobs.formats import avro as avro

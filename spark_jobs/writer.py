@@ -13,6 +13,7 @@ from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.records import membership_of
 from floodmark.spark_jobs.batch import output, running_jobs
+from floodmark.spark_jobs.batch.exactly_once_writer import ExactlyOnceWriter, StoreSink
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import withdraw_at_start
@@ -33,6 +34,7 @@ from floodmark.spark_jobs.reading.event_time import derived_times
 from floodmark.spark_jobs.reading.read_calls import plan_of, specs_of
 from floodmark.spark_jobs.reading.security import settings_of, spark_options
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
+from floodmark.spark_jobs.start.job_output import job_output
 from floodmark.spark_jobs.start.job_start import JobStart
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,7 +51,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     *,
     checkpoint_location: str,
     topic: str | None = None,
-    writer: BatchWriter | None = None,
+    writer: BatchWriter | ExactlyOnceWriter | None = None,
     value: Format | None = None,
     event_time: str | None = None,
     key: str | Column | None = None,
@@ -64,10 +66,11 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         result: any operators over one or more `floodmark.spark_jobs.read`.
         checkpoint_location: the folder for the state of Spark and Floodmark; one per job.
         topic: the output topic (with ``value`` and ``event_time``); or else
-        writer: a function of the batch (a DataFrame in Spark's cache) and its id; the job then writes no watermark
-            records.
+        writer: a function of the batch (a DataFrame in Spark's cache) and its id, or an `ExactlyOnceWriter`; the job
+            then writes no watermark records.
         value: the format of the output values; it takes its fields from the columns of ``result``.
-        event_time: the timestamp column of ``result`` that is the event time of the output.
+        event_time: the timestamp column of ``result`` that is the event time of the output; with ``writer``, only
+            ``Start(output_at=)`` needs it.
         key: the column, or its name, that becomes the Kafka key.
         job: the name of the job, and its source id in the output topic; default: the topic's name.
         trigger: Spark's, ``{"processingTime": "1 second"}`` or ``{"availableNow": True}``; default: the next batch
@@ -80,7 +83,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         UnsupportedQueryError: if no watermark can drive the query.
         ChangedQueryError: if the checkpoint has the state of another query.
         CheckpointFilesError: if Spark cannot replace files in the checkpoint.
-        PublishedError: if the checkpoint is new, and the output topic has results of the job.
+        PublishedError: if the checkpoint is new, and the output has results of the job.
         ContinueError, RetentionError: if the job cannot start as ``options.start`` says.
         UnreadInputError: if the job had ended, and there are new rows.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
@@ -101,7 +104,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     servers = options.bootstrap_servers or specs[0].connection.config()["bootstrap.servers"]
     config = {"bootstrap.servers": servers, **resolved(security)}
     _require_topics(name, topic, specs, config)
-    start = JobStart(name, topic, config, specs, snapshots, options.start, plan, options.windows_close)
+    target = job_output(topic, writer, config, name)
+    start = JobStart(name, target, specs, snapshots, options.start, plan, options.windows_close)
     start.refuse()
     frame = _output(result, topic, key, value, event_time, start.output_at)
     judged = event_times_of_state(frame)
@@ -109,15 +113,22 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     start.refuse_query(judged)
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
-    identity = snapshots.claim(JobIdentity(name, topics, topic), adopt=rebuild)
+    identity = snapshots.claim(JobIdentity(name, topics, topic), None if target is None else target.new, adopt=rebuild)
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
     snapshots.recognise(name, Query(pyspark.__version__, lines), start.advice, same=_is_on(spark, SAME_QUERY))
-    sink = FunctionSink(writer) if writer is not None else _sink(identity, options, config, security)
+    sink = _kafka_sink(identity, options, config, security) if writer is None else _writer_sink(writer, identity)
     rules = LookaheadRules.of(plan, output_mode=output_mode, trigger=trigger)
     settings = Settings(options.watermark_hold, options.windows_close, rebuild, options.lookahead, rules, derived)
-    recent = int(spark.conf.get(_RECENT) or 0)
-    handler = BatchHandler(identity, specs, sink, snapshots, settings, recent=recent, on_batch=options.on_batch)
+    handler = BatchHandler(
+        identity,
+        specs,
+        sink,
+        snapshots,
+        settings,
+        recent=int(spark.conf.get(_RECENT) or 0),
+        on_batch=options.on_batch,
+    )
 
     def query(function: BatchWriter) -> DataStreamWriter:
         stream = frame.writeStream.option("checkpointLocation", checkpoint_location).outputMode(output_mode)
@@ -146,7 +157,7 @@ def _is_on(spark: SparkSession, setting: str) -> bool:
     return spark.conf.get(setting, "false") == "true"
 
 
-def _name(topic: str | None, writer: BatchWriter | None, job: str | None) -> str:
+def _name(topic: str | None, writer: BatchWriter | ExactlyOnceWriter | None, job: str | None) -> str:
     if (topic is None) == (writer is None):
         raise UsageError(reason="write() needs either topic= or writer=")
     name = job or topic
@@ -217,7 +228,13 @@ def _require_topics(job: str, output: str | None, specs: list[SourceSpec], confi
         require_topics(config, [topic])
 
 
-def _sink(identity: JobIdentity, options: WriteOptions, config: dict[str, Any], security: dict[str, Any]) -> Sink:
+def _writer_sink(writer: BatchWriter | ExactlyOnceWriter, identity: JobIdentity) -> Sink:
+    if isinstance(writer, ExactlyOnceWriter):
+        return StoreSink(writer, identity.job, identity.checkpoint_id)
+    return FunctionSink(writer)
+
+
+def _kafka_sink(identity: JobIdentity, options: WriteOptions, config: dict[str, Any], security: dict[str, Any]) -> Sink:
     topic, source = str(identity.output), Identity(identity.job, 0, membership_of(options.membership, "WriteOptions"))
     if options.delivery == "exactly-once":
         return ExactlyOnceSink(config, topic, source, identity.checkpoint_id)
@@ -234,15 +251,22 @@ def _output(
     event_time: str | None,
     output_at: int | None,
 ) -> DataFrame:
-    """Return the columns for Kafka, and observe their event times; for a writer, only count the rows."""
-    if topic is None:
+    """Return the columns for Kafka, and observe their event times; for a writer, count the rows."""
+    if topic is None and output_at is None:
         return output.counted(result)
-    if value is None or event_time is None:
+    if topic is None and event_time is None:
+        raise UsageError(reason="Start(output_at=) needs event_time=, the column of the result that is its event time")
+    if topic is not None and (value is None or event_time is None):
         raise UsageError(reason=f"write() to topic {topic!r} needs value= (a format) and event_time= (a column)")
-    kind = dict(result.dtypes).get(event_time)
+    time = F.col(str(event_time))
+    kind = dict(result.dtypes).get(str(event_time))
     if kind != "timestamp":
         found = "is missing" if kind is None else f"is a {kind}"
         raise UsageError(reason=f"event_time column {event_time!r} of the result {found}, expected a timestamp")
+    if output_at is not None:  # a row without an event time stays: it is an error
+        result = result.where(F.coalesce(F.unix_millis(time) >= output_at, F.lit(True)))  # noqa: FBT003  # Spark's
+    if topic is None or value is None:
+        return output.counted(result, time)
     missing = [field for field in value.fields if field not in result.columns]
     if missing:
         reason = f"the values of topic {topic!r} need the column(s) {missing}, and the result has {result.columns}"
@@ -252,8 +276,6 @@ def _output(
     shaped = result.select(
         keys.cast("binary").alias("key"),
         written.encode(F.struct("*")).alias("value"),
-        F.unix_millis(F.col(event_time)).alias("event_time"),
+        F.unix_millis(time).alias("event_time"),
     )
-    if output_at is not None:
-        shaped = shaped.where(F.col("event_time") >= output_at)
     return output.watched(shaped)

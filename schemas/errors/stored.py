@@ -102,14 +102,14 @@ class UnreadInputError(SnapshotError):
 
 
 class PublishedError(SnapshotError):
-    """A new checkpoint of a job whose results are already in its output topic: the job would write them twice."""
+    """A new checkpoint of a job that has written results from another one: the job would write them twice."""
 
     template = (
-        "job {job!r} has written results to topic {topic!r}, {extent}. {checkpoint_location} is new, so the job would "
-        "write them again. {advice}"
+        "job {job!r} has written results to {output}, {extent}. {checkpoint_location} is new, so the job would write "
+        "them again. {advice}"
     )
     job: str
-    topic: str
+    output: str
     watermark: int | None
     extent: str
     checkpoint_location: str
@@ -120,22 +120,24 @@ class ReplacedCheckpointError(SnapshotError):
     """An old checkpoint of a job that has since written from a newer one: the job would write results twice."""
 
     template = (
-        "job {job!r} has written to topic {topic!r} from another checkpoint_location since batch {batch_id} of this "
-        "one, and would write those results again. Start it with the newer checkpoint_location, or use a new "
-        "checkpoint_location and a new output topic."
+        "job {job!r} has written to {output} from another checkpoint_location since batch {batch_id} of this one, and "
+        "would write those results again. Start it with the newer checkpoint_location, or use a new "
+        "checkpoint_location and {new_output}."
     )
     job: str
-    topic: str
+    output: str
     batch_id: int
+    new_output: str
 
 
 class ContinueError(SnapshotError):
     """A job that cannot continue after its existing results."""
 
-    template = "job {job!r} cannot continue after its results in topic {topic!r}: {reason}. Use a new output topic."
+    template = "job {job!r} cannot continue after its results in {output}: {reason}. Use {new_output}."
     job: str
-    topic: str
+    output: str
     reason: str
+    new_output: str
 
 
 class DeletedRecordsError(SnapshotError):

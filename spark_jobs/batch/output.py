@@ -7,15 +7,16 @@ from typing import Any, Final
 from floodmark.schemas.errors import InvalidOutputError, PromiseBrokenError
 from floodmark.schemas.timestamps import is_late
 from floodmark.spark_jobs.batch.snapshots import JobIdentity
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _OBSERVATION: Final = "floodmark-output"
 
 
-def counted(rows: DataFrame) -> DataFrame:
-    """Count the rows for a user's writer, whose event times are unknown."""
-    return rows.observe(_OBSERVATION, F.count(F.lit(1)).alias("rows"))
+def counted(rows: DataFrame, *event_times: Column) -> DataFrame:
+    """Count the rows for a user's writer, and those without an event time, if that is known."""
+    missing = [F.count_if(time.isNull()).alias("without_event_time") for time in event_times]
+    return rows.observe(_OBSERVATION, F.count(F.lit(1)).alias("rows"), *missing)
 
 
 def watched(rows: DataFrame) -> DataFrame:

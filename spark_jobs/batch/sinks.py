@@ -62,19 +62,24 @@ class Sink(ABC):
         """Make the rows of the batch durable, with its late rows, and after them the marks of the job."""
 
 
-class FunctionSink(Sink):
-    """Passes the batch to a user's function, which may get a batch again after a crash.
+def run_into_cache(frame: DataFrame) -> None:
+    """Run the whole batch once, into Spark's cache, for a user's function.
 
-    The whole batch runs once, into Spark's cache.  So the actions of the function neither read Kafka again nor change
-    the counts, the marks and the state of operators, however many rows they take.
+    So the actions of the function neither read Kafka again nor change the counts, the marks and the state of operators,
+    however many rows they take.
     """
+    frame.persist(StorageLevel.MEMORY_AND_DISK).write.format("noop").mode("append").save()
+
+
+class FunctionSink(Sink):
+    """Passes the batch to a user's function, which may get a batch again after a crash."""
 
     def __init__(self, writer: BatchWriter) -> None:
         self._writer = writer
 
     @override
     def consume(self, frame: DataFrame) -> None:
-        frame.persist(StorageLevel.MEMORY_AND_DISK).write.format("noop").mode("append").save()
+        run_into_cache(frame)
 
     @override
     def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
@@ -204,7 +209,8 @@ class ExactlyOnceSink(_KafkaSink):
         if last is not None and last[0] != self._checkpoint_id:
             last = self._newest(own=True)
             if last is not None:
-                raise ReplacedCheckpointError(job=self._job, topic=self._topic, batch_id=last[1])
+                output, new_output = f"topic {self._topic!r}", "a new output topic"
+                raise ReplacedCheckpointError(job=self._job, output=output, batch_id=last[1], new_output=new_output)
         out = Transaction({**self._config, "transaction.timeout.ms": 300_000}, self._job, self._topic)
         found = last, self._newest()  # an older instance may have published meanwhile
         self._last = max((one[1] for one in found if one is not None and one[0] == self._checkpoint_id), default=-1)

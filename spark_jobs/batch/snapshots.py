@@ -62,8 +62,8 @@ class Snapshots:
         self._files = self.checkpoint.files
         self._new = "use a new checkpoint_location"
 
-    def claim(self, identity: JobIdentity, *, adopt: bool = False) -> JobIdentity:
-        """Note that the checkpoint location belongs to a job.
+    def claim(self, identity: JobIdentity, new_output: str | None, *, adopt: bool = False) -> JobIdentity:
+        """Note that the checkpoint location belongs to a job; ``new_output``: what to use to start over.
 
         Returns:
             The identity with the id that this checkpoint has had since its first use.
@@ -71,8 +71,8 @@ class Snapshots:
         Raises:
             ForeignCheckpointError: if it belongs to another job, or to a query that is not Floodmark's.
         """
-        if identity.output is not None:
-            self._new = "use a new checkpoint_location and a new output topic"
+        if new_output is not None:
+            self._new = f"use a new checkpoint_location and {new_output}"
         name = f"{FOLDER}/job.json"
         text = self._files.read(name)
         if text is None:

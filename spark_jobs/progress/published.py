@@ -1,12 +1,13 @@
 """What a job has published: the offsets it had read, and Spark's watermark.  Pure.
 
-It is in a header of the marks after each batch, in the same transaction, so that another checkpoint can continue from
-the output topic alone.
+It is stored with the rows of each batch, in the same transaction, so that another checkpoint can continue from the
+output alone: in a header of the marks in the output topic, or as the position that a user's store keeps.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.completeness.position import TopicIds
@@ -19,7 +20,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The last batch in the output topic.
+    """The last batch in the output.
 
     >>> Published.of(Published({("clicks", 0): 7}, 12, TopicIds(clicks="Xq3")).to_bytes())
     Published(read={('clicks', 0): 7}, ran=12, ids={'clicks': 'Xq3'})
@@ -37,13 +38,16 @@ class Published:
 
     def to_bytes(self) -> bytes:
         """Return the value of the header, a JSON object."""
-        fields = {
+        return _json(self.fields()).encode()
+
+    def fields(self) -> dict[str, Any]:
+        """Return a value for JSON."""
+        return {
             "format": FORMAT,
             "input_offsets": to_spark(self.read),
             "batch_watermark": self.ran,
             "topic_ids": self.ids,
         }
-        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def of(cls, text: bytes) -> "Published":
@@ -53,6 +57,62 @@ class Published:
             CorruptSnapshotError: if it has another format or is damaged.
         """
         with restoring(f"in the header {READ_HEADER!r}", "use a new output topic"):
+            return cls.restore(json.loads(text))
+
+    @classmethod
+    def restore(cls, fields: Mapping[str, Any]) -> "Published":
+        """Return the value of `fields`; call it inside `restoring`."""
+        require_format(fields, FORMAT)
+        return cls(from_spark(fields["input_offsets"]), fields["batch_watermark"], TopicIds(fields["topic_ids"]))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """The last batch in a user's store, which keeps this with the rows, as text.
+
+    >>> position = StoredPosition("id-2", 4, 30, Published({("clicks", 0): 7}, 12), {"id-1": 9})
+    >>> StoredPosition.of(position.text) == position
+    True
+    """
+
+    checkpoint_id: str
+    batch_id: int
+    output: int | None
+    """The output watermark, epoch milliseconds; ``None``: none yet."""
+    published: Published
+    earlier: Mapping[str, int] = field(default_factory=dict)
+    """Earlier checkpoints, each with its last batch in the store."""
+
+    @property
+    def text(self) -> str:
+        """The position as JSON text."""
+        return _json(
+            {
+                "checkpoint_id": self.checkpoint_id,
+                "batch_id": self.batch_id,
+                "output_watermark": self.output,
+                "earlier_checkpoints": dict(self.earlier),
+                **self.published.fields(),
+            }
+        )
+
+    @classmethod
+    def of(cls, text: str) -> "StoredPosition":
+        """Read the text.
+
+        Raises:
+            CorruptSnapshotError: if it has another format or is damaged.
+        """
+        with restoring("in the store of the writer", "restore the position that the store had, or use an empty store"):
             found = json.loads(text)
-            require_format(found, FORMAT)
-            return cls(from_spark(found["input_offsets"]), found["batch_watermark"], TopicIds(found["topic_ids"]))
+            return cls(
+                found["checkpoint_id"],
+                found["batch_id"],
+                found["output_watermark"],
+                Published.restore(found),
+                found["earlier_checkpoints"],
+            )
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, separators=(",", ":"))

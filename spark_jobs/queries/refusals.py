@@ -3,7 +3,7 @@
 Spark would fail such a query later, run it for ever, or drop rows uncounted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from floodmark.schemas.errors import UnsupportedQueryError
@@ -99,41 +99,44 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
 
 
 _FOR_EVER: Final = "it keeps its state for ever, so a replay would need all records ever written"
-_ADVICE: Final = "use a new output topic and read the input from its beginning"
 
 
-def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
+def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]], new_output: str) -> None:
     """Refuse a query whose state a replay would not restore.
 
     A replay reads the operators' input again: without a watermark up to its end, then with the job's last watermark.
-    If state depends on the watermarks in between, or on all rows ever read, it would differ.
+    If state depends on the watermarks in between, or on all rows ever read, it would differ.  ``new_output``: what to
+    use instead of the output.
 
     Raises:
         UnsupportedQueryError: names the operator and the reason.
 
     >>> read = Operator("EventTimeWatermark")
-    >>> refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", ["at"])])
+    >>> refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", ["at"])], "")
     >>> try:
-    ...     refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", [])])
+    ...     refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", [])], "")
     ... except UnsupportedQueryError as error:
     ...     print(error.operator, "-", error.reason)
     published='continue' with Aggregate - it keeps its state for ever, so a replay would need all records ever written
     """
+    found = next(_unlike_after_replay(plan, judged), None)
+    if found is not None:
+        operator, reason = found
+        advice = f"use {new_output} and read the input from its beginning"
+        raise UnsupportedQueryError(operator=f"published='continue' with {operator}", reason=reason, advice=advice)
+
+
+def _unlike_after_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -> Iterator[tuple[str, str]]:
+    """Yield the operators whose state a replay would not restore, each with the reason."""
     for node in plan.walk():
         if node.keeps_state and "WithState" in node.kind:
-            reason = "its state depends on when the watermark advanced, which a replay cannot repeat"
-            raise _no_replay(node.kind, reason)
+            yield node.kind, "its state depends on when the watermark advanced, which a replay cannot repeat"
         if node.kind == "DeduplicateWithinWatermark":
-            reason = "the order of near rows decides which of them it has kept"
-            raise _no_replay("drop_duplicates_within", reason)
+            yield "drop_duplicates_within", "the order of near rows decides which of them it has kept"
         if node.keeps_state and node.kind == "GlobalLimit":
-            raise _no_replay("limit", "the number of rows that it has passed is lost")
+            yield "limit", "the number of rows that it has passed is lost"
         if node.kind == "Deduplicate" and not node.timed:
-            raise _no_replay("dropDuplicates", _FOR_EVER)
+            yield "dropDuplicates", _FOR_EVER
     for kind, columns in judged:
         if not columns:
-            raise _no_replay(kind, _FOR_EVER)
-
-
-def _no_replay(kind: str, reason: str) -> UnsupportedQueryError:
-    return UnsupportedQueryError(operator=f"published='continue' with {kind}", reason=reason, advice=_ADVICE)
+            yield kind, _FOR_EVER

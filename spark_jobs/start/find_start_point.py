@@ -3,47 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
-from floodmark.producers.clients.admin import Config, RetainedOffsets, answering, retained_since
+from floodmark.producers.clients.admin import RetainedOffsets, retained_since
 from floodmark.producers.clients.topic_watch import TopicWatch
-from floodmark.producers.readers.replay import last_matching
-from floodmark.schemas.classify import Classified, Mark, Partition, mark_header
+from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
-from floodmark.schemas.records import READ_HEADER, Status
 from floodmark.schemas.timestamps import milliseconds, to_datetime
-from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
+from floodmark.spark_jobs.start.job_output import JobOutput, LastBatch
 from floodmark.spark_jobs.start.start_point import StartPoint
-
-
-@dataclass(frozen=True, slots=True)
-class LastMark:
-    """The newest mark of a job in its output topic."""
-
-    watermark: int | None
-    epoch: int
-    ended: bool
-    published: Published | None
-    """How far the job had read; ``None``: the mark does not have it."""
-
-
-def last_mark(config: Config, topic: str, job: str) -> LastMark | None:
-    """Read the newest mark of a job in its output topic; ``None``: there is none.
-
-    Raises:
-        BrokerUnavailableError: if the topic cannot be read, also for lack of the right.
-    """
-
-    def read(record: Classified) -> LastMark | None:
-        if not isinstance(record, Mark) or record.source != job:
-            return None
-        text, mark = mark_header(record, job, READ_HEADER), record.record
-        published = None if text is None else Published.of(text)
-        return LastMark(mark.watermark, mark.epoch, mark.status is Status.ENDED, published)
-
-    with answering(config.get("bootstrap.servers"), about=f"topic {topic!r}"):
-        return last_matching(config, topic, [0], read).get(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +86,9 @@ def start_at_time(needs: Needs, time: int) -> StartPoint:
 
 
 def start_after_published(
-    needs: Needs, last: LastMark, topic: str, windows_close: WindowsClose, output_at: int | None
+    needs: Needs, last: LastBatch, output: JobOutput, windows_close: WindowsClose, output_at: int | None
 ) -> StartPoint:
-    """Start after the results that the output topic has from the job, by ``last``, its newest mark there.
+    """Start after the results that the output has from the job, by ``last``, its newest batch there.
 
     Raises:
         ContinueError: if the job has ended, or the topics do not fit the offsets that it had read.
@@ -127,9 +97,10 @@ def start_after_published(
         UsageError: if neither the plan nor `largest_window` says how far before a result its input may be.
     """
     published = last.published
+    refused = partial(ContinueError, job=needs.job, output=output.name, new_output=output.new)
     if last.ended or published is None:
         reason = "it has ended there" if last.ended else "its marks do not have the offsets that it had read"
-        raise ContinueError(job=needs.job, topic=topic, reason=reason)
+        raise refused(reason=reason)
     for spec in needs.specs:
         TopicWatch(spec.connection.config(), spec.topics, published.ids, f"job {needs.job!r}")
     read, topics = published.read, {name for name, _ in published.read}
@@ -141,15 +112,15 @@ def start_after_published(
         end = ends[place] = read.get(place, 0 if place[0] in topics else found.since)
         if end > found.end:
             reason = f"it had read {place[0]}/{place[1]} up to offset {end}, which ends at {found.end} now"
-            raise ContinueError(job=needs.job, topic=topic, reason=reason)
+            raise refused(reason=reason)
         if end < found.first:
-            raise needs.deleted(place, f"from offset {end} on", found, "use a new output topic")
+            raise needs.deleted(place, f"from offset {end} on", found, f"use {output.new}")
         if not needs.stateful:
             begins[place] = end
         elif ran is None and found.first > 0:
-            raise needs.deleted(place, "from the first one on", found, "use a new output topic")
+            raise needs.deleted(place, "from the first one on", found, f"use {output.new}")
         elif not found.is_complete:
-            raise needs.deleted(place, _since(since), found, "use a new output topic")
+            raise needs.deleted(place, _since(since), found, f"use {output.new}")
         else:
             begins[place] = min(found.since, end)
     return StartPoint(

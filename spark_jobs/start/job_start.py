@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from floodmark.producers.clients.admin import Config
 from floodmark.schemas.errors import (
     ContinueError,
     PublishedError,
@@ -20,13 +19,8 @@ from floodmark.spark_jobs.queries.plan import Operator, widths
 from floodmark.spark_jobs.queries.refusals import refuse_replay
 from floodmark.spark_jobs.queries.source_options import batch_limit
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
-from floodmark.spark_jobs.start.find_start_point import (
-    LastMark,
-    Needs,
-    last_mark,
-    start_after_published,
-    start_at_time,
-)
+from floodmark.spark_jobs.start.find_start_point import Needs, start_after_published, start_at_time
+from floodmark.spark_jobs.start.job_output import JobOutput, LastBatch
 from floodmark.spark_jobs.start.prepare_checkpoint import Query, prepare_checkpoint
 from floodmark.spark_jobs.start.start_options import Start
 from floodmark.spark_jobs.start.start_point import StartPoint, stored
@@ -38,17 +32,15 @@ class JobStart:
     """Where one job starts; call `refuse`, `refuse_query` and `prepare` in this order."""
 
     job: str
-    topic: str | None
-    """The output topic; ``None``: the job has a writer."""
-    config: Config
-    """confluent-kafka settings for the output topic."""
+    output: JobOutput | None
+    """``None``: a function, which does not tell what the job has written."""
     specs: Sequence[SourceSpec]
     snapshots: Snapshots
     options: Start
     plan: Operator
     windows_close: WindowsClose
     _judged: Sequence[tuple[str, Sequence[str]]] = field(default=(), init=False)
-    _last: LastMark | None = field(default=None, init=False)
+    _last: LastBatch | None = field(default=None, init=False)
     _chosen: StartPoint | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -69,16 +61,21 @@ class JobStart:
             UsageError: if they do.
         """
         options = self.options
-        if self.topic is None and (options.output_at is not None or options.published != "refuse"):
-            reason = f"job {self.job!r} has a writer: Start(output_at=) and Start(published=) need topic="
+        if self.output is None and options.published != "refuse":
+            reason = (
+                f"the writer of job {self.job!r} is a function, which does not tell what it has written: "
+                "Start(published=) needs an ExactlyOnceWriter, or topic="
+            )
             raise UsageError(reason=reason)
         started_at = None if self._stored is None else self._stored.output_at
         if self._wished is not None and not self._is_new and started_at != self._wished:
             reason = (
                 f"checkpoint_location {self.snapshots.checkpoint_location} has not begun with output_at="
                 f"{to_datetime(self._wished).isoformat()}, so its state may lack rows that these results need; use a "
-                "new checkpoint_location, with published='continue' or a new output topic"
+                "new checkpoint_location"
             )
+            if self.output is not None:
+                reason += f", with published='continue' or {self.output.new}"
             raise UsageError(reason=reason)
         if self._moved and self._is_new and (self._wished is not None or options.published == "continue"):
             reason = (
@@ -98,26 +95,26 @@ class JobStart:
             ContinueError, RetentionError, UsageError: if the job cannot start as the options say.
         """
         self._judged = list(judged)
-        if not self._is_new or self.topic is None:
+        if not self._is_new:
             return
-        if self.options.published != "repeat":
-            self._last = last_mark(self.config, self.topic, self.job)
-        if self._last is not None and self.options.published == "refuse":
-            raise self._published(self._last)
-        if self._last is not None:
-            refuse_replay(self.plan, self._judged)
+        if self.output is not None and self.options.published != "repeat":
+            self._last = self.output.last()
+            if self._last is not None and self.options.published == "refuse":
+                raise self._published(self.output, self._last)
+            if self._last is not None:
+                refuse_replay(self.plan, self._judged, self.output.new)
         self._chosen = self._choose()
 
-    def _published(self, last: LastMark) -> PublishedError:
+    def _published(self, output: JobOutput, last: LastBatch) -> PublishedError:
         """Return the error for results that would be written again, with advice that no start refuses."""
-        advice = "write them again with Start(published='repeat'), or use a new output topic"
+        advice = f"write them again with Start(published='repeat'), or use {output.new}"
         if last.ended:
-            advice = "use a new output topic"
-        elif self._can_continue():
+            advice = f"use {output.new}"
+        elif self._can_continue(output, last):
             advice = f"Continue after them with WriteOptions(start=Start(published='continue')), {advice}"
         return PublishedError(
             job=self.job,
-            topic=str(self.topic),
+            output=output.name,
             watermark=last.watermark,
             extent="and has ended there" if last.ended else f"complete up to {iso(last.watermark)}",
             checkpoint_location=self.snapshots.checkpoint_location,
@@ -127,18 +124,17 @@ class JobStart:
     def advice(self) -> str:
         """Return what the user can do if the state in the checkpoint cannot be used; no start refuses this advice."""
         new = "Use a new checkpoint_location"
-        if self.topic is not None:
-            self._last = last_mark(self.config, self.topic, self.job)
-        if self._last is None:
+        last = None if self.output is None else self.output.last()
+        if self.output is None or last is None:
             return new
-        if not self._last.ended and self._can_continue():
-            return f"{new}, with WriteOptions(start=Start(published='continue')) or a new output topic"
-        return f"{new} and a new output topic"
+        if not last.ended and self._can_continue(self.output, last):
+            return f"{new}, with WriteOptions(start=Start(published='continue')) or {self.output.new}"
+        return f"{new} and {self.output.new}"
 
-    def _can_continue(self) -> bool:
+    def _can_continue(self, output: JobOutput, last: LastBatch) -> bool:
         try:
-            refuse_replay(self.plan, self._judged)
-            self._choose()
+            refuse_replay(self.plan, self._judged, output.new)
+            self._continue(output, last)
         except (ContinueError, RetentionError, UnsupportedQueryError):
             return False
         except UsageError:  # it names what to add
@@ -153,9 +149,9 @@ class JobStart:
         """
         start_point = self._stored
         if start_point is None and self._is_new:
-            if self._last is not None:
-                sink.open()  # fences an older instance that still runs, so that the newest mark is the last one
-                self._last = last_mark(self.config, str(self.topic), self.job)
+            if self.output is not None and self._last is not None:
+                sink.open()  # fences an older instance that still runs, so that its newest batch is the last one
+                self._last = self.output.last()
                 self._chosen = self._choose()
             limits = [most for spec in self.specs if (most := batch_limit(spec.connection.source_options()))]
             start_point = None if self._chosen is None else replace(self._chosen, most=min(limits, default=None))
@@ -165,8 +161,13 @@ class JobStart:
             )
 
     def _choose(self) -> StartPoint | None:
+        if self.output is not None and self._last is not None:
+            return self._continue(self.output, self._last)
+        return None if self._wished is None else start_at_time(self._needs(), self._wished)
+
+    def _continue(self, output: JobOutput, last: LastBatch) -> StartPoint:
+        return start_after_published(self._needs(), last, output, self.windows_close, self._wished)
+
+    def _needs(self) -> Needs:
         start, stateful = self.options, any(node.keeps_state for node in self.plan.walk())
-        needs = Needs(self.job, self.specs, stateful, widths(self.plan), start.largest_window, start.early)
-        if self._last is not None:
-            return start_after_published(needs, self._last, str(self.topic), self.windows_close, self._wished)
-        return None if self._wished is None else start_at_time(needs, self._wished)
+        return Needs(self.job, self.specs, stateful, widths(self.plan), start.largest_window, start.early)

@@ -1,29 +1,17 @@
 """A job killed at every step of a batch, one after the other, ends with the results of a batch computation."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from floodmark.producers import Data, Mark, Observer
 from support.counting import WIDTH, counted, fails, read_events, windowed
-from support.crashing_job import AHEAD, STEPS
+from support.crashing_job import AHEAD, STEPS, run
 from support.harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
-_SCRIPT = Path(__file__).parents[1] / "support" / "crashing_job.py"
-
-
-def run(*arguments, delivery="exactly-once", **more):
-    path = os.pathsep.join([str(_SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "DELIVERY": delivery, **more}
-    command = [sys.executable, str(_SCRIPT), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
 @pytest.mark.minutes

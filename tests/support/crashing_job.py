@@ -1,20 +1,24 @@
-"""A job that kills itself (SIGKILL) at a named step of a batch; run by ``test_restart.py`` in a process of its own.
+"""A job that kills itself (SIGKILL) at a named step of a batch, in a process of its own.
 
     python crashing_job.py SERVERS INPUT OUTPUT CHECKPOINT STEP [BATCHES]
 
 STEP is one of `STEPS`, or ``none``; the crash comes at that step of the BATCHES-th batch of this process.  Or it is one
-of `AHEAD`: the job then looks ahead, and the crash comes at that step as soon as it has foreseen a watermark.
+of `AHEAD`: the job then looks ahead, and the crash comes at that step as soon as it has foreseen a watermark.  With
+the delivery ``writer``, OUTPUT is the file of a `RowStore`.
 """
 
 import itertools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 from floodmark.producers.clients.transaction import Transaction
-from floodmark.spark_jobs import local_session
+from floodmark.spark_jobs import WriteOptions, local_session, write
+from floodmark.spark_jobs.batch.exactly_once_writer import StoreSink
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.engine import Engine
@@ -22,6 +26,7 @@ from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
 from support.counting import counted, read_events, windowed
 from support.harness import SHORT_LIVED
+from support.row_store import count_store
 
 STEPS = {
     "before the batch runs": ("consume", "before"),
@@ -41,6 +46,17 @@ AHEAD = {
     "after its snapshot, before the transaction": ("commit", "before"),
     "after the transaction": ("commit", "after"),
 }
+
+
+SINKS = {"exactly-once": ExactlyOnceSink, "at-least-once": AtLeastOnceSink, "writer": StoreSink}
+
+
+def run(*arguments: str, delivery: str = "exactly-once", **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the job in a process of its own."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "DELIVERY": delivery, **more}
+    command = [sys.executable, __file__, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
 def _kill_at(owner: type, name: str, when: str, is_due: Callable[[], bool]) -> None:
@@ -81,7 +97,7 @@ def _once_foreseen(times: int) -> Callable[[], bool]:
 def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches: str = "2") -> None:
     """Run the job, and die where told."""
     delivery = os.environ.get("DELIVERY", "exactly-once")
-    sink = ExactlyOnceSink if delivery == "exactly-once" else AtLeastOnceSink
+    sink = SINKS[delivery]
     ahead = step in AHEAD or "LOOKAHEAD" in os.environ
     if step != "none":
         what, when = {**STEPS, **AHEAD}[step]
@@ -97,7 +113,12 @@ def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches
         _kill_at(owner, name, when, due)
     spark = local_session("crashing", settings=SHORT_LIVED)
     rows = read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120)
-    job = counted(windowed(rows), out, checkpoint, delivery=delivery, lookahead=timedelta(seconds=30 if ahead else 0))
+    lookahead = timedelta(seconds=30 if ahead else 0)
+    if delivery == "writer":
+        options, writer = WriteOptions(lookahead=lookahead), count_store(out)
+        job = write(windowed(rows), writer=writer, job="totals", checkpoint_location=checkpoint, options=options)
+    else:
+        job = counted(windowed(rows), out, checkpoint, delivery=delivery, lookahead=lookahead)
     job.awaitTermination(150)
     sys.stdout.write(f"late={job.counts['late']}\n")
 

@@ -18,6 +18,7 @@ from support.counting import fails
 from support.harness import until
 from support.operators import Clock, Query, Rows
 from support.options import with_options
+from support.row_store import RowStore
 from support.streams import ROW, Log, Values, Written, batches_of, total
 
 _LIMIT = 240
@@ -60,6 +61,8 @@ class Trial:
     """Partitions of the output topic."""
     lost: bool = False
     """Whether a stop loses the checkpoint, so that the job goes on behind what it has published."""
+    stored: bool = False
+    """Whether the output is a store with the job's position, not a topic."""
     output_at: int | None = None
     """At which time of its output the job begins."""
     live: bool = False
@@ -113,10 +116,11 @@ def frames(
     ]
 
 
-def start(result: DataFrame, topic: str, checkpoint: str, **options: Any) -> Job:
-    """Write rows of `streams.ROW`."""
-    given = {"value": avro(ROW), "event_time": "at", **options}
-    return write(result, topic=topic, checkpoint_location=checkpoint, **with_options(WriteOptions, given))
+def start(result: DataFrame, out: str | RowStore, checkpoint: str, **options: Any) -> Job:
+    """Write rows of `streams.ROW` to a topic or a store."""
+    target = {"topic": out, "value": avro(ROW)} if isinstance(out, str) else {"writer": out, "job": "stored"}
+    given = {"event_time": "at", **target, **options}
+    return write(result, checkpoint_location=checkpoint, **with_options(WriteOptions, given))
 
 
 def run(
@@ -128,7 +132,7 @@ def run(
     topics = [new_topic(log.partitions) for log in trial.logs]
     for log, topic in zip(trial.logs, topics, strict=True) if not trial.live else ():
         log.write(config, topic)
-    out = new_topic(trial.outputs)
+    out = RowStore(f"{place}.db", "k", "unix_millis(at)", "n") if trial.stored else new_topic(trial.outputs)
     batches: dict[int, Batch] = {}
     feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]
     stops = list(trial.restarts)
@@ -156,7 +160,8 @@ def run(
         finally:
             job.stop()
         if enough is None or job.ended:
-            return Ran(batches, batches_of(config, out), job.counts)
+            written = batches_of(config, out) if isinstance(out, str) else [Written(Counter(out.rows))]
+            return Ran(batches, written, job.counts)
     raise AssertionError
 
 

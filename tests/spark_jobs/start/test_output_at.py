@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 from floodmark.schemas.errors import RetentionError, UsageError
 from floodmark.schemas.timestamps import to_datetime
-from floodmark.spark_jobs import ReadOptions, Start, avro, read
+from floodmark.spark_jobs import ReadOptions, Start, WriteOptions, avro, read, write
 from floodmark.spark_jobs.start import find_start_point
 from support import operators
 from support.harness import delete_before
@@ -67,6 +67,29 @@ def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic
     assert again.counts["records"] < len(rows) * 3 / 4, "it has read all"
     with pytest.raises(UsageError, match="has not begun with output_at"):
         start(windows(source(given)), out, checkpoint, start=Start(output_at=to_datetime(at + 1)))
+
+
+def test_a_function_gets_no_row_before_it_and_a_whole_first_window(topic, source, checkpoint, written):
+    given, rows = written
+    at, found = NOON + 60_000, Counter()
+    options = WriteOptions(start=Start(output_at=to_datetime(at), early=timedelta(seconds=3)))
+
+    def take(frame, _batch_id):
+        found.update(
+            {(row["k"], row["ms"]): row["n"] for row in frame.selectExpr("k", "unix_millis(at) ms", "n").collect()}
+        )
+
+    def begin(**more):
+        result = windows(source(given))
+        return write(result, writer=take, job="function", checkpoint_location=checkpoint, options=options, **more)
+
+    with pytest.raises(UsageError, match="needs event_time="):
+        begin()
+    job = begin(event_time="at")
+    job.awaitTermination(60)
+    expected = Counter((key, time // WIDTH * WIDTH + WIDTH) for key, time, _ in rows)
+    assert found == {window: n for window, n in expected.items() if window[1] >= at}
+    assert job.counts["records"] < len(rows) * 3 / 4, "it has read all"
 
 
 def test_kafka_is_asked_once_where_the_job_begins(topic, source, checkpoint, written, monkeypatch):

@@ -1,0 +1,73 @@
+"""Where a job writes, and the last batch that it has written there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from floodmark.producers.clients.admin import Config, answering
+from floodmark.producers.readers.replay import last_matching
+from floodmark.schemas.classify import Classified, Mark, mark_header
+from floodmark.schemas.records import READ_HEADER, Status
+from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.spark_jobs.batch.exactly_once_writer import EMPTY_STORE, STORE, ExactlyOnceWriter, stored_position
+from floodmark.spark_jobs.batch.sinks import BatchWriter
+from floodmark.spark_jobs.progress.published import Published
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The newest batch of a job in its output."""
+
+    watermark: int | None
+    """The output watermark, epoch milliseconds."""
+    ended: bool
+    published: Published | None
+    """How far the job had read; ``None``: the output does not have it."""
+    epoch: int = 0
+    """Of the job as a source of its output topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """The output of a job: a topic, or the store of a writer that keeps the job's position."""
+
+    name: str
+    new: str
+    """What to use to start over."""
+    last: Callable[[], LastBatch | None]
+    """Returns the newest batch of the job; ``None``: there is none.
+
+    It raises `BrokerUnavailableError` if the topic cannot be read, also for lack of the right, and
+    `CorruptSnapshotError` if the position is damaged.
+    """
+
+
+def job_output(
+    topic: str | None, writer: BatchWriter | ExactlyOnceWriter | None, config: Config, job: str
+) -> JobOutput | None:
+    """Return the output of a job; ``None``: a function, which does not tell what it has written."""
+    if topic is not None:
+        return _topic_output(config, topic, job)
+    return _store_output(writer) if isinstance(writer, ExactlyOnceWriter) else None
+
+
+def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
+    def read(record: Classified) -> LastBatch | None:
+        if not isinstance(record, Mark) or record.source != job:
+            return None
+        text, mark = mark_header(record, job, READ_HEADER), record.record
+        published = None if text is None else Published.of(text)
+        return LastBatch(mark.watermark, mark.status is Status.ENDED, published, mark.epoch)
+
+    def last() -> LastBatch | None:
+        with answering(config.get("bootstrap.servers"), about=f"topic {topic!r}"):
+            return last_matching(config, topic, [0], read).get(0)
+
+    return JobOutput(f"topic {topic!r}", "a new output topic", last)
+
+
+def _store_output(writer: ExactlyOnceWriter) -> JobOutput:
+    def last() -> LastBatch | None:
+        found = stored_position(writer)
+        return None if found is None else LastBatch(found.output, found.output == END_OF_TIME, found.published)
+
+    return JobOutput(STORE, EMPTY_STORE, last)
