@@ -1,7 +1,7 @@
 from floodmark.producers.clients.admin import create_topics as create_topics
-from floodmark.producers.clients.framed import FramedValues as FramedValues
-from floodmark.producers.clients.prometheus import PrometheusExporter as PrometheusExporter
-from floodmark.producers.clients.prometheus import serve_metrics as serve_metrics
+from floodmark.producers.clients.metrics import PrometheusExporter as PrometheusExporter
+from floodmark.producers.clients.metrics import serve_metrics as serve_metrics
+from floodmark.producers.clients.registry import FramedValues as FramedValues
 from floodmark.producers.clients.registry import Registry as Registry
 from floodmark.producers.embedded.broker import EmbeddedKafka as EmbeddedKafka
 from floodmark.producers.event_times.injection import Injection as Injection

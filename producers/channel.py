@@ -1,56 +1,94 @@
 """What the sources of a topic share: a Kafka client, a lock, a background thread and what the topic says about them."""
 
+import atexit
 import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Final, NoReturn, Protocol
+from typing import Final
 from weakref import WeakSet
 
 from confluent_kafka import KafkaException, Producer
-from floodmark.producers.background import Background
-from floodmark.producers.clients.admin import Config, client_log, overwrites_timestamps, partition_count, shared
+from floodmark.producers.clients.admin import (
+    TIMEOUT,
+    Config,
+    client_log,
+    overwrites_timestamps,
+    partition_count,
+    shared,
+)
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.predecessors import Predecessors, last_marks
-from floodmark.producers.successors import Successors
+from floodmark.producers.other_runs import Predecessors, Successors, last_marks
 from floodmark.schemas.errors import FloodmarkError, ForkedError, UsageError
 from floodmark.schemas.records import Membership, WatermarkRecord, membership_of
 
 _client_log = client_log(__name__)
 _log = logging.getLogger(__name__)
 _REFRESH_INTERVAL: Final = 10_000
+_LONGEST_PERIOD: Final = 100  # milliseconds
+_EXIT_TIMEOUT: Final = 10.0  # seconds
 
 
-class Lock(Protocol):
-    """A ``threading.RLock``, or what replaces it in a forked process."""
+class Background:
+    """Calls ``serve`` in a daemon thread every 0.1 seconds, or ``interval`` milliseconds if shorter, until `stop`.
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...  # noqa: FBT001, FBT002, D102  # RLock's
-    def release(self) -> None: ...  # noqa: D102
-    def __enter__(self) -> object: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    When the process ends, it calls ``finish`` with a timeout in seconds, which returns whether Kafka has acknowledged
+    all records.  After SIGKILL or ``os._exit`` nothing is closed.
+    """
+
+    def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
+        self._owner, self._serve, self._finish = owner, serve, finish
+        self._period = min(interval, _LONGEST_PERIOD) / 1000
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        atexit.register(self._at_exit)
+        threading.Thread(target=self._run, name=f"floodmark {owner}", daemon=True).start()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Stop the thread.  Hold the owner's lock, so that it sends nothing afterwards."""
+        self._stop.set()
+        atexit.unregister(self._at_exit)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period):
+            try:
+                self._serve()
+            except Exception as failure:  # noqa: BLE001  # any error must reach the caller
+                self.keep_failure(failure)
+
+    def keep_failure(self, failure: Exception) -> None:
+        """Log an error, and keep the first one for the owner's next call; the thread continues."""
+        if self._failure is None:
+            self._failure = failure
+            _log.error("%s: an error beside the caller: %r", self._owner, failure, exc_info=failure)
+
+    def raise_failure(self) -> None:
+        """Raise the kept error, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _at_exit(self) -> None:
+        try:
+            if not self._finish(_EXIT_TIMEOUT):
+                _log.error("%s: the process ends, but Kafka has not acknowledged all records", self._owner)
+        except Exception:  # noqa: BLE001  # nobody is left to catch it
+            _log.exception("%s: the process ends after an error", self._owner)
 
 
 class _ForkedLock:
     """Replaces the lock in a forked process: every use raises `ForkedError`."""
 
     def __init__(self, owner: str, parent: int) -> None:
-        self._owner = owner
-        self._parent = parent
+        self._owner, self._parent = owner, parent
 
-    def _refuse(self) -> NoReturn:
+    def __enter__(self) -> None:
         raise ForkedError(owner=self._owner, parent=self._parent, child=os.getpid())
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: ARG002, FBT001, FBT002  # as RLock's
-        self._refuse()
-
-    def release(self) -> None:
-        self._refuse()
-
-    def __enter__(self) -> object:
-        self._refuse()
 
     def __exit__(self, *_: object) -> None:
         """Do nothing: `__enter__` always fails."""
@@ -61,16 +99,13 @@ class Channel:
 
     In a forked process the client's threads do not run, and two processes would write as one source.  There, taking the
     lock raises `ForkedError`.  A pool passes ``on_source_ended``; it is called with the id of a source that has ended.
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: the topic cannot be reached.
     """
 
     def __init__(
         self, config: Config, topic: str, clock: Clock, *, on_source_ended: Callable[[str], None] | None = None
     ) -> None:
         self.client = Producer({**config, "enable.idempotence": True}, logger=_client_log)
-        self.lock: Lock = threading.RLock()
+        self.lock: threading.RLock | _ForkedLock = threading.RLock()
         """Every public method of a source or a pool holds it."""
         self.partitions = partition_count(self.client, topic, config.get("bootstrap.servers"))
         """The last known number of partitions of the topic."""
@@ -105,25 +140,23 @@ class Channel:
         self.lock = _ForkedLock(self.owner, self._process)
 
     def start_background(self, serve: Callable[[], None], close: Callable[[float], bool], interval: int) -> None:
-        """Start the background thread; the end of the process closes the owner.
+        """Start the background thread, which calls ``serve``; the end of the process calls ``close`` with a timeout.
 
-        Args:
-            serve: sends the marks that are due.
-            close: closes the owner, with a timeout in seconds; returns whether Kafka has acknowledged all records.
-            interval: time between marks, milliseconds.
+        ``interval``: time between marks, milliseconds.
         """
         self.background = Background(self.owner, serve, lambda timeout: self._finish(close, timeout), interval)
 
     def _finish(self, close: Callable[[float], bool], timeout: float) -> bool:
         """Close the owner at the end of the process; false if another thread keeps the lock for ``timeout`` seconds."""
-        if self.forked:
+        lock = self.lock
+        if isinstance(lock, _ForkedLock):
             return True
-        if not self.lock.acquire(timeout=timeout):
+        if not lock.acquire(timeout=timeout):
             return False
         try:
             return close(timeout)
         finally:
-            self.lock.release()
+            lock.release()
 
     @property
     def stopped(self) -> bool:
@@ -145,7 +178,7 @@ class Channel:
         if self.background is not None:
             self.background.raise_failure()
 
-    def ask_partitions(self, timeout: float | None = None) -> int:
+    def ask_partitions(self, timeout: float = TIMEOUT) -> int:
         """Ask Kafka for the topic's partition count and wait for the answer (``timeout``: seconds)."""
         found = partition_count(self.client, self._topic, self._config.get("bootstrap.servers"), timeout)
         self.partitions = max(self.partitions, found)
@@ -191,9 +224,6 @@ os.register_at_fork(after_in_child=_refuse_all)
 
 def check_settings(config: Config, source: object, membership: object, on_late: object) -> Membership:
     """Check a source's settings before anything connects; return the membership.
-
-    Raises:
-        UsageError: names the setting and what to write.
 
     >>> check_settings({}, source="", membership=1, on_late="send")
     Traceback (most recent call last):

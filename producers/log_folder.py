@@ -43,9 +43,8 @@ class LogFolder:
 
     Produce the lines with a `WatermarkedProducer` and the strategy `explicit`; then ``advance`` it to `watermark`.  To
     resume after a restart, store ``logs.snapshot()`` after Kafka has acknowledged the lines, and pass it to
-    ``logs.restore``.  ``logs.holders()`` names the files that hold the watermark.
-
-    If a file is deleted, a warning says how many of its bytes were not read.
+    ``logs.restore``.  ``logs.holders()`` names the files that hold the watermark.  A warning tells of unread bytes in a
+    file that was deleted.
 
     Args:
         folder: with the files.
@@ -54,9 +53,6 @@ class LogFolder:
         quiet: a file that was read to its end and has not grown for longer does not hold the watermark.  Both the
             caller's clock and the steady clock must have advanced by this time.
         clock: only its steady clock is used.
-
-    Raises:
-        UsageError: ``quiet`` is not more than 0.
     """
 
     def __init__(
@@ -81,14 +77,11 @@ class LogFolder:
     def poll(self, now: int) -> list[Line]:
         """Return the new whole lines of all files: of each file at most a mebibyte, or one longer line.
 
-        After an error, no line counts as read, and the next call returns the same lines.
-
-        Args:
-            now: wall clock, epoch milliseconds.
+        After an error, no line counts as read, and the next call returns the same lines.  ``now``: wall clock, epoch
+        milliseconds.
 
         Raises:
-            UsageError: a file has shrunk or was replaced.
-            OSError: the folder or a file cannot be read.
+            UsageError, OSError: a file has shrunk, was replaced, or cannot be read.
             Exception: raised by ``event_time``; a note names the line.
         """
         parts = {name: self._read(name) for name in self._look(now)}
@@ -142,14 +135,8 @@ class LogFolder:
     def watermark(self, now: int) -> int | None:
         """Return the watermark of the lines that `poll` has not returned yet, epoch milliseconds.
 
-        It looks at all files first, so bytes written since `poll` hold the watermark, too.
-
-        Args:
-            now: wall clock, epoch milliseconds.
-
-        Raises:
-            UsageError: a file has shrunk.
-            OSError: the folder or a file cannot be read.
+        It looks at all files first, so bytes written since `poll` hold the watermark, too.  ``now`` and errors are as
+        there.
         """
         self._look(now)
         return self.logs.watermark

@@ -8,13 +8,12 @@ from typing import Final, Literal, Self
 from floodmark.producers.channel import Channel, check_settings
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.predecessors import last_marks, last_membership_version
+from floodmark.producers.other_runs import last_marks, last_membership_version
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.sender import Sender
-from floodmark.producers.strategies.agenda import Agenda
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.interface import Strategy
-from floodmark.producers.strategies.pool_membership import PoolMembership, check_joining
+from floodmark.producers.strategies.pool_state import Agenda, PoolMembership, check_joining
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import duration_of
@@ -99,14 +98,8 @@ class SourcePool:
         """Add sources in one step; readers wait for all of them from the next mark of any source on.
 
         At startup, add all sources in one call.  If one source starts alone, its watermark may make the first records
-        of the others late.
-
-        Args:
-            sources: their ids.
-            strategy: used by each of them.
-            lease: as for `WatermarkedProducer`.
-            on_late: as for `WatermarkedProducer`.
-            early: as for `WatermarkedProducer`.
+        of the others late.  ``lease``, ``on_late`` and ``early`` are as for `WatermarkedProducer`, and apply to each
+        source.
 
         Returns:
             The sources, in the order of their ids in the call.
@@ -152,8 +145,7 @@ class SourcePool:
     def _shrink_membership(self) -> None:
         """Remove ended sources from the membership, or readers that start after retention wait for their marks.
 
-        Each source must first mark under the current version: readers cannot complete a version that is replaced too
-        soon.
+        Each source must first mark under the current version: readers cannot complete one that is replaced too soon.
         """
         emitters = self._open_emitters()
         smaller = self._membership.shrunk(len(emitters))
@@ -171,9 +163,7 @@ class SourcePool:
     def change_membership(self, membership: Membership) -> None:
         """Use a newer membership, if the pool was given one; all sources use it from their next marks on.
 
-        Raises:
-            UsageError: its version is not higher, it counts fewer sources than the pool has, or the pool counts its
-                sources.
+        `UsageError` if its version is not higher, it counts too few sources, or the pool counts its sources itself.
         """
         with self._channel.lock:
             self._membership.change(membership, len(self._open_emitters()))
@@ -211,16 +201,10 @@ class SourcePool:
                 self._channel.keep_failure(failure)
 
     def flush(self, timeout: float = 60) -> int:
-        """Wait until Kafka has acknowledged all records, then send marks of all sources, and wait for them.
+        """Wait until Kafka has acknowledged all records, then send marks of all sources, and wait for them; return 0.
 
-        Args:
-            timeout: of each wait, seconds.
-
-        Returns:
-            0, as `WatermarkedProducer.flush`.
-
-        Raises:
-            DeliveryError: of the first source with a rejected record or mark; the other sources were marked.
+        ``timeout``: of each wait, seconds.  `DeliveryError` is that of the first source with a rejected record or mark;
+        the other sources were marked.
         """
         with self._channel.lock:
             senders = list(self._senders.values())
@@ -282,10 +266,7 @@ class SourcePool:
     def close(self, timeout: float = 10) -> bool:
         """Wait until Kafka has acknowledged all records, send marks if the queue has room, and stop the thread.
 
-        No source ends: readers continue to wait for them.
-
-        Args:
-            timeout: of each wait, seconds.
+        No source ends: readers continue to wait for them.  ``timeout``: of each wait, seconds.
 
         Returns:
             Whether each record was acknowledged or has failed.

@@ -12,10 +12,9 @@ from floodmark.producers.clients.admin import Config, client_log
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.clients.partitioners import partitioner
-from floodmark.producers.outbox import FailedRecord, Headers, OnDelivery, Record
-from floodmark.producers.predecessors import Predecessors
+from floodmark.producers.other_runs import Predecessors
 from floodmark.producers.readers.alignment import Alignment
-from floodmark.producers.sender import Sender
+from floodmark.producers.sender import FailedRecord, Headers, OnDelivery, Record, Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.interface import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
@@ -249,10 +248,7 @@ class WatermarkedProducer:
         return time
 
     def _checked_time(self, value: object) -> int:
-        """Convert the caller's time; if the first one looks like seconds, warn.
-
-        It is no error: test data may have times in January 1970, and a time that low does not make later ones late.
-        """
+        """Convert the caller's time; warn if the first one looks like seconds, which is legal: tests have some."""
         time = event_time_of(value)
         if not self._first_time_checked:
             self._first_time_checked = True
@@ -368,11 +364,8 @@ class WatermarkedProducer:
     def poll(self, timeout: float = 0) -> int:
         """Serve delivery reports, and send the marks that are due; none after the end.
 
-        Args:
-            timeout: how long to wait for a report, seconds; below 0: without limit.
-
-        Returns:
-            Number of reports served, including those of marks.
+        Waits up to ``timeout`` seconds for a report; below 0: without limit.  Returns the number of reports served,
+        including those of marks.
         """
         deadline = Deadline(timeout)
         while True:
@@ -406,9 +399,8 @@ class WatermarkedProducer:
     def emit(self) -> None:
         """Send the current watermark to every partition now; nothing after the end.
 
-        Raises:
-            BufferError: the queue stayed full for a minute.
-            FencedError: a later run of this source marks the topic.
+        `BufferError` if the queue stayed full for a minute; `FencedError` if a later run of this source marks the
+        topic.
         """
         with self._channel.lock:
             self._sender.check_fenced()
@@ -417,11 +409,7 @@ class WatermarkedProducer:
     def mark_idle(self, timeout: float = 60) -> None:
         """Wait until Kafka has acknowledged all records, then mark the source as idle until its next record.
 
-        Args:
-            timeout: seconds.
-
-        Raises:
-            DeliveryError: Kafka rejected a record; the source stays active, because the record may be sent again.
+        ``timeout``: seconds.  After a DeliveryError the source stays active: a rejected record may be sent again.
         """
         with self._channel.lock:
             self._outbox.wait(timeout)
@@ -431,8 +419,7 @@ class WatermarkedProducer:
     def change_membership(self, membership: Membership) -> None:
         """Use a newer membership from now on: the number of sources of the topic has changed.
 
-        Raises:
-            UsageError: its version is not above the last one, or the source belongs to a pool.
+        `UsageError` if its version is not above the last one, or the source belongs to a pool.
         """
         if self._channel.on_source_ended is not None:
             raise UsageError(reason=f"{self!r} uses the membership of its pool: call the pool's change_membership()")
@@ -475,13 +462,8 @@ class WatermarkedProducer:
     def flush(self, timeout: float = 60) -> int:
         """Wait until Kafka has acknowledged all records, then send marks that cover them, and wait for the marks.
 
-        It also asks for new partitions.  After ``end`` it only waits.
-
-        Args:
-            timeout: of each wait, seconds.
-
-        Returns:
-            0, where confluent-kafka returns the number of remaining records: here, a remaining record is an error.
+        It also asks for new partitions.  After ``end`` it only waits.  ``timeout``: of each wait, seconds.  Returns 0,
+        where confluent-kafka returns the number of remaining records: here, a remaining record is an error.
 
         Raises:
             DeliveryError: Kafka rejected a record or a mark; failed records hold the watermark.
@@ -498,14 +480,10 @@ class WatermarkedProducer:
         return 0
 
     def end(self, timeout: float = 60) -> None:
-        """Flush, then mark the source as ended in every partition.
-
-        Args:
-            timeout: of each wait, seconds.
+        """Flush, then mark the source as ended in every partition; ``timeout``: of each wait, seconds.
 
         Raises:
-            DeliveryError: Kafka rejected a record, and no partition was marked; or it rejected a mark: call ``end``
-                again.
+            DeliveryError: Kafka rejected a record, and no partition was marked; or a mark: call ``end`` again.
             BrokerUnavailableError: Kafka does not return the topic's partitions; no partition was marked.
             FencedError: a later run of this source marks the topic.
             EndedError: the source has already ended.
@@ -529,10 +507,7 @@ class WatermarkedProducer:
         """Wait until Kafka has acknowledged all records, and close what this source does not share.
 
         ``close`` sends marks only with ``background``.  Otherwise, call `flush` or `end` first, or use ``with``, which
-        flushes.
-
-        Args:
-            timeout: of each wait, seconds.
+        flushes.  ``timeout``: of each wait, seconds.
 
         Returns:
             Whether each record was acknowledged or has failed; see `failed`.

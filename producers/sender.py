@@ -1,17 +1,244 @@
-"""When a source sends marks: on an interval, at once for a punctuation, and when its topic grows."""
+"""How a source hands its records and marks to Kafka, when it sends marks, and what Kafka rejects."""
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, NamedTuple
 
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 from floodmark.producers.channel import Channel
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.outbox import Outbox
+from floodmark.producers.clients.transaction import send
 from floodmark.producers.strategies.emitter import Emitter
-from floodmark.schemas.errors import FencedError
+from floodmark.producers.strategies.in_flight import InFlight
+from floodmark.schemas.classify import round_records
+from floodmark.schemas.errors import DeliveryError, FencedError
 
 _log = logging.getLogger(__name__)
 _RETRY_INTERVAL: Final = 100  # milliseconds
 _SILENCE: Final = 10_000  # milliseconds
+_QUEUE_TIMEOUT: Final = 60.0
+_MOST_ROUNDS: Final = 8
+"""Rounds of marks in flight.  While Kafka is unreachable, more would fill the queue and say nothing new."""
+
+Headers = list[tuple[str, str | bytes | None]] | dict[str, str | bytes | None]
+OnDelivery = Callable[[KafkaError | None, Message], None]
+
+
+class Record(NamedTuple):
+    """The arguments of ``confluent_kafka.Producer.produce``."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int
+    headers: Headers | None = None
+    timestamp: int | None = None
+    """Kafka's timestamp, epoch milliseconds; ``None`` or 0: now."""
+    on_delivery: OnDelivery | None = None
+
+
+class _Sent(NamedTuple):
+    """What Floodmark needs with the delivery report of a record."""
+
+    in_flight: InFlight
+    headers: Headers | None = None
+    on_delivery: OnDelivery | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRecord:
+    """A record that Kafka rejected: it holds the watermark until `WatermarkedProducer.resend` sends it again."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int
+    headers: Headers | None
+    reason: str
+    timestamp: int | None
+    """Kafka's timestamp, epoch milliseconds; ``None``: Kafka's client gave none."""
+    on_delivery: OnDelivery | None = field(repr=False)
+    in_flight: InFlight = field(repr=False)
+
+
+class Outbox:
+    """Sends the records and marks of one source to one topic, and follows their delivery reports."""
+
+    def __init__(self, client: Producer, topic: str, emitter: Emitter, clock: Clock) -> None:
+        self.failed: list[FailedRecord] = []
+        """The oldest failure first; without records that were sent again."""
+        self._client = client
+        self._topic = topic
+        self._emitter = emitter
+        self._clock = clock
+        self._failed_marks: dict[int, tuple[Record, str]] = {}
+        self._marks_in_flight = 0
+        self._callback_error: Exception | None = None
+        self._default_report: tuple[InFlight, OnDelivery] | None = None
+        """The delivery report of records without headers and ``on_delivery``, for this `InFlight`."""
+
+    def send(self, record: Record, *, event_time: int, now: int) -> None:
+        """Send one record; ``event_time``: epoch milliseconds, ``now``: steady clock, milliseconds.
+
+        After an error it was not sent: `BufferError` if the queue stayed full for a minute, or the client's own error.
+        """
+        value, key, partition, headers, timestamp, on_delivery = record
+        in_flight = self._emitter.send(partition, event_time, now, value)
+        report: OnDelivery
+        if headers is not None or on_delivery is not None:
+            report = partial(self._delivered, _Sent(in_flight, headers, on_delivery))
+        elif self._default_report is not None and self._default_report[0] is in_flight:
+            report = self._default_report[1]
+        else:
+            report = partial(self._delivered, _Sent(in_flight))
+            self._default_report = in_flight, report
+        try:
+            try:  # the fast path; `_enqueue` waits for room in the queue
+                self._client.produce(
+                    self._topic, value, key, partition, report, headers=headers, timestamp=timestamp or 0
+                )
+            except BufferError:
+                self._enqueue(record, report)
+        except BaseException:
+            self._emitter.unsend(partition, in_flight)
+            raise
+
+    def resend(self) -> int:
+        """Send all failed records again, in order; return their number.  After an error, the rest is in ``failed``."""
+        failed, self.failed = self.failed, []
+        for position, lost in enumerate(failed):
+            in_flight = self._emitter.resend(lost.in_flight, lost.partition, self._clock.steady())
+            record = Record(lost.value, lost.key, lost.partition, lost.headers, lost.timestamp)
+            sent = _Sent(in_flight, lost.headers, lost.on_delivery)
+            try:
+                self._enqueue(record, partial(self._delivered, sent))
+            except BaseException:
+                self._emitter.fail(in_flight, lost.partition)
+                self.failed[:0] = [replace(lost, in_flight=in_flight), *failed[position + 1 :]]
+                raise
+        return len(failed)
+
+    def release(self) -> None:
+        """Break the reference cycle with the client, which otherwise stays until a garbage collection."""
+        self._default_report = None
+
+    @property
+    def has_mark_backlog(self) -> bool:
+        """Whether more than `_MOST_ROUNDS` rounds of marks are in flight."""
+        return self._marks_in_flight > _MOST_ROUNDS * self._emitter.partitions
+
+    def send_marks(self, *, wait: bool) -> bool:
+        """Send a mark to every partition; return whether the client accepted all.  ``wait``: for room in its queue."""
+        emitter = self._emitter
+        self._client.poll(0)
+        if emitter.fenced_by is not None:
+            return True
+        # After the end, rejected marks are sent again unchanged: Kafka may have written one all the same.
+        failed, self._failed_marks = self._failed_marks, {}
+        for record, _ in failed.values() if emitter.ended else ():
+            self._send_mark(record, wait=True)
+        marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
+        sent = 0
+        try:
+            for number, (key, value, headers) in zip(marks.numbers, round_records(marks), strict=True):
+                self._send_mark(Record(value, key, number.partition, list(headers)), wait=wait)
+                sent += 1
+        except BaseException as error:
+            for number in marks.numbers[sent:]:
+                emitter.unmark(number.partition)
+            if wait or not isinstance(error, (BufferError, KafkaException)):
+                raise
+            return False
+        return True
+
+    def _send_mark(self, record: Record, *, wait: bool) -> None:
+        self._enqueue(record, partial(self._mark_delivered, record), wait=wait)
+        self._marks_in_flight += 1
+
+    @property
+    def unacknowledged(self) -> int:
+        """Number of records and marks of this source in flight; other sources may use the same client."""
+        return self._emitter.in_flight.pending + self._marks_in_flight
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is in flight, and no mark has failed."""
+        return not self._failed_marks and not self.unacknowledged
+
+    def wait(self, timeout: float, *, marks: bool = False) -> None:
+        """Wait for all acknowledgements (``timeout``: seconds), then `check`."""
+        self._client.flush(timeout)
+        self.check(timeout, marks=marks)
+
+    def check(self, waited: float, *, marks: bool = False) -> None:
+        """Raise a `DeliveryError` if a record failed or anything is in flight; with ``marks``, if a mark failed.
+
+        ``waited``: seconds waited so far, for the message.
+        """
+        left = self.unacknowledged
+        reasons = [record.reason for record in self.failed]
+        if marks and not reasons:
+            reasons = [reason for _, reason in self._failed_marks.values()]
+        if left or reasons:
+            raise DeliveryError(
+                source=self._emitter.identity.source,
+                topic=self._topic,
+                failed=len(reasons) or left,
+                reason=reasons[0] if reasons else f"no acknowledgement within {waited} s",
+                held_at=self._emitter.watermark_hold,
+            )
+
+    def _enqueue(self, record: Record, report: OnDelivery, *, wait: bool = True) -> None:
+        """Hand a record to the client; with ``wait``, for a minute until its queue has room."""
+        value, key, partition, headers, timestamp, _ = record
+        options = {} if timestamp is None else {"timestamp": timestamp}
+        seconds = _QUEUE_TIMEOUT if wait else 0.0
+        send(self._client, self._topic, value, key, partition, report, seconds=seconds, headers=headers, **options)
+
+    def _delivered(self, sent: _Sent, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            sent.in_flight.ack()
+        else:
+            self._keep_failed(sent, error, message)
+        if sent.on_delivery is not None:
+            try:
+                sent.on_delivery(error, message)
+            except Exception as failure:  # noqa: BLE001  # of the caller; `raise_callback_error` raises it
+                self._callback_error = self._callback_error or failure
+
+    def _keep_failed(self, sent: _Sent, error: KafkaError, message: Message) -> None:
+        partition, (kind, timestamp) = int(message.partition() or 0), message.timestamp()
+        self._emitter.fail(sent.in_flight, partition)
+        if not self.failed:
+            source = self._emitter.identity.source
+            _log.error("source %r: a record for %r failed, and holds the watermark: %s", source, self._topic, error)
+        record = FailedRecord(
+            value=_bytes(message.value()),
+            key=_bytes(message.key()),
+            partition=partition,
+            reason=str(error),
+            timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+            **sent._asdict(),
+        )
+        self.failed.append(record)
+
+    def _mark_delivered(self, record: Record, error: KafkaError | None, _message: Message) -> None:
+        self._marks_in_flight -= 1
+        if error is not None:
+            self._emitter.fail_mark()
+            self._failed_marks[record.partition] = record, str(error)
+            source = self._emitter.identity.source
+            _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, record.partition, error)
+
+    def raise_callback_error(self) -> None:
+        """Raise the first error of an ``on_delivery``, once."""
+        error, self._callback_error = self._callback_error, None
+        if error is not None:
+            raise error
+
+
+def _bytes(part: str | bytes | None) -> bytes | None:
+    return part.encode() if isinstance(part, str) else part
 
 
 class Sender:
@@ -30,10 +257,7 @@ class Sender:
         self._partitions = emitter.partitions
 
     def send_due_marks(self, now: int) -> None:
-        """Send the marks that are due, if the client's queue has room: ``produce`` must not fail because of a mark.
-
-        ``now``: steady clock, milliseconds.
-        """
+        """Send the marks that are due, if the client's queue has room: ``produce`` must not fail because of a mark."""
         channel, emitter = self._channel, self.emitter
         if now >= channel.next_refresh:
             channel.refresh_in_background(now)

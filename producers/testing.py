@@ -16,11 +16,7 @@ from floodmark.schemas.tracker import MarkRouter, Tracker
 
 
 class ManualClock(Clock):
-    """A clock that a test moves: ``WatermarkedProducer(..., clock=ManualClock())``.
-
-    Args:
-        wall: start of the wall clock: epoch milliseconds or an aware datetime.
-        steady: start of the steady clock, milliseconds.
+    """A clock that a test moves, from ``wall`` and ``steady`` on: ``WatermarkedProducer(..., clock=ManualClock())``.
 
     >>> clock = ManualClock(wall=1_000)
     >>> clock.advance(timedelta(seconds=5))
@@ -36,11 +32,7 @@ class ManualClock(Clock):
         super().__init__(wall=lambda: self._wall, steady=lambda: self._steady)
 
     def advance(self, duration: timedelta) -> None:
-        """Advance both clocks.
-
-        Raises:
-            UsageError: the duration is negative; use `set` to put the wall clock back.
-        """
+        """Advance both clocks; `UsageError` if the duration is negative: `set` puts the wall clock back."""
         passed = duration_of(duration, "the time that is to pass")
         self._wall += passed
         self._steady += passed
@@ -64,23 +56,9 @@ def mark(  # noqa: PLR0913  # all have defaults
     lease: int | None = None,
     emitted_at: int = 0,
 ) -> WatermarkRecord:
-    """Return a watermark record; name only the fields that matter to the test.
+    """Return a watermark record; name only the fields that matter to the test, as in `WatermarkRecord`.
 
-    Args:
-        source: id.
-        watermark: epoch milliseconds; ``None``: unknown.
-        sequence: number within the epoch and partition.
-        epoch: of the source.
-        status: active, idle or ended.
-        version: of the membership.
-        size: of the membership: the number of sources of the topic.
-        partitions: number that the source knows.
-        records: number of its data records before the mark; ``None``: not stated.
-        lease: silence after which readers treat the source as idle, milliseconds; ``None``: never.
-        emitted_at: wall clock, epoch milliseconds.
-
-    Raises:
-        InvalidRecordError: a field is out of its range.
+    ``version`` and ``size`` make the membership: ``size`` is the number of sources of the topic.
 
     >>> mark("web", watermark=25).watermark
     25
@@ -132,12 +110,7 @@ class InMemoryLog:
     ) -> int:
         """Append data, or a mark with its key and header; return its offset.
 
-        Args:
-            value: the bytes of the data, or a mark.
-            partition: to append to.
-            key: of data; with a mark key (`mark_key`), readers decode ``value`` as a mark.
-            headers: of data.
-            log_time: epoch milliseconds.
+        With a mark key (`mark_key`), readers decode the bytes ``value`` as a mark.  ``log_time``: epoch milliseconds.
         """
         if isinstance(value, WatermarkRecord):
             key, value, headers = mark_record(value)

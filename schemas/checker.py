@@ -106,9 +106,8 @@ class _Partition:
 class Checker:
     """Check one topic.  Memory grows with sources and partitions, not with records.
 
-    Args:
-        partial: partitions whose first records Kafka has deleted: record counts begin later there.
-        compacted: whether Kafka compacts the topic; record counts are then not checked.
+    Record counts begin later in ``partial`` partitions, whose first records Kafka has deleted, and are not checked in a
+    ``compacted`` topic.
 
     >>> from floodmark.schemas.classify import classify, mark_record
     >>> mark = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=30, partitions=1, emitted_at=0, records=0)

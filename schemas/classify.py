@@ -1,7 +1,4 @@
-"""From Kafka records to Floodmark's and back: what a record is, and how a mark is written.  Pure.
-
-All code that reads or writes a topic goes through these functions.
-"""
+"""From Kafka records to Floodmark's and back: what a record is, and how a mark is written.  Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -139,10 +136,7 @@ class MarkRecord(NamedTuple):
 
 
 def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
-    """Return a mark as a Kafka record.
-
-    Raises:
-        InvalidRecordError: if it would be too large.
+    """Return a mark as a Kafka record; `InvalidRecordError` if it would be too large.
 
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=12, partitions=1, emitted_at=0)
     >>> key, value, headers = mark_record(mark)
@@ -153,10 +147,6 @@ def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
 
 
 def round_records(marks: Round) -> list[MarkRecord]:
-    """Return the marks of a round as Kafka records, in its order.
-
-    Raises:
-        InvalidRecordError: as `encode_round`.
-    """
+    """Return the marks of a round as Kafka records, in its order; errors are those of `encode_round`."""
     key = mark_key(marks.shared.source)
     return [MarkRecord(key, value, [(HEADER, FORMAT_VERSION)]) for value in encode_round(marks)]

@@ -13,6 +13,7 @@ from io import BytesIO
 from typing import Any, Final
 
 import fastavro
+from fastavro.read import SchemaResolutionError
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 from floodmark.schemas.errors import (
     InvalidRecordError,
@@ -42,10 +43,7 @@ def single_object_prefix(schema: Any) -> bytes:  # noqa: ANN401  # JSON
 
 
 class AvroCodec:
-    """Encode and decode dicts of one Avro schema, in single-object encoding.
-
-    Args:
-        schema: the schema as a dict or as JSON text.
+    """Encode and decode dicts of one Avro schema (a dict or JSON text), in single-object encoding.
 
     Raises:
         SchemaError: if it is not an Avro schema.
@@ -67,11 +65,7 @@ class AvroCodec:
             raise SchemaError(schema=str(schema)[:_SHOWN], reason=f"{type(error).__name__}: {error}") from error
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
-        """Return the bytes of one value.
-
-        Raises:
-            InvalidValueError: if the value does not fit the schema.
-        """
+        """Return the bytes of one value, or raise `InvalidValueError` if it does not fit the schema."""
         body = BytesIO()
         body.write(self.prefix)
         try:
@@ -82,32 +76,35 @@ class AvroCodec:
         return body.getvalue()
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Return the value of some bytes.
-
-        Raises:
-            UnreadableValueError: for any bytes that this schema did not write.
-        """
+        """Return the value of some bytes, or raise `UnreadableValueError` for any that this schema did not write."""
         if data[:HEADER_SIZE] != self.prefix:
-            raise self._unreadable(data, f"it begins with {data[:HEADER_SIZE].hex()}, expected {self.prefix.hex()}")
-        body = BytesIO(data)
-        body.seek(HEADER_SIZE)
-        try:
-            value = fastavro.schemaless_reader(body, self._parsed, None)
-        except Exception as error:  # a hostile body can raise anything in the decoder
-            raise self._unreadable(data, f"{type(error).__name__}: {error}") from error
-        if body.tell() != len(data):
-            raise self._unreadable(data, f"{len(data) - body.tell()} bytes are left over")
-        return value  # type: ignore[return-value]  # a record schema decodes to a dict
+            reason = f"it begins with {data[:HEADER_SIZE].hex()}, expected {self.prefix.hex()}"
+            raise UnreadableValueError(size=len(data), schema=self.name, reason=reason)
+        return decoded(data, self._parsed, self.name, start=HEADER_SIZE)
 
-    def _unreadable(self, data: bytes, reason: str) -> UnreadableValueError:
-        return UnreadableValueError(size=len(data), schema=self.name, reason=reason)
+
+def decoded(data: bytes, parsed: Any, name: str, *, start: int = 0, reader: Any = None) -> dict[str, Any]:  # noqa: ANN401  # as fastavro parses it
+    """Return the value of an Avro body, resolved to a reader's schema, or raise `UnreadableValueError`.
+
+    A value that cannot be resolved raises fastavro's own error.
+    """
+    body = BytesIO(data)
+    body.seek(start)
+    try:
+        value = fastavro.schemaless_reader(body, parsed, reader)
+    except Exception as error:  # a hostile body can raise anything in the decoder
+        if reader is not None and isinstance(error, SchemaResolutionError):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise UnreadableValueError(size=len(data), schema=name, reason=reason) from error
+    if body.tell() != len(data):
+        reason = f"{len(data) - body.tell()} bytes are left over"
+        raise UnreadableValueError(size=len(data), schema=name, reason=reason)
+    return value  # type: ignore[return-value]  # a record schema decodes to a dict
 
 
 def without_logical_types(schema: Mapping[str, Any] | str) -> dict[str, Any]:
     """Return a schema whose times are plain ints.  Its fingerprint stays: the canonical form has no logical types.
-
-    Raises:
-        SchemaError: if the text is not a JSON object.
 
     >>> without_logical_types('{"type": "long", "logicalType": "timestamp-millis"}')
     {'type': 'long'}
@@ -153,10 +150,7 @@ _EMITTED_AT_TO_HOLDER: Final = _fields_schema("emitted_at", "holder")
 
 
 def encode_watermark(record: WatermarkRecord) -> bytes:
-    """Return the Kafka value of a watermark record.
-
-    Raises:
-        InvalidRecordError: if it would be larger than `MAX_MARK_BYTES`.
+    """Return the Kafka value of a watermark record; `InvalidRecordError` if it is larger than `MAX_MARK_BYTES`.
 
     >>> record = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=4, emitted_at=15)
     >>> decode_watermark(b"__floodmark__/JFK", encode_watermark(record)) == record
@@ -168,8 +162,7 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
 def encode_round(marks: Round) -> list[bytes]:
     """Return the Kafka values of the marks of a round; the fields that they share are encoded once.
 
-    Raises:
-        InvalidRecordError: if one would be larger than `MAX_MARK_BYTES`, or is not a valid record.
+    `InvalidRecordError` if one is larger than `MAX_MARK_BYTES`, or not a valid record.
     """
     shared, fields = marks.shared, _fields(marks.shared)
     begin = _WATERMARK.prefix + _written(_SOURCE_TO_EPOCH, fields)
@@ -209,10 +202,9 @@ def _checked_size(record: WatermarkRecord, data: bytes) -> bytes:
 
 
 def decode_watermark(key: bytes, value: bytes | None) -> WatermarkRecord:
-    """Return the watermark record under a mark key.  Only the canonical encoding (``SPEC.md``) is accepted.
+    """Return the watermark record under a mark key, or raise `UnreadableMarkError`.
 
-    Raises:
-        UnreadableMarkError: for any other bytes.
+    Only the canonical encoding (``SPEC.md``) is accepted.
     """
     if value is None or len(value) > MAX_MARK_BYTES:
         size = "no value" if value is None else f"{len(value)} bytes"

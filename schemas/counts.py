@@ -150,10 +150,7 @@ class _Partition:
 
 
 class RecordCounts:
-    """The record counts of all partitions of a stage.
-
-    Args:
-        partial: partitions whose first records are not read.
+    """The record counts of all partitions of a stage; the first records of ``partial`` partitions are not read.
 
     >>> counts = RecordCounts()
     >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=1, emitted_at=0, records=3)

@@ -74,10 +74,7 @@ class Membership:
 
 
 def membership_of(value: object, whose: str) -> Membership:
-    """Return a membership; a plain number of sources is version 1.
-
-    Raises:
-        UsageError: for any other value.
+    """Return a membership; a plain number of sources is version 1, and any other value a `UsageError`.
 
     >>> membership_of(3, "source 'web'")
     Membership(version=1, size=3)
@@ -119,9 +116,7 @@ class WatermarkRecord:
     """A mark: no later record of ``source`` in this partition has an event time below ``watermark``.
 
     Times are epoch milliseconds, ``lease`` is in milliseconds.  ``watermark.avsc`` and ``SPEC.md`` explain the fields.
-
-    Raises:
-        InvalidRecordError: if a field is out of its range.
+    `InvalidRecordError` if a field is out of its range.
 
     >>> WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=4, emitted_at=15).status
     <Status.ACTIVE: 'ACTIVE'>
@@ -237,9 +232,8 @@ def mark_key(source: str) -> bytes:
 def processing_time_of(record: WatermarkRecord) -> int | None:
     """Return the time before which the writer of a mark has processed all of its input; ``None``: not known.
 
-    ``SPEC.md`` ("Processing time") has the rules.  It tells a stuck system, whose processing time does not advance,
-    from late data, which is processed and waits only for its event time ("Streaming Systems", ch. 3).  The times come
-    from the clocks of the writers; no result depends on them.
+    It tells a stuck system from late data, which waits only for its event time.  ``SPEC.md`` ("Processing time") has
+    the rules.  The times come from the clocks of the writers; no result depends on them.
 
     >>> mark = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=500)
     >>> waits = replace(mark, processing_time_watermark=420)

@@ -1,7 +1,6 @@
 """Values whose schema is in a registry: their frame, their Avro bodies, and resolution to a reader's schema.  Pure.
 
-The frame is Confluent's wire format: a byte 0, the id of the schema in four bytes (big-endian), then the body.  In
-Protobuf, the body begins with the path of the message's type in its file.
+The frame is Confluent's wire format: a byte 0, the id of the schema in four bytes (big-endian), then the body.
 """
 
 import json
@@ -12,7 +11,7 @@ from typing import Any, Final
 import fastavro
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import to_parsing_canonical_form
-from floodmark.schemas.codec import without_logical_types
+from floodmark.schemas.codec import decoded, without_logical_types
 from floodmark.schemas.errors import IncompatibleSchemaError, SchemaError, UnreadableValueError
 
 FRAME_SIZE: Final = 5
@@ -31,10 +30,7 @@ def frame(schema_id: int) -> bytes:
 
 
 def unframed(value: bytes) -> tuple[int, bytes]:
-    r"""Return the id of a value's schema, and its body.
-
-    Raises:
-        UnreadableValueError: if it has no frame.
+    r"""Return the id of a value's schema, and its body; `UnreadableValueError` if it has no frame.
 
     >>> unframed(b"\x00\x00\x00\x01\x02{}")
     (258, b'{}')
@@ -49,9 +45,7 @@ def message_path(body: bytes) -> tuple[tuple[int, ...], bytes]:
     r"""Split the body of a Protobuf value: the path of the message's type in its file, and the message.
 
     The path is a count and then as many numbers, all zigzag varints; the single byte 0 stands for the first type.
-
-    Raises:
-        UnreadableValueError: if there is no such path.
+    `UnreadableValueError` if there is no such path.
 
     >>> message_path(b"\x00xyz"), message_path(b"\x04\x02\x00xyz")
     (((0,), b'xyz'), ((1, 0), b'xyz'))
@@ -98,11 +92,7 @@ def _no_path(body: bytes) -> UnreadableValueError:
 
 
 class AvroBody:
-    """Decode Avro bodies of a known schema, which have no prefix.
-
-    Raises:
-        SchemaError: if it is not an Avro schema of a record.
-    """
+    """Decode Avro bodies of a known schema, which have no prefix; `SchemaError` if it is not a schema of a record."""
 
     def __init__(self, schema: str, referenced: Sequence[str] = ()) -> None:
         named: dict[str, Any] = {}
@@ -119,22 +109,12 @@ class AvroBody:
         """Return the value of a body, resolved to a reader's schema.
 
         Raises:
-            UnreadableValueError: if this schema did not write it.
-            IncompatibleSchemaError: if the value cannot be resolved to the reader's schema.
+            UnreadableValueError, IncompatibleSchemaError: if this schema did not write it, or it cannot be resolved.
         """
-        source = BytesIO(body)
         try:
-            value = fastavro.schemaless_reader(source, self.schema, reader)
+            return decoded(body, self.schema, self.name, reader=reader)
         except SchemaResolutionError as error:
             raise IncompatibleSchemaError(schema=f"reader {self.name}", reason=str(error)) from error
-        except Exception as error:  # as in AvroCodec
-            raise self._unreadable(body, f"{type(error).__name__}: {error}") from error
-        if source.tell() != len(body):
-            raise self._unreadable(body, f"{len(body) - source.tell()} bytes are left over")
-        return value  # type: ignore[return-value]  # a record schema decodes to a dict
-
-    def _unreadable(self, body: bytes, reason: str) -> UnreadableValueError:
-        return UnreadableValueError(size=len(body), schema=self.name, reason=reason)
 
 
 class AvroResolution:
@@ -166,11 +146,7 @@ class AvroResolution:
                 raise IncompatibleSchemaError(schema=f"reader {self._reader.name}", reason=reason)
 
     def resolve(self, body: bytes) -> bytes:
-        """Return a body in the reader's schema.
-
-        Raises:
-            UnreadableValueError, IncompatibleSchemaError: as `AvroBody.decode`.
-        """
+        """Return a body in the reader's schema; errors are those of `AvroBody.decode`."""
         if self._same:
             return body
         out = BytesIO()

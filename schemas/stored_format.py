@@ -13,10 +13,7 @@ class _OtherFormatError(Exception):
 
 @contextmanager
 def restoring(where: str, advice: str = "restore an intact copy") -> Iterator[None]:
-    """Turn any error of the block, which reads a snapshot, into one.
-
-    Raises:
-        CorruptSnapshotError: if the block raises.
+    """Turn any error of the block, which reads a snapshot, into one `CorruptSnapshotError`.
 
     >>> try:
     ...     with restoring("of a job"):

@@ -26,8 +26,7 @@ _LEAST_MILLISECONDS: Final = 100_000_000_000
 def is_late(event_time: int, watermark: int | None) -> bool:
     """Tell whether a record is late: ``event_time < watermark``, strictly.  With a watermark of ``None``, no record is.
 
-    All Python code compares here; columns in a Spark plan use the same rule.  "Streaming Systems" (ch. 3), CockroachDB
-    and TiCDC read watermarks in the same way; Flink's watermark is ours minus one millisecond.
+    All Python code compares here; columns in a Spark plan use the same rule.  Flink's watermark is ours minus 1 ms.
 
     >>> is_late(11, 12), is_late(12, 12), is_late(11, None)
     (True, False, False)
@@ -93,8 +92,8 @@ def event_time_of(value: object) -> int:
 def are_seconds(time: int, now: int) -> bool:
     """Tell whether an event time in milliseconds is probably one in seconds.
 
-    That is a number which, as seconds, is between September 2001 and ten years from now.  As milliseconds, it is in
-    January 1970.  Such a time is legal, but a wrong unit is more likely.
+    That is a number which, as seconds, is between September 2001 and ten years from now.  Such a time is legal (in
+    January 1970), but a wrong unit is more likely.
 
     >>> are_seconds(1_767_225_600, now=1_767_225_600_000), are_seconds(1_767_225_600_000, now=1_767_225_600_000)
     (True, False)
@@ -107,8 +106,7 @@ def are_seconds(time: int, now: int) -> bool:
 def duration_of(value: object, what: str, least: int = 0) -> int:
     """Return a duration in whole milliseconds; ``what`` names it in the error.
 
-    Raises:
-        UsageError: if it is not a timedelta, or less than ``least`` milliseconds.
+    `UsageError` if it is not a timedelta, or less than ``least`` milliseconds.
 
     >>> duration_of(timedelta(seconds=5), "the bound")
     5000

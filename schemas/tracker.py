@@ -13,30 +13,114 @@ Streams; fencing and leases follow "Streaming Systems" (Akidau et al., ch. 3).
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
-from floodmark.schemas.classify import Classified, Data, Partition, Unreadable
-from floodmark.schemas.holds import Hold, name_holders
-from floodmark.schemas.partition_state import ENDED, IDLE, UNKNOWN, Combined, least, lowest
-from floodmark.schemas.records import Verdict, WatermarkRecord
+from floodmark.schemas.classify import AnyMark, Classified, Data, Partition, Unreadable
+from floodmark.schemas.errors.base import iso
+from floodmark.schemas.partition_state import ENDED, IDLE, UNKNOWN, Combined, PartitionState, least, lowest
+from floodmark.schemas.records import Holder, Status, Verdict, WatermarkRecord
 from floodmark.schemas.stored_format import require_format, restoring
-from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.schemas.topic_state import TopicState
 
-__all__ = ["Hold", "Tracker", "Verdict"]
-
 FORMAT: Final = 1
+_MOST: Final = 100
+"""The most partitions without a mark, and sources that have reported, to name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One place that holds back a watermark, why, and since when (log time, epoch milliseconds)."""
+
+    holder: Holder
+    watermark: int | None
+    reason: str
+    since: int | None = None
+
+    def __str__(self) -> str:
+        place = "/".join(
+            str(p) for p in (self.holder.topic, self.holder.partition, self.holder.source) if p is not None
+        )
+        return f"{place}: {self.reason}"
+
+    def __repr__(self) -> str:
+        return f"Hold({str(self)!r}, watermark={iso(self.watermark)}, since={iso(self.since)})"
+
+    @property
+    def sentence(self) -> str:
+        """The hold as text for messages: who, why, the watermark, and since when."""
+        at = "" if self.watermark is None else f" {iso(self.watermark)}"
+        return f"{self}{at}" + ("" if self.since is None else f", since {iso(self.since)}")
+
+
+def name_holders(topics: Mapping[str, TopicState], watermark: int | None) -> list[Hold]:
+    """Return what `Tracker.holders` returns."""
+    holds = list(chain.from_iterable(_unknown(name, topic) for name, topic in topics.items()))
+    if holds:
+        return holds
+    active = list(chain.from_iterable(_active(name, topic) for name, topic in topics.items()))
+    if active:
+        lowest = min(hold.watermark for hold in active if hold.watermark is not None)
+        return [hold for hold in active if hold.watermark == lowest]
+    return [
+        Hold(Holder(name), watermark, "all sources are idle")
+        for name, topic in topics.items()
+        if topic.combine().status is Status.IDLE
+    ]
+
+
+def _active(name: str, topic: TopicState) -> Iterator[Hold]:
+    for number, part in sorted(topic.partitions.items()):
+        for key, source in sorted(part.sources.items()):
+            if source.version == topic.roster.version and source.member.active_partitions:
+                yield Hold(Holder(name, number, key), source.watermark, "lowest watermark", source.since)
+
+
+def _unknown(name: str, topic: TopicState) -> Iterator[Hold]:
+    if topic.partition_count == 0:
+        yield Hold(Holder(name), None, "no watermark record was read yet")
+    empty = [topic.empty(number) for number in topic.unmarked(_MOST)]
+    for part in sorted([*topic.partitions.values(), *empty], key=lambda part: part.number):
+        yield from _unknown_partition(name, topic, part)
+
+
+def _unknown_partition(name: str, topic: TopicState, part: PartitionState) -> Iterator[Hold]:
+    number = part.number
+    for key, (offset, log_time) in sorted(part.unreadable.items()):
+        reason = f"unreadable mark of {key} at {name}/{number}@{offset}"
+        yield Hold(Holder(name, number, key), None, reason, log_time)
+    current = {key: source for key, source in part.sources.items() if source.version == topic.roster.version}
+    here = {*current, *part.absent()}
+    if len(here) < topic.roster.size:
+        yield Hold(Holder(name, number), None, missing(topic, part, here), part.log_time if part.sources else None)
+        return
+    for key, source in sorted(current.items()):
+        if source.watermark is None and source.member.active_partitions and key not in part.unreadable:
+            yield Hold(Holder(name, number, key), None, "has promised nothing yet", source.since)
+
+
+def missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:
+    """Say which sources have reported in a partition, how many have not, and what is known of those."""
+    version, size = topic.roster.version, topic.roster.size
+    retired = sorted({key for key, source in part.sources.items() if source.version != version} - here)
+    joined = {key for key, member in topic.roster.members.items() if member.version == version}
+    reason = f"reported: {_listed(here)}; missing: {size - len(here)} of {size} in membership {version}"
+    reason += f"; not here: {_listed(joined - here)}" if joined - here else ""
+    return reason + (f"; only in an older membership: {_listed(retired)}" if retired else "")
+
+
+def _listed(names: Collection[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(sorted(names)[:_MOST]) + more or "none"
 
 
 class Tracker:
-    """The watermark of one stage over its input topics.
+    """The watermark of one stage over its input ``topics``: unknown until all of them have reported.
 
-    Give it every mark with `apply`, in the order of each partition; then call `advance`.  Records of
-    different partitions may interleave in any way.
-
-    Args:
-        topics: the topics the stage reads.  The watermark is unknown until all of them have reported.
+    Give it every mark with `apply`, in the order of each partition; then call `advance`.  Records of different
+    partitions may interleave in any way.
 
     >>> tracker = Tracker({"flights"})
     >>> def mark(source, sequence, watermark):
@@ -83,45 +167,25 @@ class Tracker:
         return self._idle
 
     def apply(self, record: WatermarkRecord, *, topic: str, partition: int, log_time: int) -> Verdict:
-        """Apply one mark.
+        """Apply one mark of a partition; ``log_time``: its Kafka timestamp, epoch milliseconds.
 
-        Args:
-            record: the mark.
-            topic: one of the stage's topics.
-            partition: the partition it was read from.
-            log_time: its Kafka timestamp, epoch milliseconds.
-
-        Returns:
-            The verdict.  Any other than ACCEPTED and REGRESSED means that the mark was ignored.
+        Any other verdict than ACCEPTED and REGRESSED means that the mark was ignored.
         """
         verdict = self._topics[topic].apply(record, partition, log_time, self.counts)
         self.counts[verdict.value] += 1
         return verdict
 
     def apply_unreadable(self, source: str | None, *, topic: str, partition: int, offset: int, log_time: int) -> bool:
-        """Apply a mark whose value could not be read.
+        """Apply a mark whose value could not be read; return whether it holds the watermark.
 
         It may have begun an epoch with a lower watermark.  So the partition is unknown until the next mark of this
-        source there is accepted, or ignored only for its old membership version.
-
-        Args:
-            source: the id in its key, see `records.source_of`; ``None``: no source can have that id.
-            topic: one of the stage's topics.
-            partition: the partition it was read from.
-            offset: its offset; if it is not above the last one applied, nothing changes.
-            log_time: its Kafka timestamp, epoch milliseconds.
-
-        Returns:
-            Whether it holds the watermark: only if the source has a readable mark in the topic.
+        source there is accepted, or ignored only for its old membership version.  Nothing changes if the offset is not
+        above the last one applied, or the source has no readable mark in the topic (``None``: its key has no valid id).
         """
         return source is not None and self._topics[topic].apply_unreadable(source, partition, offset, log_time)
 
     def advance(self) -> int | None:
-        """Combine all marks that were applied.
-
-        Returns:
-            The new watermark if it moved, else ``None``.
-        """
+        """Combine all marks that were applied; return the new watermark if it moved, else ``None``."""
         combined = self._combined()
         self._idle = combined == IDLE
         watermark = END_OF_TIME if combined == ENDED else combined.watermark
@@ -180,11 +244,7 @@ class Tracker:
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> "Tracker":
-        """Build a tracker from what `snapshot` returned.
-
-        Raises:
-            CorruptSnapshotError: if it has another format, or is damaged.
-        """
+        """Build a tracker from a `snapshot`; `CorruptSnapshotError` if it has another format, or is damaged."""
         with restoring("of the tracker"):
             require_format(snapshot, FORMAT)
             _require_whole(snapshot)
@@ -208,9 +268,7 @@ def _require_whole(value: object) -> None:
 class MarkRouter:
     """Apply the marks of each topic to its tracker, and count the records.
 
-    Args:
-        trackers: by topic.
-        applied: by partition, the offset below which the tracker holds the marks already: they are only counted.
+    By partition, marks below the offset ``applied`` are only counted: the tracker holds them already.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], applied: Mapping[Partition, int] | None = None) -> None:
@@ -223,23 +281,66 @@ class MarkRouter:
 
     def take(self, record: Classified) -> Classified:
         """Count a record, and apply it if it is a mark.  Returns the record; a mark gets its verdict."""
-        topic, partition = record.topic, record.partition
+        topic = record.topic
         counts = self.counts[topic]
         if isinstance(record, Data):
             counts["data"] += 1
             return record
-        again = record.offset < self._applied.get((topic, partition), 0)
+        again = record.offset < self._applied.get((topic, record.partition), 0)
         tracker = self.trackers[topic]
         if isinstance(record, Unreadable):
             counts["unreadable"] += 1
             if not again:
-                tracker.apply_unreadable(
-                    record.source, topic=topic, partition=partition, offset=record.offset, log_time=record.log_time
-                )
+                apply_mark(tracker, record)
             return record
         counts["marks"] += 1
         self.named[topic] = max(self.named[topic], record.record.partitions)
-        if again:
-            return replace(record, verdict=Verdict.REPLAYED)
-        verdict = tracker.apply(record.record, topic=topic, partition=partition, log_time=record.log_time)
-        return replace(record, verdict=verdict)
+        return replace(record, verdict=Verdict.REPLAYED if again else apply_mark(tracker, record))
+
+
+def shifted(record: WatermarkRecord, shift: int) -> WatermarkRecord:
+    """Return a record for event times that a query has moved back by up to ``shift`` milliseconds.
+
+    >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
+    >>> shifted(record, 60).watermark, shifted(record, 0) is record
+    (30, True)
+    """
+    if not shift:
+        return record
+    watermark = None if record.watermark is None else max(EARLIEST, record.watermark - shift)
+    percentiles = {percent: max(EARLIEST, time - shift) for percent, time in (record.percentiles or {}).items()}
+    return replace(record, watermark=watermark, percentiles=percentiles or None)
+
+
+def driving(record: WatermarkRecord, percentile: int | None) -> WatermarkRecord:
+    """Return a record whose watermark is that of the lowest percent that is ``percentile`` or higher, if it has one.
+
+    >>> record = WatermarkRecord(
+    ...     source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0, percentiles={50: 120, 99: 100}
+    ... )
+    >>> [driving(record, percentile).watermark for percentile in (None, 50, 95, 100)]
+    [90, 120, 100, 90]
+    """
+    if percentile is None or record.percentiles is None:
+        return record
+    enough = {percent: time for percent, time in record.percentiles.items() if percent >= percentile}
+    return replace(record, watermark=enough[min(enough)] if enough else record.watermark)
+
+
+class MarkPolicy(NamedTuple):
+    """How a reader counts the marks of a topic: see `driving` and `shifted`."""
+
+    percentile: int | None = None
+    shift: int = 0
+
+
+AS_WRITTEN: Final = MarkPolicy()
+
+
+def apply_mark(tracker: Tracker, mark: AnyMark, percentile: int | None = None, shift: int = 0) -> Verdict | None:
+    """Apply a mark to a tracker, see `driving` and `shifted`; ``None``: the mark is unreadable."""
+    place: Any = {"topic": mark.topic, "partition": mark.partition, "log_time": mark.log_time}
+    if isinstance(mark, Unreadable):
+        tracker.apply_unreadable(mark.source, offset=mark.offset, **place)
+        return None
+    return tracker.apply(driving(shifted(mark.record, shift), percentile), **place)

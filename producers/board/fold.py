@@ -13,23 +13,14 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from floodmark.producers.board.causes import Cause, cause_of, reason_of
-from floodmark.producers.board.model import (
-    SOURCES,
-    Board,
-    Lags,
-    PartitionView,
-    SourceView,
-    Stage,
-    State,
-    TopicView,
-)
+from floodmark.producers.board.model import SOURCES, Board, Lags, PartitionView, SourceView, Stage, State, TopicView
 from floodmark.producers.board.source_history import Health, TopicMarks, severity
 from floodmark.schemas.classify import Classified, Data, Mark
-from floodmark.schemas.holds import missing
 from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
 from floodmark.schemas.records import Status
 from floodmark.schemas.timestamps import END_OF_TIME, milliseconds
 from floodmark.schemas.topic_state import TopicState
+from floodmark.schemas.tracker import missing
 
 KEPT: Final = timedelta(minutes=15)
 """How much of the past a timeline holds."""
@@ -250,7 +241,7 @@ def _topic(
         found = [
             *(
                 _counted(_row(name, marks, part, source, now, heard, front), marks, uncounted)
-                for source in _members(marks, part)
+                for source in sorted({*marks.members(part.number), *part.unreadable})
             ),
             *_uncounted(name, marks, part, retired.get(part.number, [])),
         ]
@@ -315,11 +306,7 @@ def _placed(
     """Compare a job with its inputs: it is not stuck if they are."""
     if not named:
         return row
-    lags = replace(
-        row.lags,
-        local=_ahead(named, topics, row.watermark),
-        root=_ahead(roots, topics, row.watermark),
-    )
+    lags = replace(row.lags, local=_ahead(named, topics, row.watermark), root=_ahead(roots, topics, row.watermark))
     if row.verdict not in {Health.WARN, Health.STALL}:
         return replace(row, lags=lags, inputs=named)
     found = [views[name] for name in named if name in views]
@@ -339,10 +326,6 @@ def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> 
         return row
     reason = reason_of(Cause.UNCOUNTED, len(uncounted), marks.state.roster.size)
     return replace(row, verdict=Health.UNCOUNTED, cause=Cause.UNCOUNTED, reason=reason)
-
-
-def _members(marks: TopicMarks, part: PartitionState) -> list[str]:
-    return sorted({*marks.members(part.number), *part.unreadable})
 
 
 def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list[str]) -> Iterator[SourceView]:

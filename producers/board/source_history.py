@@ -1,10 +1,9 @@
 """The last marks of one source in one partition, and its verdict by them.  Pure.
 
-The rules are those of LinkedIn's Burrow for consumer offsets (its wiki, "Consumer Lag Evaluation Rules", and
-``core/internal/evaluator/caching.go``), with the watermark for the committed offset, and wall clock minus watermark for
-the lag.  There is no threshold to set.  Burrow judges ten commits at a steady interval.  Marks come in bursts (`flush`)
-and events with pauses, so the history also learns the longest pause between two marks and the longest time without
-progress, of the last fifty each.
+The rules are those of LinkedIn's Burrow for consumer offsets (its wiki, "Consumer Lag Evaluation Rules"), with the
+watermark for the committed offset, and wall clock minus watermark for the lag.  There is no threshold to set.  Burrow
+judges ten commits at a steady interval.  Marks come in bursts (`flush`) and events with pauses, so the history also
+learns the longest pause between two marks and the longest time without progress, of the last fifty each.
 """
 
 import json
@@ -177,8 +176,7 @@ class History:
     def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:
         """Note whether an event may have moved the watermark ahead of the clock with this mark.
 
-        Event times that are always ahead of the clock (bookings, forecasts) are no jump, and end one, unless the source
-        was at the clock before.  A higher watermark without an event is no jump: it may come from `advance`.
+        Times that are always ahead (bookings, forecasts) are no jump, unless the source was at the clock before.
         """
         before, self._known = self._known, watermark
         ahead = watermark - log_time > _AHEAD
@@ -266,11 +264,9 @@ class History:
         return len(self._points) > 1 and not (ended or overtaken or self._is_silent(now))
 
     def verdict(self, now: int, front: int | None = None) -> Health | None:
-        """Return the verdict; ``None``: too few marks, or no watermark.
+        """Return the verdict at ``now``, epoch milliseconds; ``None``: too few marks, or no watermark.
 
-        Args:
-            now: the reader's clock, epoch milliseconds.
-            front: the highest watermark of the topic's sources that still write, epoch milliseconds.
+        ``front``: the highest watermark of the topic's sources that still write, epoch milliseconds.
         """
         if self.mark is None:
             return None
@@ -278,7 +274,7 @@ class History:
             return Health.FENCED
         if not self.is_active:
             return Health.OK
-        if self.is_in_seconds(now) or self._is_from_the_future(now):
+        if self.is_in_seconds(now) or (self._jump is not None and self._is_ahead(now)):
             return Health.TIME
         return self._progress(now, front)
 
@@ -306,9 +302,6 @@ class History:
         """Return whether the watermark is ahead of the clock, and no mark shows how it got there."""
         unseen = self.is_whole and not self.since_exact
         return unseen and self._is_ahead(now) and self.brings_records and not self._is_silent(now)
-
-    def _is_from_the_future(self, now: int) -> bool:
-        return self._jump is not None and self._is_ahead(now)
 
     def _is_ahead(self, now: int) -> bool:
         is_source = self.mark is not None and self.mark.holder is None

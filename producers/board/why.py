@@ -62,7 +62,8 @@ def trace(board: Board, topic: str) -> Why:
         name = None if held_by is None else _input(board, held_by)
     view = board.topic(topic)
     state = State.UNKNOWN if view is None else view.state
-    cause = next((step.held_by for step in reversed(steps) if step.held_by is not None and _is_bad(step.held_by)), None)
+    holders = [step.held_by for step in reversed(steps) if step.held_by is not None]
+    cause = next((row for row in holders if row.verdict is not Health.OK), None)
     if cause is None or not is_failure(cause.verdict):
         cause = _failing(board, topic) or cause
     unread = any(step.unread for step in steps)
@@ -82,10 +83,6 @@ def trace(board: Board, topic: str) -> Why:
         advice=advice,
         exit_status=status,
     )
-
-
-def _is_bad(row: SourceView) -> bool:
-    return row.verdict is not Health.OK
 
 
 def _step(view: TopicView, held_by: SourceView | None) -> Step:

@@ -16,7 +16,7 @@ from floodmark.producers.board.model import STATUSES, Board, SourceView, Stage, 
 from floodmark.producers.board.source_history import Health
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_text import groups, held_by, others_of, place, place_of, places, reason_of
-from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.schemas.errors import UsageError
 from typing_extensions import override
@@ -98,11 +98,7 @@ def _path(board: Board, topic: str) -> dict[str, Any]:
 
 
 class BoardPage(Closing):
-    """Serve a page that shows a board; `show` gives it a new one.
-
-    Raises:
-        UsageError: if the port is taken.
-    """
+    """Serve a page that shows a board; `show` gives it a new one.  `UsageError` if the port is taken."""
 
     def __init__(self, port: int) -> None:
         self._points: Mapping[str, Sequence[Point]] = {}

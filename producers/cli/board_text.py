@@ -1,6 +1,5 @@
 """The board and the answer of ``why`` on a terminal: as text of any width, as plain lines, or as JSON."""
 
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +13,7 @@ from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.model import UNNAMED, Board, SourceView, Stage, State, TopicView
 from floodmark.producers.board.source_history import Health, severity
 from floodmark.producers.board.why import Step, Why, trace
-from floodmark.producers.cli.command_line import COULD_NOT, ended_by_signals, moment, span
+from floodmark.producers.cli.command_line import moment, quietly, span
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.schemas.errors.base import printable, printable_lines
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -244,22 +243,17 @@ def reading(
     settings: dict[str, str], topics: list[str], *, since: bool = False, past: timedelta = timedelta()
 ) -> Iterator[ChainReader]:
     """Read the chain; Ctrl-C and SIGTERM end the command, and no log disturbs the screen."""
-    console = Console(stderr=True)
-    logging.disable()
-    try:
-        with ended_by_signals(COULD_NOT):
-            with console.status("reading") as status:
-                reader = ChainReader(
-                    settings,
-                    topics,
-                    since=since,
-                    past=past,
-                    progress=lambda topic: status.update(f"reading {escape(topic)}"),
-                )
-            with reader:
-                yield reader
-    finally:
-        logging.disable(logging.NOTSET)
+    with quietly():
+        with Console(stderr=True).status("reading") as status:
+            reader = ChainReader(
+                settings,
+                topics,
+                since=since,
+                past=past,
+                progress=lambda topic: status.update(f"reading {escape(topic)}"),
+            )
+        with reader:
+            yield reader
 
 
 class _Screen(Console):

@@ -1,20 +1,11 @@
 """The command ``catch-up``: how far a job has read its topics, and how long it takes to catch up."""
 
-import logging
 import math
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from floodmark.producers.cli.command_line import (
-    COULD_NOT,
-    BootstrapServers,
-    ConfigFile,
-    ended_by_signals,
-    moment,
-    option,
-    span,
-)
+from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, moment, option, quietly, span
 
 if TYPE_CHECKING:
     from floodmark.producers.board.estimate import Estimate, JobMark
@@ -53,7 +44,10 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 the job catches up, 1 it never does, 2 unknown rate or error.
     """
+    from floodmark.producers.board.estimate import Estimate
     from floodmark.producers.cli.settings import kafka_settings
+    from floodmark.producers.clients.clock import Clock
+    from floodmark.producers.readers.input_backlog import InputBacklog, last_marks
     from floodmark.schemas.errors import UsageError
 
     if sum(option is not None for option in (output, since, group)) > 1:
@@ -62,41 +56,20 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
         raise UsageError(reason=f"--rate is {rate:g}, expected records a second, above 0")
     if not math.isfinite(over):
         raise UsageError(reason=f"--over is {over:g}, expected minutes")
-    estimate, time = _estimated(kafka_settings(bootstrap_servers, config), topics, output, since, group, rate, over)
+    settings = kafka_settings(bootstrap_servers, config)
+    with quietly():
+        now = Clock().wall()
+        time = None if since is None else _time(since, now)
+        backlog = InputBacklog(settings, topics)
+        marks = [] if output is None else last_marks(settings, output)
+        if marks:
+            time = marks[-1].processing_time
+        begins = backlog.first_offsets() if time is None else backlog.offsets_at(time)
+        read = backlog.offsets_of_group(group) if group is not None else begins
+        gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
+        estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks))
     typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time)))
     raise typer.Exit(estimate.exit_status)
-
-
-def _estimated(
-    settings: dict[str, str],
-    topics: list[str],
-    output: str | None,
-    since: str | None,
-    group: str | None,
-    rate: float | None,
-    over: float,
-) -> "tuple[Estimate, int | None]":
-    """Return the estimate, and the time up to which the job has read (epoch milliseconds; ``None``: unknown)."""
-    from floodmark.producers.board.estimate import Estimate
-    from floodmark.producers.clients.clock import Clock
-    from floodmark.producers.readers.input_backlog import InputBacklog, last_marks
-
-    logging.disable()
-    try:
-        with ended_by_signals(COULD_NOT):
-            now = Clock().wall()
-            time = None if since is None else _time(since, now)
-            backlog = InputBacklog(settings, topics)
-            marks = [] if output is None else last_marks(settings, output)
-            if marks:
-                time = marks[-1].processing_time
-            begins = backlog.first_offsets() if time is None else backlog.offsets_at(time)
-            read = backlog.offsets_of_group(group) if group is not None else begins
-            gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
-            estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks))
-    finally:
-        logging.disable(logging.NOTSET)
-    return estimate, time
 
 
 def _time(text: str, now: int) -> int:

@@ -162,6 +162,17 @@ def ended_by_signals(status: int) -> Iterator[None]:
             raise
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """In the block, nothing is logged, and signals end the command as one that failed."""
+    logging.disable()
+    try:
+        with ended_by_signals(COULD_NOT):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 _TENTHS: Final = 10_000
 _UNITS: Final = (("y", 31_536_000), ("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 

@@ -1,18 +1,19 @@
 """Run and show an injection, alone or as a member of a group."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from json import dumps
 from typing import Final
 
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
-from floodmark.producers.clients.prometheus import serve_metrics
+from floodmark.producers.clients.metrics import serve_metrics
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
-from floodmark.producers.injector.target_topic import decisions_of
+from floodmark.producers.injector.topics import decisions_of
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import to_datetime
 from rich.console import Console
@@ -61,6 +62,24 @@ def show_preview(injection: Injection, settings: dict[str, str]) -> None:
     preview.require_time()
 
 
+@contextmanager
+def _shown(
+    injector: Injector | InjectorGroup, text: str, export: Callable[[Injector | InjectorGroup], None], *, as_json: bool
+) -> Iterator[Callable[[Injector | InjectorGroup], None]]:
+    """In the block, show the progress of an injection by the yielded function; print the result at the end."""
+    with injector, Console(stderr=True).status(text) as status:
+
+        def progress(now: Injector | InjectorGroup) -> None:
+            export(now)
+            if as_json:
+                typer.echo(as_line_of_json(now))
+            partitions = f"partitions {now.partitions}: " if isinstance(now, InjectorGroup) else ""
+            status.update(escape(f"{partitions}{injection_line(now)}"))
+
+        yield progress
+        typer.echo(injection_line(injector), err=True)
+
+
 def inject_alone(
     injection: Injection,
     settings: dict[str, str],
@@ -76,39 +95,19 @@ def inject_alone(
     with stop_on_signals() as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
         export = _exported(metrics_port)
-        console = Console(stderr=True)
-        with (
-            Injector(injection, settings, decisions=decisions, reset=reset) as injector,
-            console.status("waiting") as status,
-        ):
-
-            def progress(injector: Injector) -> None:
-                export(injector)
-                if as_json:
-                    typer.echo(as_line_of_json(injector))
-                status.update(escape(injection_line(injector)))
-
+        injector = Injector(injection, settings, decisions=decisions, reset=reset)
+        with _shown(injector, "waiting", export, as_json=as_json) as progress:
             export(injector)  # so that counters start at 0
             injector.run(until_end=until_end, progress=progress, stop=stop)
             if end and not stop():
                 injector.end()
-            typer.echo(injection_line(injector), err=True)
 
 
 def inject_with_others(
     injection: Injection, settings: dict[str, str], name: str, *, metrics_port: int | None, as_json: bool
 ) -> None:
     """Run a member of a group until Ctrl-C or SIGTERM, and commit what was read."""
-    console = Console(stderr=True)
     export = _exported(metrics_port)
     group = InjectorGroup(injection, settings, group=name)
-    with stop_on_signals() as stop, group, console.status("waiting for the group") as status:
-
-        def progress(group: InjectorGroup) -> None:
-            export(group)
-            if as_json:
-                typer.echo(as_line_of_json(group))
-            status.update(escape(f"partitions {group.partitions}: {injection_line(group)}"))
-
+    with stop_on_signals() as stop, _shown(group, "waiting for the group", export, as_json=as_json) as progress:
         group.run(progress=progress, stop=stop)
-        typer.echo(injection_line(group), err=True)

@@ -73,8 +73,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 no faults, 1 faults found, 2 error.
     """
-    from floodmark.producers.cli.input_formats import judged_values, registry_of
-    from floodmark.producers.cli.settings import kafka_settings
+    from floodmark.producers.cli.settings import judged_values, kafka_settings, registry_of
     from floodmark.producers.readers.check import checker_of, findings
     from floodmark.schemas.errors.base import printable
     from rich.console import Console
@@ -173,8 +172,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 done or interrupted, 2 error.
     """
     from floodmark.producers.cli.inject import inject_alone, inject_with_others, show_preview
-    from floodmark.producers.cli.input_formats import input_format, registry_of, substreams
-    from floodmark.producers.cli.settings import kafka_settings, seconds
+    from floodmark.producers.cli.settings import input_format, kafka_settings, registry_of, seconds, substreams
     from floodmark.producers.clients.admin import create_topics, require_topics
     from floodmark.producers.event_times.injection import Injection
     from floodmark.producers.event_times.time_policy import TimePolicy
@@ -236,8 +234,7 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
         bool, option("Start at the first record of the topic; default: new records.", "--from-beginning")
     ] = False,
     offset: Annotated[
-        int | None,
-        option("Start at this offset of each partition; -10: 10 offsets before its end.", "--offset", "-o"),
+        int | None, option("Start at this offset of each partition; -10: 10 offsets before its end.", "--offset", "-o")
     ] = None,
     until_end: Annotated[bool, option("Stop at the current end of the topic.", "--until-end")] = False,
     marks: Annotated[bool, option("Show marks only.", "--marks")] = False,
@@ -250,8 +247,7 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 error.
     """
-    from floodmark.producers.cli.input_formats import decoder_of, registry_of
-    from floodmark.producers.cli.settings import kafka_settings
+    from floodmark.producers.cli.settings import decoder_of, kafka_settings, registry_of
     from floodmark.producers.readers.tail import tail_lines
 
     if from_beginning and offset is not None:

@@ -1,14 +1,29 @@
-"""Kafka settings and other values from the options of a command."""
+"""From the options of commands to Kafka settings, input formats, decoders and registries."""
 
 import math
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from floodmark.producers.clients.admin import QUIET, redacted
+from floodmark.producers.clients.admin import QUIET, without_secrets
+from floodmark.producers.clients.registry import FramedValues, Registry
 from floodmark.producers.clients.secrets import properties, resolved
+from floodmark.producers.event_times import formats
+from floodmark.producers.event_times.choices import CHANGEFEEDS
+from floodmark.producers.event_times.formats import (
+    AvroField,
+    FramedField,
+    InputFormat,
+    JsonField,
+    LogTime,
+    SubstreamKey,
+    substream_json,
+    substream_key,
+)
+from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
 
 REGISTRY: Final = "schema.registry."
@@ -16,11 +31,7 @@ REGISTRY: Final = "schema.registry."
 
 
 def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:
-    """Return the confluent-kafka settings of a command, checked; ``bootstrap_servers`` overrides the file.
-
-    Raises:
-        UsageError: there is no address, or confluent-kafka does not know a setting.
-    """
+    """Return the confluent-kafka settings of a command; UsageError if there is no address, or a setting is unknown."""
     found = settings_file(config)
     settings = {name: value for name, value in found.items() if not name.startswith(REGISTRY)}
     if bootstrap_servers is not None:
@@ -32,29 +43,13 @@ def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[s
         AdminClient(dict[str, Any](settings), logger=QUIET)
     except (KafkaException, ValueError, TypeError) as error:
         where = "Kafka setting" if config is None else f"Kafka setting in {config}"
-        raise UsageError(reason=f"{where}: {_without_secrets(_reason(error), settings)}") from None
+        reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        raise UsageError(reason=f"{where}: {without_secrets(reason, settings)}") from None
     return settings
 
 
-def _reason(error: Exception) -> str:
-    return error.args[0].str() if isinstance(error, KafkaException) else str(error)
-
-
-def _without_secrets(text: str, settings: dict[str, str]) -> str:
-    for name, shown in redacted(settings).items():
-        if shown != settings[name] and settings[name]:
-            text = text.replace(settings[name], shown)
-    return text
-
-
 def settings_file(path: Path | None) -> dict[str, str]:
-    """Read Kafka settings from a file, so that secrets need not be on the command line.
-
-    The file has one ``name=value`` per line, as for Kafka's own tools, and may refer to secrets, see `secrets`.
-
-    Raises:
-        UsageError: the file, a line or a secret cannot be read; the message never contains a value.
-    """
+    """Read Kafka settings from a file, which may refer to secrets, see `secrets`; a UsageError names no value."""
     if path is None:
         return {}
     settings = properties(text_file(path), path)
@@ -83,3 +78,81 @@ def seconds(value: float, option: str) -> timedelta:
     if not math.isfinite(value) or abs(value) > timedelta.max.total_seconds() / 2:
         raise UsageError(reason=f"{option} is {value:g}, expected a number of seconds")
     return timedelta(seconds=value)
+
+
+def registry_of(url: str | None, config: Path | None) -> Registry | None:
+    """Return the registry of --registry or of ``schema.registry.url`` in the file; ``None``: neither is given.
+
+    Other settings ``schema.registry.*`` in the file go to confluent-kafka's client, which may refuse one: UsageError.
+    """
+    found = settings_file(config).items()
+    settings = {name.removeprefix(REGISTRY): value for name, value in found if name.startswith(REGISTRY)}
+    address = settings.pop("url", None) if url is None else url
+    if address is None:
+        return None
+    settings.pop("url", None)
+    try:
+        return Registry(address, settings)
+    except ImportError as error:
+        raise UsageError(reason=str(error)) from error
+
+
+def decoder_of(schema: Path | None, registry: Registry | None) -> Callable[[bytes], Any] | None:
+    """Return the decoder of values with this schema or registry; ``None``: neither is given."""
+    if schema is not None:
+        return AvroCodec(without_logical_types(text_file(schema))).decode
+    return None if registry is None else FramedValues(registry).decode
+
+
+def input_format(  # options of a command
+    changefeed: str | None,
+    json_field: str | None,
+    unit: str | None,
+    schema: Path | None,
+    event_time: str | None,
+    registry: Registry | None,
+    *,
+    log_time: bool,
+) -> InputFormat:
+    """Return the input format of the options of ``inject``; `UsageError` if they name none, or more than one."""
+    given = [changefeed is not None, json_field is not None, event_time is not None, log_time]
+    if sum(given) != 1 or (event_time is None and schema is not None):
+        reason = (
+            "inject needs one of --json-field, --event-time with --schema or --registry, --log-time and --changefeed"
+        )
+        raise UsageError(reason=reason)
+    if unit is not None and json_field is None and event_time is None:
+        raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --event-time")
+    if changefeed is not None:
+        if changefeed not in CHANGEFEEDS:
+            raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(CHANGEFEEDS)}")
+        feed: InputFormat = getattr(formats, CHANGEFEEDS[changefeed])()
+        return feed
+    if json_field is not None:
+        return JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit
+    if event_time is None:
+        return LogTime()
+    if schema is not None:
+        return AvroField(text_file(schema), event_time, unit)  # type: ignore[arg-type]  # the same
+    if registry is None:
+        raise UsageError(reason="--event-time is a field of what --schema or --registry describes: name one of them")
+    return FramedField(FramedValues(registry).decode, event_time, unit or "ms")  # type: ignore[arg-type]  # the same
+
+
+def judged_values(
+    json_field: str | None, unit: str, schema: Path | None, event_time: str | None, registry: Registry | None
+) -> InputFormat | None:
+    """Return the input format of the options of ``check``; ``None``: they name none.  UsageError: they name a part."""
+    if json_field is None and schema is None and event_time is None:
+        return None
+    if (event_time is None) == (json_field is None) or (event_time is None and schema is not None):
+        reason = "check needs --event-time with --schema or --registry, or --json-field, or none of them"
+        raise UsageError(reason=reason)
+    return input_format(None, json_field, unit, schema, event_time, registry, log_time=False)
+
+
+def substreams(substream_by: str | None) -> SubstreamKey | None:
+    """Return the substream of ``--substream-by``: the Kafka key, or a JSON field."""
+    if substream_by is None:
+        return None
+    return substream_key if substream_by == "key" else substream_json(substream_by)

@@ -18,12 +18,7 @@ from confluent_kafka import (
     TopicPartition,
     Uuid,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not marked as such
-    AdminClient,
-    ConfigResource,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # public, but not marked as such
 from confluent_kafka.cimpl import NewTopic
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import reading_consumer
@@ -33,22 +28,14 @@ from typing_extensions import override
 
 TIMEOUT: Final = 15.0
 """Seconds to wait for a broker's answer."""
-
-_NO_ID: Final = str(Uuid(0, 0))
-_SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False  # its many lines become one error
-
-_MOVING: Final = frozenset(
-    {
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
-)
+_NO_ID: Final = str(Uuid(0, 0))
+_SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
+_ELECTING: Final = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
+_MOVING: Final = _ELECTING | {KafkaError.UNKNOWN_TOPIC_OR_PART}
 """Answers of brokers while the leader of a partition moves, or right after a topic was created."""
-
 Answer = TypeVar("Answer")
 Config = Mapping[str, Any]
 """confluent-kafka settings, passed through."""
@@ -61,6 +48,14 @@ def redacted(config: Config) -> dict[str, Any]:
     {'sasl.password': '****', 'acks': 'all'}
     """
     return {name: "****" if any(part in name.lower() for part in _SECRET) else value for name, value in config.items()}
+
+
+def without_secrets(text: str, config: Config) -> str:
+    """Replace the values of secrets in a text by stars."""
+    for name, shown in redacted(config).items():
+        if shown != config[name] and config[name]:
+            text = text.replace(str(config[name]), str(shown))
+    return text
 
 
 _SHARED: Final = (
@@ -106,25 +101,17 @@ def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
 
 
 def partition_count(
-    client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object, timeout: float | None = None
+    client: AdminClient | Producer | Consumer, topic: str, bootstrap_servers: object, timeout: float = TIMEOUT
 ) -> int:
-    """Return the number of partitions of a topic; ``timeout``: seconds, default `TIMEOUT`.
-
-    Raises:
-        UnknownTopicError: it does not exist.
-        BrokerUnavailableError: no broker answers.
-    """
+    """Return the number of partitions of a topic; `UnknownTopicError` if it does not exist; ``timeout``: seconds."""
     # Right after its creation, a topic may have no leaders yet: ask until the deadline.
-    timeout = TIMEOUT if timeout is None else timeout
     deadline = Deadline(timeout)
     while True:
         with answering(bootstrap_servers, timeout):
             found = client.list_topics(topic, timeout=timeout).topics[topic]
         if found.error is None and found.partitions:
             return len(found.partitions)
-        code = None if found.error is None else found.error.code()
-        retriable = code in {None, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-        if not retriable or deadline.passed:
+        if (found.error is not None and found.error.code() not in _ELECTING) or deadline.passed:
             raise UnknownTopicError(topic=topic, bootstrap_servers=bootstrap_servers)
         time.sleep(0.02)
 
@@ -146,11 +133,7 @@ def described(
 ) -> dict[str, tuple[str | None, int]]:
     """Return the id and the number of partitions of each topic; before Kafka 2.8, ids are ``None``.
 
-    ``timeout``: seconds.  ``topics`` must not be empty.
-
-    Raises:
-        UnknownTopicError: a topic does not exist.
-        BrokerUnavailableError: no broker answers.
+    ``timeout``: seconds.  ``topics`` must not be empty.  `UnknownTopicError` if one does not exist.
     """
     found = dict[str, tuple[str | None, int]]()
     asked = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
@@ -174,9 +157,6 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
         config: confluent-kafka settings.
         topics: the number of partitions of each topic.
         settings: of the new topics, such as ``retention.ms``.
-
-    Raises:
-        BrokerUnavailableError: no broker answers.
     """
     client = AdminClient(dict(config), logger=QUIET)
     servers = config.get("bootstrap.servers")
@@ -320,14 +300,12 @@ def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], tim
     }
 
 
-_RETRIED: Final = "Coordinator load in progress: retrying"
-"""Brokers answer this to the first producers after their start; the client retries and loses nothing."""
-
-
 class _WithoutRetries(logging.Filter):
+    """Brokers tell the first producers after their start to retry; the client does, and loses nothing."""
+
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().endswith(_RETRIED)
+        return not record.getMessage().endswith("Coordinator load in progress: retrying")
 
 
 def client_log(name: str) -> logging.Logger:

@@ -1,8 +1,9 @@
-"""Consumers that read without committing offsets, and their records with exact types."""
+"""Consumers that read without committing offsets, their records with exact types, and what closes such clients."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, Self, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
 from floodmark.schemas.classify import Classified, Headers, classify
@@ -24,11 +25,8 @@ def reading_consumer(
 ) -> Consumer:
     """Return a consumer that reads committed records, notices the ends of partitions, and commits no offsets.
 
-    Args:
-        config: confluent-kafka settings; others than these are passed through.
-        group: default for ``group.id``: librdkafka requires one, although the consumer joins no group.
-        log: for the client.
-        reset: ``auto.offset.reset``: what to do if Kafka has deleted the first record.
+    librdkafka requires a ``group``, although the consumer joins none.  ``reset``: what to do if Kafka has deleted the
+    first record.
     """
     fixed = {
         "auto.offset.reset": reset,
@@ -40,10 +38,7 @@ def reading_consumer(
 
 
 class Record(Protocol):
-    """A message of confluent-kafka: a record, or an `error`.
-
-    confluent-kafka's own type also allows ``None`` and text, for messages that do not come from a consumer.
-    """
+    """A message of confluent-kafka: a record, or an `error`; its own type also allows ``None`` and text."""
 
     def error(self) -> KafkaError | None: ...  # noqa: D102  # as confluent-kafka's Message
     def topic(self) -> str: ...  # noqa: D102
@@ -58,15 +53,9 @@ class Record(Protocol):
 def consume(consumer: Consumer, seconds: float, most: int = BATCH) -> list[Record]:
     """Return at most ``most`` records and errors; wait up to ``seconds`` for the first."""
     found = cast("list[Record]", consumer.consume(most, seconds))
-    return [record for record in found if not _is_of_group(record.error())]
-
-
-def _is_of_group(error: KafkaError | None) -> bool:
-    """Tell whether an error only says that you may not use a consumer group.
-
-    librdkafka looks for the coordinator of every group; our consumers join none.
-    """
-    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+    # librdkafka asks for the coordinator of the group, which you may not be allowed to use; no consumer here joins it.
+    errors = ((record, record.error()) for record in found)
+    return [r for r, error in errors if error is None or error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED]
 
 
 def is_end(error: KafkaError) -> bool:
@@ -86,3 +75,17 @@ def classified(record: Record) -> Classified:
         _log.warning("%s/%d@%d: its headers cannot be read, and count as none: %s", topic, partition, offset, reason)
     log_time = 0 if kind == TIMESTAMP_NOT_AVAILABLE else log_time
     return classify(topic, partition, offset, log_time, record.key(), record.value(), headers)
+
+
+class Closing(ABC):
+    """A context manager that closes itself at the end of the block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release clients, files or threads."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -4,21 +4,28 @@ Names and meanings follow Azure Stream Analytics: late, early and out-of-order i
 METRICS.md has the likely causes of each.
 """
 
-from collections.abc import Mapping
+import math
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any, Final, Literal, get_args
+
+from floodmark.producers.clients.clock import Clock
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.tracker import Hold
 
 State = Literal["active", "idle", "ended", "unknown"]
 """Of an instance: its watermark counts, readers need not wait for it, it has finished, or it has no watermark."""
 
 STATES: Final[tuple[State, ...]] = get_args(State)
+LABELS: Final = ("kind", "name", "topic")
+"""Of every metric; ``topic`` is the output topic, empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The counters of a source, an injector or a job since it started, and its current state.
-
-    A counter is ``None`` if this kind of instance does not have it.
+    """The counters of a source, an injector or a job since it started, and its current state; ``None``: it has none.
 
     >>> Metrics("job", "clicks", late_events=2).as_dict()["late_events"]
     2
@@ -41,10 +48,7 @@ class Metrics:
     watermark_delay_seconds: float | None = None
     """``None``: the watermark is unknown."""
     processing_time_delay_seconds: float | None = None
-    """Age of the oldest unfinished work in all stages up to this one; 0: none; ``None``: unknown.
-
-    Of a source: age of the oldest unacknowledged record.
-    """
+    """Age of the oldest unfinished work (source: unacknowledged record) up to this stage; 0: none; ``None``: unknown"""
     missing_event_time: int | None = None
     out_of_range: int | None = None
     unreadable_marks: int | None = None
@@ -64,9 +68,7 @@ class Metrics:
 
 
 def delay(now: int, watermark: int | None) -> float | None:
-    """Return how far a watermark is behind the clock, seconds, at least 0; ``None``: unknown.
-
-    Both arguments are epoch milliseconds.
+    """Return how far a watermark is behind the clock (epoch milliseconds), seconds, at least 0; ``None``: unknown.
 
     >>> delay(5_000, 3_500), delay(5_000, None)
     (1.5, None)
@@ -85,3 +87,228 @@ def state_of(watermark: int | None, *, idle: bool = False, ended: bool = False) 
     if idle:
         return "idle"
     return "unknown" if watermark is None else "active"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One metric of Prometheus."""
+
+    name: str
+    type: Literal["counter", "gauge"]
+    meaning: str
+    fields: dict[str, str]
+    """The fields of `Metrics` with its values, and the value of ``label`` for each."""
+    label: str | None = None
+    """One more label beside `LABELS`."""
+    scale: float = 1.0
+
+
+def _counter(name: str, meaning: str, field: str) -> Exported:
+    return Exported(f"floodmark_{name}_total", "counter", meaning, {field: ""})
+
+
+def _gauge(name: str, meaning: str, field: str, scale: float = 1.0) -> Exported:
+    return Exported(f"floodmark_{name}", "gauge", meaning, {field: ""}, scale=scale)
+
+
+METRICS: Final = (
+    _counter("records", "Records read or written.", "records"),
+    _counter(
+        "late_events",
+        "Late events: of a source, behind its own watermark; of a job, behind its input watermark; of an injector, "
+        "over its late tolerance.",
+        "late_events",
+    ),
+    _counter(
+        "early_events", "Events ahead of their arrival by more than the early tolerance; dropped.", "early_events"
+    ),
+    _counter(
+        "out_of_order_events",
+        "Events behind the watermark, within the late tolerance; adjusted or dropped.",
+        "out_of_order_events",
+    ),
+    _counter("dropped_events", "Events dropped for their time.", "dropped"),
+    Exported(
+        "floodmark_unusable_records_total",
+        "counter",
+        "Records whose value, event time or mark cannot be used; a job skips them, an injector passes them on.",
+        {
+            "unreadable": "unreadable",
+            "missing_event_time": "missing_event_time",
+            "out_of_range": "out_of_range",
+            "unreadable_marks": "unreadable_mark",
+        },
+        label="reason",
+    ),
+    _counter("lost_rows", "Rows that marks have counted but readers did not find.", "lost"),
+    _counter("surplus_rows", "Rows that no mark has counted.", "surplus"),
+    _counter("fenced_marks", "Marks of older epochs or memberships: zombies.", "fenced"),
+    _gauge(
+        "failed_records", "Records not delivered, nor sent again since; the watermark is held below them.", "failed"
+    ),
+    _gauge("watermark_timestamp_seconds", "The watermark, Unix time; absent: unknown.", "watermark", 1e-3),
+    _gauge(
+        "processing_time_delay_seconds",
+        "Age of the oldest work that may be unfinished, over all stages up to this one, at the last report; 0: none.",
+        "processing_time_delay_seconds",
+    ),
+)
+"""Those with values of `Metrics`."""
+
+STATE: Final = Exported("floodmark_state", "gauge", "1 for the current state, 0 for the others.", {}, "state")
+UPDATED: Final = Exported("floodmark_updated_timestamp_seconds", "gauge", "When it last reported, Unix time.", {})
+HOLDERS: Final = Exported(
+    "floodmark_holders", "gauge", "Number of sources and partitions that hold the watermark; absent: unknown.", {}
+)
+HOLDER_LABELS: Final = ("input_topic", "partition", "source", "state")
+HOLDER_SINCE: Final = Exported(
+    "floodmark_holder_since_timestamp_seconds",
+    "gauge",
+    "Since when a place holds its watermark, Unix time; NaN: not known. The first 20 places.",
+    {},
+)
+
+ALL: Final = (*METRICS, STATE, UPDATED, HOLDERS, HOLDER_SINCE)
+
+
+def labels_of(metric: Exported) -> tuple[str, ...]:
+    """Return the names of a metric's labels.
+
+    >>> labels_of(STATE)
+    ('kind', 'name', 'topic', 'state')
+    """
+    if metric is HOLDER_SINCE:
+        return (*LABELS, *HOLDER_LABELS)
+    return LABELS if metric.label is None else (*LABELS, metric.label)
+
+
+_MOST_HOLDERS: Final = 20
+"""Each holder is a time series."""
+
+Sample = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """The last report of one instance."""
+
+    metrics: Metrics
+    counted: dict[str, int]
+    holders: Sequence[Hold] | None
+    at: float
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        return self.metrics.kind, self.metrics.name, self.metrics.topic or ""
+
+    def samples(self, metric: Exported) -> Iterator[Sample]:
+        """Yield the values of one metric with their labels; nothing if unknown."""
+        if metric is STATE:
+            yield from (((*self.labels, state), float(self.metrics.state == state)) for state in STATES)
+        elif metric is UPDATED:
+            yield self.labels, self.at
+        elif metric is HOLDERS:
+            if self.holders is not None:
+                yield self.labels, len(self.holders)
+        elif metric is HOLDER_SINCE:
+            yield from self._holder_times()
+        else:
+            for field, label in metric.fields.items():
+                value = self.counted.get(field) if metric.type == "counter" else getattr(self.metrics, field)
+                if value is not None:
+                    yield (*self.labels, label) if metric.label else self.labels, value * metric.scale
+
+    def _holder_times(self) -> Iterator[Sample]:
+        found: dict[tuple[str, ...], float] = {}  # a source may hold for two reasons: only the first counts
+        for hold in islice(self.holders or (), _MOST_HOLDERS):
+            place = hold.holder
+            state = "unknown" if hold.watermark is None else "idle" if place.partition is None else "active"
+            partition = "" if place.partition is None else str(place.partition)
+            since = math.nan if hold.since is None else hold.since / 1_000
+            found.setdefault((*self.labels, place.topic, partition, place.source or "", state), since)
+        yield from found.items()
+
+
+class PrometheusExporter:
+    """A collector of prometheus-client: `METRICS`, of every instance that has reported.
+
+    ``registry``: of prometheus-client; default: its global one.  `UsageError` if prometheus-client is not installed.
+    """
+
+    def __init__(self, registry: Any = None) -> None:  # noqa: ANN401  # of an extra
+        self._types = _types()
+        from prometheus_client import REGISTRY  # noqa: PLC0415  # an extra
+
+        self._reports: dict[tuple[str, str, str], _Report] = {}
+        self._lock = threading.Lock()
+        self.registry = registry or REGISTRY
+        self.registry.register(self)
+
+    def update(self, metrics: Metrics, holders: Iterable[Hold] | None = None) -> None:
+        """Set the values of an instance, and the holders of its watermark (see `Job.holders`; ``None``: unknown).
+
+        A counter starts at 0 in each epoch of an instance, and never decreases in it.  Older epochs are ignored.
+        """
+        counted = {
+            field: max(0, value - metrics.before.get(field, 0))
+            for metric in METRICS
+            if metric.type == "counter"
+            for field in metric.fields
+            if (value := getattr(metrics, field)) is not None
+        }
+        new = _Report(metrics, counted, None if holders is None else tuple(holders), Clock().wall() / 1_000)
+        with self._lock:
+            old = self._reports.get(new.labels)
+            if old is not None and old.metrics.epoch == metrics.epoch:
+                counted.update({field: max(value, counted.get(field, 0)) for field, value in old.counted.items()})
+            if old is None or old.metrics.epoch <= metrics.epoch:
+                self._reports[new.labels] = new
+
+    def forget(self, metrics: Metrics) -> None:
+        """Remove an instance that was stopped on purpose, so that it raises no alert."""
+        with self._lock:
+            self._reports.pop((metrics.kind, metrics.name, metrics.topic or ""), None)
+
+    def _family(self, metric: Exported) -> Any:  # noqa: ANN401  # of an extra
+        return self._types[metric.type](metric.name, metric.meaning, labels=labels_of(metric))
+
+    def describe(self) -> Iterable[Any]:
+        """Return the metrics without values: a registry refuses two with one name."""
+        return [self._family(metric) for metric in ALL]
+
+    def collect(self) -> Iterable[Any]:
+        """Return the metrics; the registry calls this at each scrape."""
+        with self._lock:
+            shown = list(self._reports.values())
+        for metric in ALL:
+            family = self._family(metric)
+            for instance in shown:
+                for labels, value in instance.samples(metric):
+                    family.add_metric(labels, value)
+            yield family
+
+
+def _types() -> dict[str, Any]:
+    """Return the class of each type of metric."""
+    try:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise UsageError(reason="metrics need prometheus-client: pip install 'floodmark[metrics]'") from error
+    return {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+
+
+def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra
+    """Serve Prometheus metrics on a port of the loopback address; ``registry``: see `PrometheusExporter`.
+
+    Raises:
+        UsageError: prometheus-client is not installed, or the port is in use.
+    """
+    exporter = PrometheusExporter(registry)
+    from prometheus_client import start_http_server  # noqa: PLC0415  # an extra
+
+    try:
+        start_http_server(port, addr="127.0.0.1", registry=exporter.registry)
+    except OSError as error:
+        exporter.registry.unregister(exporter)
+        raise UsageError(reason=f"metrics cannot be served on port {port}: {error}; choose another") from error
+    return exporter

@@ -61,10 +61,7 @@ _PARTITIONERS: Final[dict[str, Partitioner]] = {
 
 
 def partitioner(name: str) -> Partitioner:
-    """Return the partitioner of librdkafka's ``partitioner`` setting.
-
-    Raises:
-        UnsupportedPartitionerError: Floodmark does not have it.
+    """Return the partitioner of librdkafka's ``partitioner`` setting, or raise `UnsupportedPartitionerError`.
 
     >>> partitioner("consistent_random")(b"N14228", 4)
     2

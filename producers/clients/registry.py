@@ -1,4 +1,4 @@
-"""A schema registry, through confluent-kafka's client.  Needs ``floodmark[registry]``."""
+"""A schema registry, and values with the id of one of its schemas.  Needs ``floodmark[registry]``."""
 
 import json
 import threading
@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from floodmark.producers.clients.admin import redacted
+from floodmark.producers.clients.admin import without_secrets
 from floodmark.producers.clients.clock import Deadline
-from floodmark.schemas.errors import IncompatibleSchemaError, RegistryError, UnregisteredSchemaError, UsageError
+from floodmark.producers.event_times.formats import json_object
+from floodmark.schemas.errors import (
+    IncompatibleSchemaError,
+    RegistryError,
+    SchemaError,
+    UnreadableValueError,
+    UnregisteredSchemaError,
+    UsageError,
+)
+from floodmark.schemas.registered_values import AvroBody, message_path, unframed
 from typing_extensions import override
 
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
@@ -26,6 +35,8 @@ _RETRY_PAUSES: Final = (0.0, 0.2, 0.6)  # seconds; a replica of a registry may b
 _REMEMBERED: Final = 10.0  # seconds
 _MOST_RETRIED: Final = 5  # missing ids
 _MOST_REMEMBERED: Final = 10_000  # missing ids
+_Decode = Callable[[bytes], dict[str, Any]]
+_NAMED: Final = "a framed value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +71,7 @@ class Registry:
             through; ``timeout`` defaults to 10 seconds.
 
     Raises:
-        UsageError: the client does not know a setting.
-        ImportError: the client is not installed.
+        UsageError, ImportError: the client does not know a setting, or is not installed.
     """
 
     def __init__(self, url: str, config: Mapping[str, Any] | None = None) -> None:
@@ -86,11 +96,7 @@ class Registry:
         return f"Registry({self.url!r})"
 
     def schema(self, schema_id: int) -> Schema | None:
-        """Return the schema of an id; ``None``: the registry has none.
-
-        Raises:
-            RegistryError: the registry does not answer.
-        """
+        """Return the schema of an id, ``None`` if the registry has none; `RegistryError` if it does not answer."""
         clients = _clients(self.key, self)
         remembered = clients.missing.get(schema_id)
         if remembered is not None and not remembered.passed:
@@ -139,8 +145,7 @@ class Registry:
         """Return the text of a subject's newest schema, for example as a reader's schema.
 
         Raises:
-            UnregisteredSchemaError: the subject does not exist.
-            RegistryError: the registry does not answer.
+            UnregisteredSchemaError, RegistryError: the subject does not exist, or the registry does not answer.
         """
         found = self._subject(subject, lambda: self._client.get_latest_version(subject))
         return str(found.schema.schema_str)
@@ -154,16 +159,10 @@ class Registry:
         return found
 
     def id_for(self, subject: str, kind: Kind, text: str, *, register: bool) -> int:
-        """Return the id of a schema in a subject.
-
-        Args:
-            subject: usually ``<topic>-value``.
-            kind: of schema.
-            text: the schema.
-            register: register the schema if it is not.
+        """Return the id of a schema in a subject, usually ``<topic>-value``.
 
         Raises:
-            UnregisteredSchemaError: the schema is not registered.
+            UnregisteredSchemaError: the schema is not registered, and is not to be (``register``).
             IncompatibleSchemaError: the subject's rules, or the registry, refuse the schema.
             RegistryError: the registry does not answer.
         """
@@ -205,11 +204,7 @@ class Registry:
             raise RegistryError(url=self.url, action=action, reason=reason) from error
 
     def _without_secrets(self, error: Exception) -> str:
-        text = str(error).replace(str(self.config["url"]), self.url)
-        for name, shown in redacted(self.config).items():
-            if shown != self.config[name] and self.config[name]:
-                text = text.replace(str(self.config[name]), str(shown))
-        return text
+        return without_secrets(str(error).replace(str(self.config["url"]), self.url), self.config)
 
 
 def registry_of(given: Registry | Mapping[str, Any]) -> Registry:
@@ -260,3 +255,53 @@ def _without_user(url: str) -> str:
     """
     parts = urlsplit(url.strip())
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+class FramedValues:
+    """Decodes Confluent-framed values by the schema that wrote each: Avro, Protobuf and JSON Schema, also mixed.
+
+    Times become aware datetimes if the schema declares them as times.  Instead of a `Registry`, pass the settings of a
+    ``SchemaRegistryClient``.
+    """
+
+    def __init__(self, registry: Registry | Mapping[str, Any]) -> None:
+        self._registry = registry_of(registry)
+        self._decoders: dict[int, _Decode] = {}
+
+    def decode(self, value: bytes) -> dict[str, Any]:
+        """Return a record's fields.
+
+        Raises:
+            UnreadableValueError: the value has no frame, or its schema is unknown or does not fit.
+            RegistryError: the registry does not answer.
+        """
+        schema_id, body = unframed(value)
+        decode = self._decoders.get(schema_id)
+        if decode is None:
+            schema = self._registry.schema(schema_id)
+            if schema is None:
+                reason = f"the registry has no schema {schema_id}"
+                raise UnreadableValueError(size=len(value), schema=_NAMED, reason=reason)
+            try:
+                decode = _decoder(schema)
+            except SchemaError as error:
+                if schema.kind == "PROTOBUF":  # the registry did not return all descriptors
+                    action = f"give the descriptor of schema {schema_id}"
+                    raise RegistryError(url=self._registry.url, action=action, reason=error.reason) from error
+                reason = f"schema {schema_id} cannot be used: {error}"
+                raise UnreadableValueError(size=len(value), schema=_NAMED, reason=reason) from error
+            self._decoders[schema_id] = decode
+        return decode(body)
+
+
+def _decoder(schema: Schema) -> _Decode:
+    if schema.kind == "AVRO":
+        return AvroBody(schema.text, schema.referenced).decode
+    if schema.kind == "JSON":
+        return json_object
+    if schema.kind == "PROTOBUF":
+        from floodmark.producers.clients.messages import Messages  # noqa: PLC0415  # only an extra brings its library
+
+        messages = Messages(schema)
+        return lambda body: messages.fields(*message_path(body))
+    raise SchemaError(schema=schema.kind, reason="it is neither AVRO nor PROTOBUF nor JSON")

@@ -17,13 +17,9 @@ _PATIENCE: Final = 1.0
 
 
 class TopicWatch:
-    """Compares the ids of topics with their ids when they were first read.
+    """Compares the ids of topics with their ids when they were first read; `RecreatedTopicError` if one differs.
 
     Records that were read before a successful `check` belong to the same topics, because ids are never used again.
-
-    Raises:
-        RecreatedTopicError: a topic has another id than before.
-        UnknownTopicError, BrokerUnavailableError: Kafka does not return the ids.
     """
 
     def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
@@ -47,9 +43,7 @@ class TopicWatch:
     def check(self) -> Mapping[str, int]:
         """Compare the ids again; return the number of partitions of each topic, or nothing if Kafka does not answer.
 
-        Raises:
-            RecreatedTopicError: a topic has another id than before.
-            UnknownTopicError: a topic is missing for the second time in succession.
+        `RecreatedTopicError` if one has another id; `UnknownTopicError` if one is missing twice in succession.
         """
         try:
             found = described(self._client, self._topics, self._servers, _PATIENCE)

@@ -1,12 +1,13 @@
 """A transactional producer with clear errors.  A thin shell around confluent-kafka's Producer."""
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from floodmark.producers.clients.admin import Config, client_log
-from floodmark.producers.clients.delivery import send
+from floodmark.producers.clients.clock import Deadline
 from floodmark.schemas.classify import Headers, mark_record
 from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError
 from floodmark.schemas.records import WatermarkRecord
@@ -18,12 +19,29 @@ _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INV
 _FAILED_BEFORE: Final = {KafkaError._STATE, KafkaError._FATAL}  # noqa: SLF001
 """The transaction or the client had failed before this record."""
 _REFUSED: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
+_WAIT: Final = 0.05  # seconds
+
+
+def send(client: Producer, *record: Any, seconds: float = math.inf, **options: Any) -> None:  # noqa: ANN401
+    """Produce a record; while the client's queue is full, serve delivery reports.  `BufferError` after ``seconds``."""
+    deadline: Deadline | None = None
+    while True:
+        try:
+            client.produce(*record, **options)
+        except BufferError:
+            deadline = deadline or Deadline(seconds)
+            if deadline.passed:
+                raise
+            client.poll(_WAIT)
+        else:
+            return
 
 
 class Transaction:
     """The transactions of one writer into one topic, one at a time; fences earlier instances with the same id.
 
     Stores what the writer needs after a restart in a header of its last mark: see `last_matching` and `mark_header`.
+    All methods raise FencedError or BrokerUnavailableError if Kafka does not accept a call.
 
     Args:
         config: confluent-kafka settings; ``name`` and ``topic`` make the transactional id.
@@ -31,9 +49,6 @@ class Transaction:
         topic: of the marks and rows.
         kind: what ``name`` is, for messages.
         refused: makes the error for a record that Kafka rejects, from the reason; default: `BrokerUnavailableError`.
-
-    Raises:
-        FencedError, BrokerUnavailableError: Kafka does not accept a call; also raised by all methods.
     """
 
     def __init__(
@@ -66,9 +81,9 @@ class Transaction:
         headers: Headers | None = None,
         timestamp: int = 0,
     ) -> None:
-        """Produce a record; wait while the queue is full.
+        """Produce a record; wait while the queue is full.  ``partition`` -1: the partitioner decides.
 
-        ``partition`` -1: the partitioner decides.  ``timestamp``: Kafka's, epoch milliseconds; 0: now.
+        ``timestamp``: Kafka's, epoch milliseconds; 0: now.
         """
         try:
             send(self.producer, topic, value, key, partition, timestamp=timestamp, headers=headers)

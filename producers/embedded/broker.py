@@ -44,9 +44,7 @@ def _cluster_id() -> str:
 class EmbeddedKafka:
     """One broker, started by `start` (or ``with``) and stopped by `stop`; its data stays in ``directory``.
 
-    Args:
-        directory: for data, settings and the log of the broker; an existing one is used again.
-        heap: of the broker's Java.
+    An existing directory is used again.  ``heap``: of the broker's Java.
     """
 
     def __init__(self, directory: Path, heap: str = "512m") -> None:

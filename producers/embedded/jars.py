@@ -40,11 +40,7 @@ def _release(found: str) -> str:
 
 
 def _is_new_enough(text: str) -> bool:
-    """Tell it from the output of ``java -version``, or from the file ``release``.
-
-    >>> _is_new_enough('openjdk version "17.0.15" 2025-04-15'), _is_new_enough('JAVA_VERSION="11.0.2"')
-    (True, False)
-    """
+    """Tell it from the output of ``java -version``, or from the file ``release``."""
     version = re.search(r'(?:version |JAVA_VERSION=)"(\d+)', text)
     return version is not None and int(version.group(1)) >= JAVA
 
@@ -56,12 +52,7 @@ def cache() -> Path:
 
 
 def fetch(organisation: str, module: str, version: str, *, alone: bool = False) -> list[Path]:
-    """Return the jars of a module and its dependencies (``alone``: without these), from the cache or a download.
-
-    Raises:
-        JavaError: there is no Java.
-        EmbeddedKafkaError: the download failed; the error names its log.
-    """
+    """Return the jars of a module and its dependencies (``alone``: without these), from the cache or a download."""
     name = f"{module}-{version}" + "-alone" * alone
     target = cache() / name
     if not target.exists():
@@ -92,11 +83,7 @@ def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:
     ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")) if spark and spark.origin else []
     if not ivy:
         raise EmbeddedKafkaError(reason="pyspark, whose Ivy fetches the jars, is not installed", log="pip list")
-    command = [
-        *(java(), "-jar", str(ivy[-1])),
-        *what,
-        *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
-    ]
+    command = [*(java(), "-jar", str(ivy[-1])), *what, *("-retrieve", f"{target}/[artifact]-[revision].[ext]")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)  # noqa: S603
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not any(target.iterdir()):

@@ -14,4 +14,4 @@ CHANGEFEEDS: Final[Mapping[str, str]] = {
     "ticdc-canal": "TiCdcCanal",
     "ticdc-open": "TiCdcOpen",
 }
-"""The changefeeds, and their classes in `changefeeds`."""
+"""The changefeeds, and their classes in `formats`."""

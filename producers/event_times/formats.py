@@ -1,10 +1,13 @@
-"""Where the records of an existing topic have their event times: in a field, or in Kafka's timestamp.  Pure.
+"""How to read event times from the records of a topic: from a field or Kafka's timestamp, or of a changefeed.  Pure.
 
-A format turns a record into its event time, or into a `Resolved` watermark: see `changefeeds`.
+A format turns a record into its event time, or into a `Resolved` watermark.  Changefeeds have their own watermarks: the
+formats of CockroachDB and TiDB, by their documentation.  Like ours, their watermarks allow for later records at exactly
+that time.  Earlier records after a watermark are repeated ones.
 """
 
 import json
 import re
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +33,10 @@ _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), 
 _LOGICAL: Final[Mapping[object, Unit]] = {"timestamp-micros": "us", "timestamp-nanos": "ns"}
 _SHOWN_FIELDS: Final = 10
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_TSO_LOGICAL_BITS: Final = 18
+_OPEN_VERSION: Final = 1
+_OPEN_RESOLVED: Final = 3
+_OPEN_DDL: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +64,8 @@ class InputFormat(ABC):
     def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         """Return the event time (epoch milliseconds), a watermark, or ``None`` for a record without event time.
 
-        Times are in the years 1 to 9999.
-
         Raises:
-            UnreadableValueError, InvalidEventTimeError: if the event time cannot be read.
+            UnreadableValueError, InvalidEventTimeError: if no event time in the years 1 to 9999 can be read.
             InfrastructureError: if a service that the format needs does not answer.
         """
         try:
@@ -104,11 +109,7 @@ def find_field(found: dict[str, Any], field: str, path: list[str]) -> Any:  # no
 
 
 def _in_milliseconds(number: float, unit: Unit) -> int:
-    """Return a number of a unit since 1970 in milliseconds, rounded down.
-
-    >>> _in_milliseconds(1.5, "s"), _in_milliseconds(-1, "us"), _in_milliseconds(1700000000.001, "s")
-    (1500, -1, 1700000000001)
-    """
+    """Return a number of a unit since 1970 in milliseconds, rounded down."""
     multiply, divide = _PER_MS[unit]
     if isinstance(number, int):
         return number * multiply // divide
@@ -154,11 +155,7 @@ class JsonField(InputFormat):
 
 
 def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> int:
-    """Return the time in a field: a number of a unit, ISO text, or an aware datetime.
-
-    >>> _time_in({"at": "1970-01-01T01:00:01+01:00"}, "at", ["at"], "ms")
-    1000
-    """
+    """Return the time in a field: a number of a unit, ISO text, or an aware datetime."""
     time = find_field(found, field, path)
     if isinstance(time, str) and _ISO.match(time):
         try:
@@ -175,11 +172,7 @@ def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> 
 
 
 def _names(found: Mapping[str, object]) -> str:
-    """Return the first field names of an object.
-
-    >>> _names({"at": 1, "payload": {"at": 2}})
-    "'at', 'payload.at'"
-    """
+    """Return the first field names of an object."""
     names = [
         short(f"{name}.{inner}" if inner else name)
         for name, value in found.items()
@@ -212,7 +205,7 @@ class AvroField(InputFormat):
     def __init__(self, schema: str, field: str, unit: Unit | None = None) -> None:
         """Take the schema as JSON text, and a field (a dot separates the names of nested records).
 
-        The default unit is that of the field's logical type, or milliseconds.
+        ``unit``: default that of the field's logical type, or milliseconds.
         """
         self._codec = AvroCodec(without_logical_types(schema))
         self._field, self._path = field, field.split(".")
@@ -300,3 +293,103 @@ def substream_json(field: str) -> SubstreamKey:
             return b""
 
     return substream
+
+
+def _whole(number: object) -> int:
+    """Return a whole number, also from text; a float is refused, because it has lost digits."""
+    if isinstance(number, int) and not isinstance(number, bool):
+        return number
+    if isinstance(number, str) and number.isascii() and number.isdigit():
+        return int(number)
+    raise ValueError(f"{short(number)}, expected a whole number")
+
+
+def hlc_to_milliseconds(text: str) -> int:
+    """Return the wall time of CockroachDB's hybrid logical clock, rounded down.
+
+    >>> hlc_to_milliseconds("1701102296662969433.0000000007")
+    1701102296662
+    """
+    return _whole(text.partition(".")[0]) // 1_000_000
+
+
+def tso_to_milliseconds(timestamp: object) -> int:
+    """Return the physical time of a TiDB timestamp.
+
+    >>> tso_to_milliseconds(429918007904436226)
+    1640007049196
+    """
+    return _whole(timestamp) >> _TSO_LOGICAL_BITS
+
+
+class CockroachDb(InputFormat):
+    """A CockroachDB changefeed with ``WITH resolved, updated`` in JSON.
+
+    >>> CockroachDb().read(None, b'{"resolved": "1701102296662969433.0000000000"}', 0)
+    Resolved(watermark=1701102296662)
+    """
+
+    promises = True
+    about = "CockroachDB changefeed messages"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        if value is None:
+            return None
+        message = json_object(value)
+        if "resolved" in message and "after" not in message:
+            return Resolved(hlc_to_milliseconds(message["resolved"]))
+        updated = message.get("updated")
+        return None if updated is None else hlc_to_milliseconds(updated)
+
+
+class TiCdcCanal(InputFormat):
+    """TiCDC's canal-json with ``enable-tidb-extension=true``.
+
+    >>> TiCdcCanal().read(None, b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 429918007904436226}}', 0)
+    Resolved(watermark=1640007049196)
+    """
+
+    promises = True
+    about = "TiCDC canal-json messages"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        if value is None:
+            return None
+        message = json_object(value)
+        extension = message.get("_tidb")
+        if message.get("type") == "TIDB_WATERMARK":
+            return Resolved(tso_to_milliseconds(message["_tidb"]["watermarkTs"]))
+        return None if extension is None else tso_to_milliseconds(extension["commitTs"])
+
+
+class TiCdcOpen(InputFormat):
+    """TiCDC's open protocol: a key has a version and several length-prefixed events; the earliest row counts."""
+
+    promises = True
+    about = "TiCDC open protocol keys"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        events = _open_keys(key or b"")
+        kinds = {event.get("t") for event in events}
+        if _OPEN_RESOLVED in kinds and len(kinds) > 1:
+            raise ValueError("other events beside a promise, which would take them away")
+        times = [tso_to_milliseconds(event["ts"]) for event in events if event.get("t") != _OPEN_DDL]
+        return Resolved(max(times)) if _OPEN_RESOLVED in kinds else min(times, default=None)
+
+
+def _open_keys(key: bytes) -> list[dict[str, Any]]:
+    (version,) = struct.unpack_from(">Q", key)
+    if version != _OPEN_VERSION:
+        raise ValueError(f"version {version}, expected {_OPEN_VERSION}")
+    position, found = 8, []
+    while position < len(key):
+        (length,) = struct.unpack_from(">Q", key, position)
+        position += 8
+        if position + length > len(key):
+            raise ValueError(f"an event of {length} bytes, and {len(key) - position} are left")
+        found.append(json.loads(key[position : position + length]))
+        position += length
+    return found

@@ -1,7 +1,6 @@
 """One input partition of an injection: where each record goes, and the watermark.  Pure.
 
-The invariant: *no record that is still to be copied is below the watermark*, as far as its time policy or its own
-progress messages say.
+The invariant: *no record that is still to be copied is below the watermark*, as far as policy or changefeed say.
 """
 
 from abc import ABC, abstractmethod
@@ -197,18 +196,14 @@ class ByPolicy(InputPartition):
 
 
 def _ident(substream: bytes) -> bytes:
-    """Return a substream as the state keeps it: itself, or its digest if it is long.
-
-    >>> _ident(b"N14228"), len(_ident(b"x" * 1_000_000))
-    (b'N14228', 32)
-    """
+    """Return a substream as the state keeps it: itself, or its digest if it is long."""
     return substream if len(substream) < _LONG else blake2b(substream, digest_size=_LONG).digest()
 
 
 class ByResolved(InputPartition):
     """A partition with watermarks of its own: a changefeed.
 
-    >>> from floodmark.producers.event_times.changefeeds import CockroachDb
+    >>> from floodmark.producers.event_times.formats import CockroachDb
     >>> partition = ByResolved(CockroachDb())
     >>> partition.take(None, b'{"resolved": "5000000.0000000000"}', 0)
     (<Routing.SKIP: 'skip'>, ())

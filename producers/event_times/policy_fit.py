@@ -50,7 +50,7 @@ class PolicyFit:
         return self.first is not None and not self._plausible
 
     def doubt(self, about: str) -> str:
-        """Return an error text: why the times look wrong; ``about``: how they are read."""
+        """Return why the times look wrong; ``about``: how they are read."""
         first = self.first or 0
         times = f"{to_datetime(first).isoformat()}, and 1,000 times that is {to_datetime(first * 1000).isoformat()}"
         return f"all event times so far look like another unit, read as {about}: the first is {times}"

@@ -1,7 +1,7 @@
 """Time policies: decide by arrival which events are early, late or out of order, and adjust or drop them.  Pure.
 
-They are for topics without watermarks.  An event has an event time and an arrival time (the log time).  The policy
-gives it a *system time*, which is its event time or an adjusted one, and computes the watermark:
+An event has an event time and an arrival time (the log time).  The policy gives it a *system time*, which is its event
+time or an adjusted one, and computes the watermark:
 
 1. *early*: ahead of its arrival by more than the tolerance: dropped; the watermark does not move;
 2. *late*: behind its arrival by more than the tolerance: adjusted to arrival minus the tolerance, or dropped;
@@ -10,8 +10,8 @@ gives it a *system time*, which is its event time or an adjusted one, and comput
 
 Without events, it is at least the estimated arrival (last arrival plus the time since) minus the late tolerance.  This
 estimate depends on the clock: to repeat a run, store what `estimate` returns, and pass it to `advance`.  The rules are
-those of Azure Stream Analytics ("Understand time handling in Azure Stream Analytics"), except the default tolerance for
-events out of order: Azure adjusts all of them, Floodmark only those that may also be late.
+those of Azure Stream Analytics, except that Azure adjusts all events out of order, Floodmark only those that may also
+be late.
 
 *Substreams*: each key has its own watermark.  No event gets a system time below the last arrival minus the late
 tolerance, so this is a floor under all keys, and the watermark of the partition.  Keys at the floor need no memory.
@@ -106,8 +106,8 @@ class TimePolicyState:
         self._out_of_order = milliseconds(policy.late if policy.out_of_order is None else policy.out_of_order)
         self._out_of_order_in_key = milliseconds(policy.out_of_order or timedelta(0))
         self._policy = policy
-        self._watermark: int | None = None
-        """The watermark; with substreams, the floor under all keys."""
+        self.watermark: int | None = None
+        """No later event gets a system time below it; with substreams, the floor under all keys; ``None``: unknown."""
         self._arrival: int | None = None
         self._keys: dict[bytes, int] = {}
         self._least: list[tuple[int, bytes]] = []
@@ -154,21 +154,16 @@ class TimePolicyState:
             return Outcome.OUT_OF_ORDER_ADJUSTED, watermark
         return outcome, time
 
-    @property
-    def watermark(self) -> int | None:
-        """No later event gets a system time below it; ``None``: unknown."""
-        return self._watermark
-
     def watermark_of(self, key: bytes | None) -> int | None:
         """Return the watermark of one substream."""
         if key is None:
-            return self._watermark
+            return self.watermark
         own = self._keys.get(key)
-        return self._watermark if own is None or (self._watermark is not None and own < self._watermark) else own
+        return self.watermark if own is None or (self.watermark is not None and own < self.watermark) else own
 
     def _keep(self, key: bytes, watermark: int) -> None:
         own = self._keys.get(key)
-        if watermark <= (self._watermark or 0 if own is None else own):
+        if watermark <= (self.watermark or 0 if own is None else own):
             return
         self._keys[key] = watermark
         if own is None:
@@ -177,16 +172,13 @@ class TimePolicyState:
                 self._forget_least()
 
     def _forget_least(self) -> None:
-        """Forget the key with the lowest watermark, and raise the floor to that.
-
-        Keys at the floor go first, so decisions depend only on the keys above it, which snapshots have.
-        """
+        """Forget the key with the lowest watermark, and raise the floor to that; keys at the floor go first."""
         while (entry := self._least[0]) != (true := (self._keys[entry[1]], entry[1])):
             heapreplace(self._least, true)
         watermark, key = heappop(self._least)
         del self._keys[key]
         if self._is_ahead(watermark):
-            self._watermark = watermark
+            self.watermark = watermark
             self.counts["keys_evicted"] += 1
 
     def estimate(self, elapsed: int) -> int | None:
@@ -194,9 +186,9 @@ class TimePolicyState:
         if self._arrival is None:
             return None
         watermark = _within(self._arrival + elapsed - self._late)
-        if self._watermark is not None and watermark <= self._watermark:
+        if not self._is_ahead(watermark):
             return None
-        self.advance(watermark)
+        self.watermark = watermark
         return watermark
 
     def expect(self, arrival: int) -> None:
@@ -206,20 +198,20 @@ class TimePolicyState:
 
     def advance(self, watermark: int) -> None:
         """Raise the watermark to one that was decided elsewhere, such as in a run that is repeated."""
-        if self._watermark is None or watermark > self._watermark:
-            self._watermark = watermark
+        if self._is_ahead(watermark):
+            self.watermark = watermark
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         return {
-            "watermark": self._watermark,
+            "watermark": self.watermark,
             "arrival": self._arrival,
             "keys": {key.hex(): watermark for key, watermark in self._keys.items() if self._is_ahead(watermark)},
             "counts": dict(self.counts),
         }
 
     def _is_ahead(self, watermark: int) -> bool:
-        return self._watermark is None or watermark > self._watermark
+        return self.watermark is None or watermark > self.watermark
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `snapshot`, or raise CorruptSnapshotError."""
@@ -229,15 +221,11 @@ class TimePolicyState:
             counts = Counter({str(outcome): int(count) for outcome, count in state["counts"].items()})
             watermark = None if watermark is None else event_time_of(watermark)
             arrival = None if arrival is None else event_time_of(arrival)
-        self._watermark, self._arrival = watermark, arrival
+        self.watermark, self._arrival = watermark, arrival
         self._keys, self.counts = keys, counts
         self._least = sorted((own, key) for key, own in keys.items())  # sorted is a heap
 
 
 def _within(time: int) -> int:
-    """Return the nearest time in the years 1 to 9999.
-
-    >>> _within(5), _within(-(10**20)) == EARLIEST
-    (5, True)
-    """
+    """Return the nearest time in the years 1 to 9999."""
     return max(EARLIEST, min(END_OF_TIME, time))

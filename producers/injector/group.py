@@ -1,9 +1,9 @@
 """Several processes that copy one topic together: each has some of its partitions, and any may fail at any time.
 
 Kafka's consumer group assigns the partitions; no record is read through it, and it stores no offsets.  A member runs an
-`Injector` with its own transactions for each of its partitions.  A new owner starts the transactions of its partition.
-This fences the old owner and aborts its open transaction.  Then the new owner resumes from the last mark.  So only one
-member at a time writes to a partition, no record is copied twice, and no watermark goes back.
+`Injector` with its own transactions for each of its partitions.  A new owner starts the transactions of its partition,
+which fences the old owner and aborts its open transaction, and resumes from the last mark.  So only one member at a
+time writes to a partition, no record is copied twice, and no watermark goes back.
 
 All members write as one source.  Its epoch is counted per partition, as readers do.
 """
@@ -18,16 +18,16 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
-from floodmark.producers.injector.input_topic import sizes_of
 from floodmark.producers.injector.partitions import measured
+from floodmark.producers.injector.topics import sizes_of
 from floodmark.schemas.errors import FencedError, FloodmarkError, UnknownTopicError, UsageError
-from floodmark.schemas.holds import Hold
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 0.1
@@ -50,15 +50,14 @@ class InjectorGroup(Closing):
     """One member of a group that copies a topic.  Not thread-safe.
 
     Args:
-        injection: what to do; the same in all members.
+        injection: the same in all members; it cannot align partitions, because they belong to different members.
         config: confluent-kafka settings for both sides; all pass through.
         group: the name of the consumer group; default: from the source.
         clock: a test passes another one.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: if it cannot start.
+        UnknownTopicError, BrokerUnavailableError, UsageError: if it cannot start.
         InjectorError: if the target has another number of partitions than the input.
-        UsageError: if the injection aligns its partitions: they belong to different members.
     """
 
     def __init__(
@@ -176,11 +175,9 @@ class InjectorGroup(Closing):
     def run(
         self, *, progress: Callable[["InjectorGroup"], None] | None = None, stop: Callable[[], bool] = lambda: False
     ) -> None:
-        """Copy records until ``stop`` returns true; then commit, and give the partitions back.
+        """Copy records until ``stop``, called between the steps, returns true; then commit, and return the partitions.
 
-        Args:
-            progress: called after each transaction, when partitions come or go, and while there are none.
-            stop: called between the steps.
+        ``progress`` is called after each transaction, when partitions come or go, and while there are none.
 
         Raises:
             InjectorError, BrokerUnavailableError: if a partition cannot continue, or only one of the topics has grown.

@@ -1,10 +1,9 @@
 """Copy a topic without watermarks to one with marks, exactly once.  A thin shell around `input_partition`.
 
 Records go from each input partition to the output partition with the same number, unchanged except for headers.  A mark
-follows them.  A header of the mark stores the next input offset and the injector's state.  Records and mark are one
-Kafka transaction, so a crash leaves all of it or nothing.  A restart resumes from the last mark of each partition: no
-record is copied twice, and no watermark goes back.  The transactional id is the source id, so a second instance fences
-the first.  There is no consumer group.
+follows them; its header stores the next input offset and the injector's state.  Records and mark are one Kafka
+transaction, so a crash leaves all of it or nothing.  A restart resumes from the last mark of each partition.  The
+transactional id is the source id, so a second instance fences the first.  There is no consumer group.
 
 No record ends an injection: an unreadable one is copied, counted, and the first one is logged.  Only a new injection,
 or one with another format, fails if no record has an event time.
@@ -23,8 +22,7 @@ from floodmark.producers.clients.admin import (
     timestamp_tolerances,
 )
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.closing import Closing
-from floodmark.producers.clients.consumers import BATCH, Record
+from floodmark.producers.clients.consumers import BATCH, Closing, Record
 from floodmark.producers.clients.metrics import Metrics
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.clients.transaction import Transaction
@@ -32,16 +30,15 @@ from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.injector.input_topic import InputTopic, sizes_of
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions
 from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
 from floodmark.producers.injector.sanitizer import Sanitizer
-from floodmark.producers.injector.target_topic import reset_target, states_of
+from floodmark.producers.injector.topics import InputTopic, reset_target, sizes_of, states_of
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError
-from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Status, membership_of
 from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10_000
@@ -143,12 +140,9 @@ class Injector(Closing):
         progress: Callable[["Injector"], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Copy records until ``stop`` returns true; then commit.
+        """Copy records until ``stop``, called between the steps, returns true; then commit.
 
-        Args:
-            until_end: stop at the end of the input.
-            progress: called after each transaction.
-            stop: called between the steps.
+        With ``until_end``, it stops at the end of the input.  ``progress`` is called after each transaction.
 
         Raises:
             InjectorError: if it cannot continue; with ``until_end`` also if no record of the input has an event time.

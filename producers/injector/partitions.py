@@ -14,10 +14,10 @@ from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import InjectorError
-from floodmark.schemas.holds import Hold
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
+from floodmark.schemas.tracker import Hold
 
 Decisions = Mapping[int, list[tuple[int, int]]]
 """By partition: pairs of an input offset and the watermark of the records before it."""
@@ -110,8 +110,7 @@ class InjectedPartition:
 class InjectedPartitions:
     """The partitions of one injection, by number; ``given`` of them are in the input.
 
-    Raises:
-        InjectorError: if Kafka has deleted records after the last committed transaction.
+    InjectorError if Kafka has deleted records after the last committed transaction.
     """
 
     def __init__(

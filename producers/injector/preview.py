@@ -1,7 +1,6 @@
 """The first records of an injection, routed through its input partitions, with nothing written.
 
-A thin shell around confluent-kafka's Consumer.  An injector also uses it at startup, to refuse an input in which no
-record has a readable event time.
+An injector also uses it at startup, to refuse an input in which no record has a readable event time.
 """
 
 import logging
@@ -19,7 +18,7 @@ from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.injector.target_topic import states_of
+from floodmark.producers.injector.topics import states_of
 from floodmark.schemas.classify import Place
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import InjectorError
@@ -30,6 +29,7 @@ from floodmark.schemas.timestamps import to_datetime
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 30.0
 _SHOWN: Final = 60
+_SAMPLE: Final = 1_000
 _READ: Final = "read"
 
 
@@ -142,9 +142,9 @@ def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]
     return found
 
 
-def _sample(consumer: Consumer, preview: Preview, limit: int) -> None:
-    """Take the same number of records from each partition, ``limit`` in all; fewer from a shorter one."""
-    left = dict.fromkeys(preview.partitions, ceil(limit / len(preview.partitions)))
+def _sample(consumer: Consumer, preview: Preview) -> None:
+    """Take the same number of records from each partition, 1,000 in all; fewer from a shorter one."""
+    left = dict.fromkeys(preview.partitions, ceil(_SAMPLE / len(preview.partitions)))
     deadline = Deadline(_PATIENCE)
     while left and not deadline.passed:
         for record in consume(consumer, 0.2, sum(left.values())):
@@ -157,14 +157,8 @@ def _sample(consumer: Consumer, preview: Preview, limit: int) -> None:
                 consumer.pause([TopicPartition(preview.injection.source_topic, number)])
 
 
-def preview_injection(injection: Injection, config: Config, limit: int = 1_000) -> Preview:
-    """Return a preview of the next records of an injection.  It writes nothing, and fences no writer.
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: if the input cannot be read.
-        CorruptSnapshotError: if the target has a state that cannot be read.
-        RecreatedTopicError: if the input was deleted and created again since it was read.
-    """
+def preview_injection(injection: Injection, config: Config) -> Preview:
+    """Return a preview of the next records of an injection.  It writes nothing, and fences no writer."""
     begins = begin_offsets(config, [injection.source_topic])
     starts = {number: begin for (_, number), begin in begins.items()}
     fit = PolicyFit(injection.policy)
@@ -182,5 +176,5 @@ def preview_injection(injection: Injection, config: Config, limit: int = 1_000) 
     group = f"floodmark-{injection.source}"
     with closing(reading_consumer(config, group, _log, reset="earliest")) as consumer:
         consumer.assign([TopicPartition(injection.source_topic, number, start) for number, start in starts.items()])
-        _sample(consumer, preview, limit)
+        _sample(consumer, preview)
     return preview

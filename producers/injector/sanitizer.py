@@ -65,9 +65,9 @@ class Sanitizer:
         return lowest, math.inf if self._ahead is None else now + self._ahead - _MARGIN
 
     def without_timestamp(self, record: Record, headers: Headers) -> Headers:
-        """Return the headers of a record whose timestamp the target would reject, and with it the transaction.
+        """Return the headers of a record whose timestamp the target would reject: it gets the current time.
 
-        The record gets the current time.  If the timestamp is the event time, a header keeps it.
+        If the timestamp is the event time, a header keeps it.
         """
         log_time = record.timestamp()[1]
         self._counts["timestamps_replaced"] += 1

@@ -21,14 +21,14 @@ PATIENCE: Final = 60_000
 class Peers:
     """The watermarks of the other sources of a topic.
 
+    A source that has died must not hold the others for ever.  Peers wait for a source with a lease until the log times
+    of the topic are more than the lease after its last mark; for one without, until it is silent for ``patience``.  A
+    source that is not paused never makes a record late; it only costs readers memory.
+
     Args:
         source: the own id.
         bound: how far the own watermark may be ahead of the slowest other one, milliseconds.
         patience: how long to wait for a silent source without a lease, milliseconds.
-
-    A source that has died must not hold the others for ever.  Peers wait for a source with a lease until the log times
-    of the topic are more than the lease after its last mark; for one without, until it is silent for ``patience``.  A
-    source that is not paused never makes a record late; it only costs readers memory.
 
     >>> peers = Peers("fast", bound=100)
     >>> peers.take(WatermarkRecord(source="slow", epoch=1, sequence=0, watermark=50, partitions=1, emitted_at=0))

@@ -1,6 +1,6 @@
 """Read the marks of a chain of topics, from near their ends, and then follow them.  A thin shell around `Observer`.
 
-It writes and commits nothing, and joins no consumer group: it needs only the right to read the topics.
+It joins no consumer group: the right to read the topics is enough.
 """
 
 import time
@@ -18,7 +18,7 @@ from floodmark.producers.board.fold import Fold, Point
 from floodmark.producers.board.model import Board
 from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
-from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Classified, Data, Partition
@@ -43,9 +43,6 @@ class ChainReader(Closing):
         past: how much of the past to read for `points`; less in topics with many records.
         clock: a test passes another one.
         progress: called with each topic that is read.
-
-    Raises:
-        BrokerUnavailableError: if no broker answers.
     """
 
     def __init__(
@@ -152,14 +149,11 @@ class ChainReader(Closing):
                 came = True
         except BrokerUnavailableError:
             return False
-        except (DeletedRecordsError, RecreatedTopicError) as error:
+        except (DeletedRecordsError, KafkaException, RecreatedTopicError, UnknownTopicError) as error:
             self._observers.pop(topic).close()
-            self._fold.refuse(topic, str(error))
-            self._read({topic})  # from near its end, as at the start
-        except (KafkaException, UnknownTopicError) as error:
-            reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            self._observers.pop(topic).close()
-            self._fold.refuse(topic, reason)
+            self._fold.refuse(topic, error.args[0].str() if isinstance(error, KafkaException) else str(error))
+            if isinstance(error, (DeletedRecordsError, RecreatedTopicError)):
+                self._read({topic})  # from near its end, as at the start
         return came
 
     def _is_answered(self, topic: str) -> bool:

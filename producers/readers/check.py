@@ -28,9 +28,6 @@ def findings(
     """Read a whole topic, including partitions that are added meanwhile, and yield what is wrong with it.
 
     ``values`` reads event times, unless a record has a header ``floodmark-time``; ``None``: lateness is not checked.
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: if the topic cannot be read.
     """
     known, size = 0, require_topics(config, [topic])[topic]
     while known < size:

@@ -5,7 +5,7 @@ from collections import Counter
 from datetime import timedelta
 
 from floodmark.producers.clients.admin import Config
-from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data
 from floodmark.schemas.completeness.complete_rows import CompleteItems, EventTimeOf, Reader, Row, Window

@@ -15,52 +15,45 @@ from floodmark.schemas.records import processing_time_of
 
 
 class InputBacklog:
-    """The unread records of some topics, from their offsets at its creation.
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: if Kafka does not return the offsets.
-    """
+    """The unread records of some topics, from their offsets at its creation."""
 
     def __init__(self, config: Config, topics: Iterable[str]) -> None:
         self._config = config
-        self._bounds = {topic: offset_bounds(config, topic) for topic in topics}
+        self._topics = tuple(topics)
+        self._bounds = {place: bound for topic in self._topics for place, bound in offset_bounds(config, topic).items()}
 
     def first_offsets(self) -> dict[Partition, int]:
         """Return the first offset of each partition."""
-        return {place: low for bounds in self._bounds.values() for place, (low, _) in bounds.items()}
+        return {place: low for place, (low, _) in self._bounds.items()}
 
     def offsets_at(self, time: int) -> dict[Partition, int]:
         """Return the first offset of each partition with a log time of ``time`` (epoch milliseconds) or later."""
-        bounds = {place: bound for bounds in self._bounds.values() for place, bound in bounds.items()}
-        return first_since(self._config, bounds, time)
+        return first_since(self._config, self._bounds, time)
 
     def offsets_of_group(self, group: str) -> dict[Partition, int]:
         """Return the committed offsets of a consumer group, or raise UsageError if a topic has none."""
-        found = dict[Partition, int]()
-        with closing(reading_consumer({**self._config, "group.id": group}, group, QUIET)) as consumer:
-            for topic, bounds in self._bounds.items():
-                places = [TopicPartition(topic, number) for topic, number in bounds]
-                with answering(self._config.get("bootstrap.servers")):
-                    answers = consumer.committed(places, timeout=TIMEOUT)
-                known = {(one.topic, one.partition): one.offset for one in answers if one.offset >= 0}
-                if not known:
-                    reason = f"group {group!r} has committed nothing of {topic!r}; a Spark job commits to no group"
-                    raise UsageError(reason=f"{reason}: name its output topic (--output), or a time (--since)")
-                found |= {place: known.get(place, low) for place, (low, _) in bounds.items()}
-        return found
+        with (
+            closing(reading_consumer({**self._config, "group.id": group}, group, QUIET)) as consumer,
+            answering(self._config.get("bootstrap.servers")),
+        ):
+            answers = consumer.committed([TopicPartition(*place) for place in self._bounds], timeout=TIMEOUT)
+        known = {(one.topic, one.partition): one.offset for one in answers if one.offset >= 0}
+        for topic in self._topics:
+            if all(topic != place[0] for place in known):
+                reason = f"group {group!r} has committed nothing of {topic!r}; a Spark job commits to no group"
+                raise UsageError(reason=f"{reason}: name its output topic (--output), or a time (--since)")
+        return {place: known.get(place, low) for place, (low, _) in self._bounds.items()}
 
     def gaps(self, read: Mapping[Partition, int], now: int, windows: Iterable[int]) -> tuple[TopicGap, ...]:
-        """Return the unread records of each topic, and how quickly each grows.
+        """Return the unread records of each topic from the offsets ``read`` on, and how quickly each topic grows.
 
-        Args:
-            read: the next offset of each partition.
-            now: wall clock, epoch milliseconds.
-            windows: milliseconds before ``now`` over which to measure the growth; the highest rate is used, so that a
-                burst or a new topic is not underestimated.
+        The growth is that of the last ``windows``, milliseconds before ``now`` (wall clock, epoch milliseconds).  The
+        highest rate counts, so that a burst or a new topic is not underestimated.
         """
         before = [(window, self.offsets_at(now - window)) for window in windows]
         found = []
-        for topic, bounds in self._bounds.items():
+        for topic in self._topics:
+            bounds = {place: bound for place, bound in self._bounds.items() if place[0] == topic}
             grown = [(sum(high - at[place] for place, (_, high) in bounds.items()), window) for window, at in before]
             rate = max((count * 1_000 / window for count, window in grown), default=0.0)
             unread = tuple(max(0, high - max(low, read[place])) for place, (low, high) in bounds.items())
@@ -71,9 +64,7 @@ class InputBacklog:
 def last_marks(config: Config, topic: str) -> list[JobMark]:
     """Return the latest marks in an output topic of the job that is furthest behind, the last mark last.
 
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: if the topic cannot be read.
-        UsageError: if no mark near its end has a processing time.
+    UsageError if no mark near its end has a processing time.
     """
     bounds = offset_bounds(config, topic)
     by_source: defaultdict[str, set[JobMark]] = defaultdict(set)

@@ -1,7 +1,4 @@
-"""Read data and marks of topics, and apply the marks to trackers.
-
-A thin shell around confluent-kafka's Consumer: no group, no commits, all partitions, including new ones.
-"""
+"""Read data and marks of all partitions of topics, also new ones, and apply the marks to trackers, without a group."""
 
 import logging
 from collections import deque
@@ -12,8 +9,7 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config, partition_bounds, partition_count
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.closing import Closing
-from floodmark.producers.clients.consumers import Record, classified, consume, is_end, reading_consumer
+from floodmark.producers.clients.consumers import Closing, Record, classified, consume, is_end, reading_consumer
 from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.completeness.position import TopicIds
@@ -78,11 +74,7 @@ class Observer(Closing):
         self._refreshed = self._clock.steady()
 
     def refresh(self) -> None:
-        """Add new partitions; if no broker answers, the next call does.
-
-        Raises:
-            RecreatedTopicError, UnknownTopicError: if a topic was created again, or is missing.
-        """
+        """Add new partitions; if no broker answers, the next call does."""
         for topic, count in self._watch.check().items():
             if count > self._assigned[topic]:
                 with suppress(KafkaException):  # the consumer learns of new partitions now, not minutes later
@@ -110,8 +102,7 @@ class Observer(Closing):
 
         Raises:
             DeletedRecordsError: if Kafka has deleted records before they were read.
-            RecreatedTopicError, UnknownTopicError: some seconds after a topic was deleted.
-            BrokerUnavailableError: if no broker answers.
+            RecreatedTopicError, UnknownTopicError, BrokerUnavailableError: seconds after it happens.
         """
         self._refresh_in_time()
         if not self._fetched:

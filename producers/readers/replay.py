@@ -21,13 +21,9 @@ Found = TypeVar("Found")
 
 
 def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None) -> Iterator[Classified]:
-    """Yield the records from ``starts`` to ``ends`` (default: after the last record) of each partition.
+    """Yield the records from ``starts`` (or the next ones that exist) to ``ends`` (default: the last one) by partition.
 
-    If Kafka has deleted the first one, it starts at the next remaining one.
-
-    Raises:
-        BrokerUnavailableError: if no record arrives for too long.
-        KafkaException: for an error of Kafka.
+    BrokerUnavailableError if no record arrives for too long.
     """
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
     with closing(reading_consumer(config, "floodmark-replay", _log, reset="earliest")) as consumer:
@@ -96,9 +92,6 @@ def last_matching(
 
     It reads from the ends backwards, up to ``most`` records of a partition, ten times further in each step.  Within a
     step, ``read`` gets the records in their order.
-
-    Raises:
-        BrokerUnavailableError, KafkaException: as `read_until_end`.
     """
     bounds = {place: bound for place, bound in offset_bounds(config, topic).items() if place[1] in partitions}
     past, found, reach = BackwardReader(config, bounds), dict[int, Found](), REACHES[0]

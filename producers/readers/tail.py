@@ -1,7 +1,4 @@
-"""The marks and data of a topic as text.  A thin shell around `observer`.
-
-Text of the topic cannot control the terminal: characters that are not printable are escaped.
-"""
+"""The marks and data of a topic as text, with characters escaped that could control the terminal."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -33,11 +30,7 @@ def tail_lines(  # options of a command
     marks_only: bool = False,
     as_json: bool = False,
 ) -> Iterator[str]:
-    """Yield a line per record, from ``offset`` of each partition (negative: from its end; ``None``: new records).
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: before the first line.
-    """
+    """Yield a line per record, from ``offset`` of each partition (negative: from its end; ``None``: new records)."""
     bounds = offset_bounds(config, topic)
     starts = {} if offset == 0 else {place: _start(offset, *at) for place, at in bounds.items()}
     with Observer(config, [topic], offsets=starts) as observer:

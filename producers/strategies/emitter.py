@@ -65,14 +65,8 @@ class Emitter:
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
         """Count a record that is about to be sent; return the `InFlight` to ``ack`` on delivery, or to `fail`.
 
-        Args:
-            partition: its partition.
-            event_time: epoch milliseconds.
-            now: steady clock, milliseconds.
-            value: for generators that examine it.
-
-        Raises:
-            EndedError, IdleError: the source is not active.
+        ``event_time``: epoch milliseconds; ``now``: steady clock, milliseconds; ``value``: for generators that examine
+        it.
         """
         if self.status is not Status.ACTIVE:
             self._refuse_send()
@@ -173,13 +167,9 @@ class Emitter:
         return watermark is not None and (self.promised is None or watermark > self.promised)
 
     def marks(self, now: int, *, steady: int | None = None) -> Round:
-        """Return one mark for every partition, to be sent at once and in this order.
+        """Return one mark for every partition, to be sent at once and in this order; after the end, each only once.
 
-        After the end, return a mark only for partitions without the mark of the end.
-
-        Args:
-            now: wall clock, epoch milliseconds.
-            steady: the clock of `send`; default: ``now``.
+        ``now``: wall clock, epoch milliseconds; ``steady``: the clock of `send`, default ``now``.
         """
         steady = now if steady is None else steady
         if self.status is not Status.ENDED:

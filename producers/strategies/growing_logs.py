@@ -35,13 +35,8 @@ class _Log:
 class GrowingLogs:
     """The watermark of a set of logs.  Event times are epoch milliseconds, sizes are bytes.
 
-    A log counts as quiet only from a look on, not because time has passed since the last look.
-
-    Args:
-        quiet: a log that was read to its end and has not grown for longer does not hold the watermark.
-
-    Raises:
-        UsageError: ``quiet`` is not more than 0.
+    A log that was read to its end and has not grown for more than ``quiet`` (above 0) does not hold the watermark.  It
+    counts as quiet only from a look on, not because time has passed since the last look.
 
     >>> logs = GrowingLogs(timedelta(seconds=1))
     >>> logs.look({"a.log": 10, "b.log": 5}, passed=0)
@@ -63,12 +58,8 @@ class GrowingLogs:
     def look(self, sizes: Mapping[str, int], passed: int) -> dict[str, int]:
         """Set the sizes of all logs; return the deleted logs that were not read to their end, with their unread bytes.
 
-        Args:
-            sizes: of all logs; a missing log was deleted.
-            passed: time since the last look by a steady clock, milliseconds.
-
-        Raises:
-            UsageError: a log is shorter than the part that was read.  Then nothing changes.
+        ``passed``: time since the last look by a steady clock, milliseconds.  `UsageError` if a log is shorter than the
+        part that was read; then nothing changes.
         """
         for name, size in sizes.items():
             if name in self._logs and size < self._logs[name].read:
@@ -83,14 +74,9 @@ class GrowingLogs:
         return {name: count for name, count in left.items() if count}
 
     def read(self, name: str, to: int, event_time: int | None, *, checked: int = 0, checksum: int = 0) -> None:
-        """Note that a log was read up to a position.
+        """Note that a log was read up to a position in bytes, and the time of the last event before it.
 
-        Args:
-            name: of the log.
-            to: the position, bytes.
-            event_time: of the last event before it; ``None``: no event was read.
-            checked: number of bytes before the position in the checksum.
-            checksum: recognizes another file of the same name.
+        The ``checksum`` of the ``checked`` bytes before the position recognizes another file of the same name.
         """
         log = self._logs[name]
         log.read, log.checked, log.checksum = to, checked, checksum

@@ -66,14 +66,7 @@ class Generator(ABC):
         return False
 
     def stamp(self, wall: int) -> int:
-        """Return the event time of a record that is written now; only `ingress` supports this.
-
-        Args:
-            wall: wall clock, epoch milliseconds.
-
-        Raises:
-            UsageError: the strategy is another one.
-        """
+        """Return the event time of a record written at ``wall``, epoch milliseconds; only `ingress` supports this."""
         raise UsageError(reason=f"stamp({wall}) needs the strategy ingress(), alone or inside with_idleness()")
 
     def percentiles(self) -> Mapping[int, int] | None:
@@ -95,11 +88,7 @@ class Generator(ABC):
         return {"format": FORMAT, **asdict(self._state)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set the state to a `snapshot` of a generator of the same strategy.
-
-        Raises:
-            CorruptSnapshotError: the snapshot belongs to another strategy, or has another format.
-        """
+        """Set the state to a `snapshot` of a generator of the same strategy, or raise `CorruptSnapshotError`."""
         where, advice = f"of a {type(self).__name__}", "restore it into the strategy that it was taken from"
         with restoring(where, advice):
             require_format(state, FORMAT)
@@ -136,10 +125,7 @@ class Built(Strategy):
 
 
 def strategy_of(value: object) -> Strategy:
-    """Return the value, if it is a strategy.
-
-    Raises:
-        UsageError: it is something else, such as a function that returns a strategy.
+    """Return the value, if it is a strategy, or raise `UsageError`.
 
     >>> strategy_of(len)
     Traceback (most recent call last):

@@ -26,8 +26,6 @@ _ALL: Final = 100  # per cent
 class Delays:
     """How far events are behind the largest event time before them, milliseconds, in bounded memory.
 
-    To read a digest changes its later answers.  So queries read a copy.
-
     >>> delays = Delays()
     >>> for delay in range(101):
     ...     delays.add(delay)
@@ -139,11 +137,7 @@ class _Adapting(_Learning):
 
 
 def adaptive(
-    share: float = 0.999,
-    *,
-    margin: float = 1.5,
-    least: timedelta = timedelta(0),
-    most: timedelta = timedelta(hours=1),
+    share: float = 0.999, *, margin: float = 1.5, least: timedelta = timedelta(0), most: timedelta = timedelta(hours=1)
 ) -> Strategy:
     """`bounded_out_of_orderness` with a bound that follows the observed delays.
 

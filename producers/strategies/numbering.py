@@ -25,11 +25,7 @@ class Promise(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The fields that all marks of a source have in common.
-
-    Raises:
-        InvalidRecordError: a field is out of its range.
-    """
+    """The fields that all marks of a source have in common; `InvalidRecordError` if one is out of its range."""
 
     source: str
     epoch: int
@@ -62,11 +58,7 @@ class Identity:
         )
 
     def with_membership(self, membership: Membership) -> Self:
-        """Return the same writer with a newer membership.
-
-        Raises:
-            UsageError: the version is lower, or the same with another size.
-        """
+        """Return the same writer with a newer membership; `UsageError` if it is an older one, or its size differs."""
         last = self.membership
         if membership.version < last.version or (membership.version == last.version and membership != last):
             reason = f"membership {membership} after {last}, expected a version of at least {last.version + 1}"

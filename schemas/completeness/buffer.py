@@ -38,27 +38,21 @@ class Buffer(Generic[Row]):
     def __init__(self, watermark: int | None = None) -> None:
         self.late = 0
         """The number of late rows."""
-        self._watermark = watermark
+        self.watermark = watermark
+        """All rows below it were returned."""
         self._number = 0
         self._waiting: list[tuple[int, Any, Row]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def watermark(self) -> int | None:
-        """All rows below it were returned."""
-        return self._watermark
-
     def add(self, event_time: int, row: Row, order: object = None) -> bool:
         """Add a row, unless it is late; return whether it was added.
 
-        Args:
-            event_time: epoch milliseconds.
-            row: what `release` and `windows` return.
-            order: sorts rows with the same time, unique; default: the order of `add`.  For all rows or for none.
+        ``order`` sorts rows with the same time, and is unique; default: the order of `add`.  Give it for all rows or
+        none.
         """
-        if is_late(event_time, self._watermark):
+        if is_late(event_time, self.watermark):
             self.late += 1
             return False
         self._number += 1
@@ -67,9 +61,9 @@ class Buffer(Generic[Row]):
 
     def release(self, watermark: int | None) -> list[tuple[int, Row]]:
         """Remove and return the rows below a watermark, by event time; `END_OF_TIME` releases all."""
-        if watermark is None or (self._watermark is not None and watermark < self._watermark):
+        if watermark is None or (self.watermark is not None and watermark < self.watermark):
             return []
-        self._watermark = watermark
+        self.watermark = watermark
         released = []
         while self._waiting and (is_late(self._waiting[0][0], watermark) or watermark == END_OF_TIME):
             event_time, _, row = heapq.heappop(self._waiting)
@@ -79,12 +73,7 @@ class Buffer(Generic[Row]):
     def windows(self, width: int, watermark: int | None) -> list[Span[Row]]:
         """Remove and return the tumbling windows with rows that end at or below a watermark, the earliest first.
 
-        Args:
-            width: milliseconds; windows begin at multiples of it.
-            watermark: epoch milliseconds; the end of time completes all windows.
-
-        Raises:
-            UsageError: if the width is not more than 0.
+        Windows begin at multiples of ``width``, milliseconds, more than 0.  The end of time completes all windows.
         """
         if width <= 0:
             raise UsageError(reason=f"the width of windows is {width} ms, expected more than 0")

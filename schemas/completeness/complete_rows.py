@@ -120,11 +120,8 @@ class Reader:
     def take(self, record: Classified) -> str | None:
         """Take a record, in the order of its partition; marks must have been applied to the tracker.
 
-        Returns:
-            A warning for the log, or ``None``.
-
-        Raises:
-            Exception: any error of ``event_time`` that is not counted.  The record can be taken again.
+        Returns a warning for the log, or ``None``.  Any error of ``event_time`` that is not counted comes out of this
+        call, and the record can be taken again.
         """
         place = (record.topic, record.partition)
         again = record.offset < self.applied.get(place, 0)
@@ -141,8 +138,7 @@ class Reader:
     def take_ends(self, ends: Iterable[tuple[Partition, int]]) -> None:
         """Note the end offsets of partitions, after all records before them were taken.
 
-        Raises:
-            DeletedRecordsError: if a partition ends before the offset up to which it was read.
+        DeletedRecordsError if a partition ends before the offset up to which it was read.
         """
         for place, end in ends:
             read = self.applied.get(place, 0)
@@ -291,7 +287,7 @@ class Reader:
         return self.tracker.ended and not left
 
     def position(self) -> Position:
-        """Return what `WatermarkedConsumer.position` says."""
+        """See `WatermarkedConsumer.position`."""
         if self._in_hand is not None:
             return self._in_hand
         if self._now is None:

@@ -40,24 +40,22 @@ _ADVICE: Final = "begin without a position, or with one of these topics"
 
 
 class Position:
-    """A value to store with the results, and to resume from: ``Position(text)``.
+    """A value to store with the results, and to resume from: ``Position(text)``; equal if the texts are.
 
-    Positions with the same text are equal.  The text is built when it is first read, so an unused position costs
-    little.
+    The text is built when it is first read, so an unused position costs little.
     """
 
-    __slots__ = ("_text", "_write")
+    __slots__ = ("_text",)
 
     def __init__(self, text: str | Callable[[], str]) -> None:
-        self._text = text if isinstance(text, str) else None
-        self._write = text if callable(text) else None
+        self._text = text
 
     @property
     def text(self) -> str:
         """The position as JSON text."""
-        if self._text is None and self._write is not None:
-            self._text, self._write = self._write(), None
-        return self._text or ""
+        if not isinstance(self._text, str):
+            self._text = self._text()
+        return self._text
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Position) and self.text == other.text

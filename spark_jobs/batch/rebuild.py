@@ -11,8 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data, Offsets, Unreadable
 from floodmark.schemas.counts import RecordCounts
-from floodmark.schemas.mark_policy import apply_mark
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import Tracker, apply_mark
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 

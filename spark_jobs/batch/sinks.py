@@ -14,9 +14,8 @@ from typing import Final
 
 from confluent_kafka import Producer
 from floodmark.producers.clients.admin import Config, answering, client_log, partition_count
-from floodmark.producers.clients.delivery import send
 from floodmark.producers.clients.partitioners import partitioner
-from floodmark.producers.clients.transaction import Transaction
+from floodmark.producers.clients.transaction import Transaction, send
 from floodmark.producers.readers.replay import last_matching
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.numbering import Identity, MarkWriter

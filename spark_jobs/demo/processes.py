@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.consumers import Closing
 from floodmark.schemas.errors import JobFailedError
 from typing_extensions import override
 

@@ -11,8 +11,7 @@ from functools import lru_cache
 from json import dumps
 from typing import Any, Final, TypeVar
 
-from floodmark.producers.clients.framed import FramedValues
-from floodmark.producers.clients.registry import Registry, Schema
+from floodmark.producers.clients.registry import FramedValues, Registry, Schema
 from floodmark.schemas.errors import SchemaError, UnreadableValueError
 from floodmark.schemas.registered_values import AvroResolution, unframed
 

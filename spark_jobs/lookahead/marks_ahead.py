@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from floodmark.schemas.classify import AnyMark, Offsets, Partition
-from floodmark.schemas.mark_policy import AS_WRITTEN, MarkPolicy, apply_mark
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import AS_WRITTEN, MarkPolicy, Tracker, apply_mark
 
 
 @dataclass(frozen=True, slots=True)

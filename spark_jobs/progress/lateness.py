@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from floodmark.schemas.classify import AnyMark, Partition
-from floodmark.schemas.mark_policy import apply_mark
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import Tracker, apply_mark
 
 NOTHING: Final = -(1 << 62)
 """The watermark where nothing was promised: no event time is earlier."""

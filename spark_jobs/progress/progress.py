@@ -15,10 +15,9 @@ from floodmark.schemas.classify import AnyMark, Mark, Offsets
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.counts import Discrepancy, RecordCounts
 from floodmark.schemas.errors import UnreadableTopicError
-from floodmark.schemas.mark_policy import AS_WRITTEN, MarkPolicy, apply_mark
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.schemas.tracker import Hold, Tracker
+from floodmark.schemas.tracker import AS_WRITTEN, Hold, MarkPolicy, Tracker, apply_mark
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.ignored import Ignored
 from floodmark.spark_jobs.progress.lateness import NOTHING, LateThresholds, Promises

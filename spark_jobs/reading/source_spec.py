@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from floodmark.producers.clients.secrets import resolved
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.mark_policy import MarkPolicy
+from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.queries.source_options import from_earliest, source_options
 from floodmark.spark_jobs.reading.security import Client, settings_of, spark_options
 from pyspark.sql import Column
@@ -84,7 +84,7 @@ class SourceSpec:
     event_time: Column
     decode: Decoder
     percentile: int | None = None
-    """The percentile that drives the job, see `mark_policy.driving`."""
+    """The percentile that drives the job, see `tracker.driving`."""
     shift: int = 0
     """How far event times may be before the times that the marks promise, milliseconds."""
     late: Late | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 import floodmark
 import pyspark
 from floodmark import producers, schemas, spark_jobs
-from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.consumers import Closing
 from floodmark.spark_jobs.class_archive import archive_options
 from floodmark.spark_jobs.session import local_jars
 from support.harness import until

@@ -15,9 +15,8 @@ from confluent_kafka.schema_registry import Schema as Asked
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
 from floodmark.producers import TimePolicy, WatermarkedConsumer, WatermarkedProducer, ascending
 from floodmark.producers.cli import main
-from floodmark.producers.clients.framed import FramedValues
 from floodmark.producers.clients.messages import Messages
-from floodmark.producers.clients.registry import Registry, Schema
+from floodmark.producers.clients.registry import FramedValues, Registry, Schema
 from floodmark.producers.event_times.formats import FramedField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector

@@ -32,7 +32,7 @@ from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.schemas import Membership, Status, Tracker, WatermarkRecord, encode_watermark
 from floodmark.schemas.classify import Mark, Unreadable
-from floodmark.schemas.mark_policy import MarkPolicy
+from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs import local_session
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from floodmark.producers.clients.metrics import Metrics
-from floodmark.producers.clients.prometheus import ALL, LABELS, PrometheusExporter, labels_of
-from floodmark.schemas.holds import Hold
+from floodmark.producers.clients.metrics import ALL, LABELS, Metrics, PrometheusExporter, labels_of
 from floodmark.schemas.records import Holder
+from floodmark.schemas.tracker import Hold
 from monitoring.prometheus_programs import promtool
 from prometheus_client import CollectorRegistry, generate_latest
 

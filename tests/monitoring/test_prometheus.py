@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from floodmark.producers.clients.metrics import Metrics
-from floodmark.producers.clients.prometheus import PrometheusExporter
-from floodmark.schemas.holds import Hold
+from floodmark.producers.clients.metrics import Metrics, PrometheusExporter
 from floodmark.schemas.records import Holder
+from floodmark.schemas.tracker import Hold
 from monitoring.prometheus_programs import served
 from prometheus_client import CollectorRegistry, start_http_server
 from support.harness import until

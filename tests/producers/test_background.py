@@ -23,7 +23,7 @@ from floodmark.producers import (
     create_topics,
     explicit,
 )
-from floodmark.producers.background import Background
+from floodmark.producers.channel import Background
 from floodmark.schemas.errors import DeliveryError, EndedError, UsageError
 from support.harness import drain, until
 from support.promises import faults, record, until_promised

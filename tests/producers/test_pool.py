@@ -29,8 +29,7 @@ from floodmark.producers import (
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.check import checker_of, findings
-from floodmark.producers.strategies.agenda import Agenda
-from floodmark.producers.strategies.pool_membership import PoolMembership
+from floodmark.producers.strategies.pool_state import Agenda, PoolMembership
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership
 from floodmark.schemas.classify import mark_record

@@ -281,7 +281,7 @@ def test_a_queue_that_stays_full_is_an_error_and_counts_nothing(tmp_path, monkey
         send(0, 50)  # a full queue that empties is waited for
         ours.flush()
         broker.kill()
-        monkeypatch.setattr("floodmark.producers.outbox._QUEUE_TIMEOUT", 0.5)
+        monkeypatch.setattr("floodmark.producers.sender._QUEUE_TIMEOUT", 0.5)
         with pytest.raises(BufferError):
             send(50, 60)
         sent = ours._emitter.records  # noqa: SLF001

@@ -24,8 +24,8 @@ from floodmark.producers import (
     with_idleness,
 )
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.outbox import Outbox, Record
 from floodmark.producers.readers.check import checker_of, findings
+from floodmark.producers.sender import Outbox, Record
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock

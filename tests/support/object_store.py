@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import boto3
 import pyspark
 from botocore.config import Config
-from floodmark.producers.clients.closing import Closing
+from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.embedded.jars import fetch
 from support.harness import until
 from support.processes import Process

@@ -15,8 +15,7 @@ import typer
 from floodmark.producers.cli import main
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
 from floodmark.producers.cli.inject import injection_line, reached
-from floodmark.producers.cli.input_formats import input_format
-from floodmark.producers.cli.settings import kafka_settings, settings_file
+from floodmark.producers.cli.settings import input_format, kafka_settings, settings_file
 from floodmark.producers.event_times.choices import CHANGEFEEDS, Action, Unit
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.time_policy import TimePolicy

@@ -1,7 +1,7 @@
 """A full queue is waited for, as long as the caller says."""
 
 import pytest
-from floodmark.producers.clients.delivery import send
+from floodmark.producers.clients.transaction import send
 
 
 class Full:

@@ -6,11 +6,18 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from floodmark.producers.clients.metrics import STATES, Metrics
-from floodmark.producers.clients.prometheus import ALL, METRICS, PrometheusExporter, labels_of, serve_metrics
+from floodmark.producers.clients.metrics import (
+    ALL,
+    METRICS,
+    STATES,
+    Metrics,
+    PrometheusExporter,
+    labels_of,
+    serve_metrics,
+)
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder
+from floodmark.schemas.tracker import Hold
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest

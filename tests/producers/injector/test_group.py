@@ -18,7 +18,7 @@ from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
-from floodmark.producers.injector.target_topic import states_of
+from floodmark.producers.injector.topics import states_of
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas.errors import InjectorError, UsageError
 from support.harness import grow, until

@@ -1,6 +1,6 @@
 """The agenda of a pool against one that looks at every source."""
 
-from floodmark.producers.strategies.agenda import Agenda
+from floodmark.producers.strategies.pool_state import Agenda
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ import pytest
 from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
 from floodmark.schemas.classify import mark_record
-from floodmark.schemas.mark_policy import AS_WRITTEN
+from floodmark.schemas.tracker import AS_WRITTEN
 from floodmark.spark_jobs.batch.observed_batch import ObservedBatch, update_progress
 from floodmark.spark_jobs.batch.output import Output
 from floodmark.spark_jobs.progress.progress import Progress

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from floodmark.schemas import Membership, Tracker
 from floodmark.schemas.classify import Mark
-from floodmark.schemas.mark_policy import MarkPolicy
 from floodmark.schemas.records import WatermarkRecord
+from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.batch import lookahead, rebuild
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pandas as pd
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
-from floodmark.schemas.mark_policy import driving, shifted
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import Tracker, driving, shifted
 from floodmark.spark_jobs.progress.lateness import NOTHING, LateThresholds, Promises
 from floodmark.spark_jobs.progress.reconcile import parse_marks
 from floodmark.spark_jobs.reading.judge import judge

@@ -10,7 +10,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Tracker, is_late
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.schemas.mark_policy import MarkPolicy
+from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark

@@ -1,12 +1,14 @@
-"""The marks in a topic before a new source starts: the last epoch of the source, and the other sources."""
+"""The other runs and the other sources of a topic: their marks before a new source starts, and later runs."""
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Final
 
 from confluent_kafka import KafkaException
 from floodmark.producers.clients.admin import Config, first_since, offset_bounds, shared
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Mark
 from floodmark.schemas.errors import FloodmarkError
@@ -16,6 +18,8 @@ _log = logging.getLogger(__name__)
 _TAIL: Final = 100  # records of each partition
 _FARTHEST: Final = 100_000  # records of each partition
 _RECENT: Final = 60_000  # milliseconds
+_INTERVAL: Final = 60_000  # milliseconds
+_MOST_RECORDS: Final = 10_000
 
 
 class Predecessors:
@@ -83,14 +87,11 @@ larger number: give all sources membership=Membership(version=2, size=3)
 
 
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:
-    """Return the newest mark of each source that could matter to a new source.
+    """Return the newest mark of each source that could matter to a new source; if the topic cannot be read, warn.
 
     It reads the last hundred records of each partition, and all with a log time of ``now`` (wall clock, epoch
     milliseconds) or later: those were written before the clock was set back.  It reads all partitions, because a killed
     process may have marked only some.
-
-    Returns:
-        Empty if the topic cannot be read; a log line says so.
     """
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     try:
@@ -107,9 +108,6 @@ def last_membership_version(config: Config, topic: str, partitions: int) -> int:
     """Return the highest membership version among the last marks of all partitions; 0: there is no mark.
 
     A pool that was killed during `join` may have used its last version in only some partitions.
-
-    Raises:
-        BrokerUnavailableError, UnknownTopicError, KafkaException: the topic cannot be read.
     """
     versions = [0]
 
@@ -126,3 +124,40 @@ def last_membership_version(config: Config, topic: str, partitions: int) -> int:
 def _newest(records: Iterable[Classified]) -> dict[str, WatermarkRecord]:
     marks = [record.record for record in records if isinstance(record, Mark)]
     return {mark.source: mark for mark in sorted(marks, key=lambda mark: (mark.epoch, mark.sequence))}
+
+
+class Successors:
+    """The epochs of a topic's sources, read from their marks once a minute, in a thread.
+
+    Every source marks partition 0, so it is enough to read the new records there, 10,000 at most.  In a busier
+    partition a source may be missed once, and found a minute later.
+    """
+
+    def __init__(self, config: Config, topic: str, clock: Clock) -> None:
+        self.epochs: Mapping[str, int] = {}
+        """The highest known epoch of each source."""
+        self._config = {**shared(config), "group.id": "floodmark-successors"}
+        self._topic = topic
+        self._next = clock.steady() + _INTERVAL
+        self._thread: threading.Thread | None = None
+        self._read = 0
+
+    def refresh_in_background(self, now: int) -> None:
+        """Read new marks in a thread, once a minute; if that fails, nothing changes."""
+        if now >= self._next and (self._thread is None or not self._thread.is_alive()):
+            self._next = now + _INTERVAL
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+
+    def _look(self) -> None:
+        place = self._topic, 0
+        try:
+            low, high = offset_bounds(self._config, self._topic)[place]
+            start, epochs = max(low, high - _MOST_RECORDS, self._read), dict(self.epochs)
+            for record in read_until_end(self._config, {place: start}, {place: high}):
+                if isinstance(record, Mark):
+                    mark = record.record
+                    epochs[mark.source] = max(mark.epoch, epochs.get(mark.source, 0))
+            self._read, self.epochs = high, epochs
+        except (FloodmarkError, KafkaException) as error:
+            _log.info("whether later runs write to topic %r is not known: %s", self._topic, error)

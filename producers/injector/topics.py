@@ -1,0 +1,139 @@
+"""The topics of an injector: its input, and the states in its target.  A thin shell around Kafka clients."""
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, begin_offsets, require_topics
+from floodmark.producers.clients.consumers import BATCH, Closing, Record, consume, is_end, reading_consumer
+from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
+from floodmark.producers.injector.partitions import OVERTAKEN
+from floodmark.producers.readers.replay import last_matching, read_until_end
+from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
+from floodmark.schemas.errors import CorruptSnapshotError, InjectorError
+
+_log = logging.getLogger(__name__)
+
+
+def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
+    """Return the partition counts of input and target; InjectorError if it has too few, or too many for ``equal``."""
+    source, target = injection.source_topic, injection.target_topic
+    sizes = require_topics(config, [source, target, *([injection.dropped_to] if injection.dropped_to else [])])
+    if sizes[target] < sizes[source] or (equal and sizes[target] > sizes[source]):
+        reason = f"{target!r} has {sizes[target]} partitions and {source!r} has {sizes[source]}"
+        advice = "a group needs the same number in both" if equal else "give it as many partitions, or more"
+        raise InjectorError(source=injection.source, reason=reason, advice=advice)
+    return sizes[source], sizes[target]
+
+
+class InputTopic(Closing):
+    """The partitions of the input, from the stored offsets."""
+
+    def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
+        self._injection = injection
+        self.drained = False
+        """Whether the last `take` returned all records of the client."""
+        self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", _log)
+        self.consumer.assign([self._place(number, offset) for number, offset in begins.items()])
+
+    def _place(self, number: int, offset: int | None = None) -> TopicPartition:
+        topic = self._injection.source_topic
+        return TopicPartition(topic, number) if offset is None else TopicPartition(topic, number, offset)
+
+    def add(self, number: int, offset: int) -> None:
+        """Read a new partition, from an offset."""
+        self.consumer.incremental_assign([self._place(number, offset)])
+
+    def take(self, seconds: float) -> list[Record]:
+        """Return the next records, after at most ``seconds``; an end of a partition is among them, as an error."""
+        found = consume(self.consumer, seconds)
+        self.drained = len(found) < BATCH
+        return found
+
+    def is_at_end(self, error: KafkaError) -> bool:
+        """Tell whether an error only means that a partition was read to its end; raise what ends the injection.
+
+        InjectorError means that Kafka has deleted the next records.
+        """
+        if is_end(error):
+            return True
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
+            reason = f"Kafka no longer has what comes next: {error.str()}"
+            raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)
+        if not error.retriable():
+            raise KafkaException(error)
+        return False
+
+    def hold(self, number: int, *, paused: bool) -> None:
+        """Pause or resume a partition."""
+        (self.consumer.pause if paused else self.consumer.resume)([self._place(number)])
+
+    def close(self) -> None:
+        """Close the client."""
+        self.consumer.close()
+
+
+def _state_of(record: Classified, source: str) -> InjectorState | None:
+    value = mark_header(record, source, STATE_HEADER)
+    try:
+        return None if value is None else InjectorState.unpack(value)
+    except CorruptSnapshotError as error:
+        raise replace(error, where=f"of an injector at {record.place}") from error
+
+
+def states_of(config: Config, topic: str, source: str, partitions: Collection[int]) -> dict[int, InjectorState]:
+    """Return the last state of an injector in each partition; CorruptSnapshotError if one cannot be read."""
+    return last_matching(config, topic, partitions, lambda record: _state_of(record, source))
+
+
+def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tuple[int, int]]]:
+    """Return, by partition, pairs of an input offset and the watermark of the records before it, of an earlier run."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for record in read_until_end(config, begin_offsets(config, [topic])):
+        state = _state_of(record, source)
+        if state is not None and state.partition["watermark"] is not None:
+            step = (state.next_offset, int(state.partition["watermark"]))
+            found.setdefault(record.partition, []).append(step)
+    return found
+
+
+def reset_target(config: Config, injection: Injection) -> int:
+    """Delete all records of the target topic, if all are this injector's; return its highest epoch, or 0.
+
+    They are if every mark is, and no partition has more data records than its marks count.  Fence other instances
+    first.  InjectorError if there are other records, or Kafka refuses: no record was deleted then.
+    """
+    topic = injection.target_topic
+    counted: dict[int, dict[int, int]] = {}
+    data: Counter[int] = Counter()
+    begins = begin_offsets(config, [topic])
+    for record in read_until_end(config, begins):
+        if isinstance(record, Data):
+            data[record.partition] += 1
+        elif record.source != injection.source:
+            raise _refusal(injection, f"{record.place} is a mark of {record.source!r}")
+        elif isinstance(record, Unreadable):
+            raise _refusal(injection, f"{record.place} is a mark that cannot be read")
+        else:
+            counted.setdefault(record.partition, {})[record.record.epoch] = record.record.records or 0
+    for number, count in data.items():
+        own = sum(counted.get(number, {}).values())
+        if count > own:
+            raise _refusal(injection, f"partition {number} of {topic!r} holds {count:,} records, and it wrote {own:,}")
+    client = AdminClient(dict(config), logger=QUIET)
+    places = [TopicPartition(topic, number, OFFSET_END) for _, number in begins]
+    try:
+        for future in client.delete_records(places, request_timeout=TIMEOUT).values():
+            future.result(TIMEOUT + 5)
+    except KafkaException as error:
+        raise _refusal(injection, f"Kafka does not delete records of {topic!r}: {error.args[0].str()}") from error
+    return max((epoch for epochs in counted.values() for epoch in epochs), default=0)
+
+
+def _refusal(injection: Injection, reason: str) -> InjectorError:
+    advice = "--reset needs an output topic without other records; use a new topic"
+    return InjectorError(source=injection.source, reason=reason, advice=advice)
