@@ -62,7 +62,7 @@ class LogFolder:
         *,
         pattern: str = "*.log",
         quiet: timedelta,
-        clock: Clock = Clock(),  # noqa: B008  # frozen
+        clock: Clock = Clock(),
     ) -> None:
         self.logs = GrowingLogs(quiet)
         self.skipped = 0

@@ -51,7 +51,7 @@ class SourcePool:
         topic: str,
         membership: Membership | int | None = None,
         interval: timedelta = timedelta(seconds=1),
-        clock: Clock = Clock(),  # noqa: B008  # frozen
+        clock: Clock = Clock(),
     ) -> None:
         given = check_settings(config, f"pool of {topic}", 1 if membership is None else membership, "send")
         milliseconds = duration_of(interval, f"the pool of {topic!r}: the interval of marks", 1)

@@ -95,7 +95,7 @@ class WatermarkedProducer:
         early: timedelta | None = None,
         alignment: timedelta | None = None,
         background: bool = False,
-        clock: Clock = Clock(),  # noqa: B008  # frozen
+        clock: Clock = Clock(),
         channel: Channel | None = None,
     ) -> None:
         membership = check_settings(config, source, membership, on_late)

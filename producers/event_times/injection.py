@@ -48,7 +48,7 @@ class Injection:
     source_topic: str
     target_topic: str
     fmt: InputFormat
-    policy: TimePolicy = TimePolicy()  # noqa: RUF009  # frozen
+    policy: TimePolicy = TimePolicy()
     substream_by: SubstreamKey | None = None
     drop_late: bool = False
     dropped_to: str | None = None

@@ -61,12 +61,7 @@ class InjectorGroup(Closing):
     """
 
     def __init__(
-        self,
-        injection: Injection,
-        config: Config,
-        *,
-        group: str | None = None,
-        clock: Clock = Clock(),  # noqa: B008  # frozen
+        self, injection: Injection, config: Config, *, group: str | None = None, clock: Clock = Clock()
     ) -> None:
         self.injection, self._clock = injection, clock
         self._config = {name: value for name, value in config.items() if name not in _GROUP_SETTINGS}

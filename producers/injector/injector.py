@@ -81,7 +81,7 @@ class Injector(Closing):
         decisions: Decisions | None = None,
         reset: bool = False,
         partition: int | None = None,
-        clock: Clock = Clock(),  # noqa: B008  # frozen
+        clock: Clock = Clock(),
     ) -> None:
         self.injection = injection
         self.counts: Counter[str] = Counter()

@@ -52,7 +52,7 @@ class ChainReader(Closing):
         *,
         since: bool = False,
         past: timedelta = timedelta(),
-        clock: Clock = Clock(),  # noqa: B008  # frozen
+        clock: Clock = Clock(),
         progress: Callable[[str], None] = lambda _topic: None,
     ) -> None:
         self._config = config

@@ -52,7 +52,7 @@ class Observer(Closing):
         offsets: Mapping[Partition, int] | None = None,
         applied: Mapping[Partition, int] | None = None,
         ids: TopicIds | None = None,
-        clock: Clock = Clock(),  # noqa: B008  # frozen
+        clock: Clock = Clock(),
     ) -> None:
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
         self.ends: dict[Partition, int] = {}
