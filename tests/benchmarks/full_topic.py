@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks.job_chain import ROW, Spent, counted, plain_rows, plain_writer
 from confluent_kafka import Producer
@@ -160,7 +160,7 @@ def _plain(place: Place, *, to_kafka: bool) -> Running:
     return Running(query, finish)
 
 
-def _floodmark(place: Place, rows: int, *, delivery: str | None) -> Running:
+def _floodmark(place: Place, rows: int, *, delivery: str | None, late: Literal["drop"] | None = None) -> Running:
     batches: list[Batch] = []
     source = read(
         place.spark,
@@ -168,6 +168,7 @@ def _floodmark(place: Place, rows: int, *, delivery: str | None) -> Running:
         value=avro(ROW),
         event_time="at",
         bootstrap_servers=place.kafka.bootstrap_servers,
+        late=late,
         options=ReadOptions(max_offsets_per_trigger=place.batch),
     )
     started = partial(write, counted(source, WIDTH), checkpoint_location=str(place.folder))
@@ -196,7 +197,7 @@ def _size(kafka: EmbeddedKafka) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to run the query; ``like`` is the plain one it is compared with."""
+    """A way to run the query; ``like`` is the way it is compared with."""
 
     name: str
     start: Callable[[Place, int], Running]
@@ -206,6 +207,7 @@ class Way:
 WAYS: Final = (
     Way("plain, function", lambda place, _: _plain(place, to_kafka=False), "plain, function"),
     Way("Floodmark, function", lambda place, rows: _floodmark(place, rows, delivery=None), "plain, function"),
+    Way("Floodmark, late='drop'", partial(_floodmark, delivery=None, late="drop"), "Floodmark, function"),
     Way("plain, Kafka", lambda place, _: _plain(place, to_kafka=True), "plain, Kafka"),
     Way("Floodmark, at least once", partial(_floodmark, delivery="at-least-once"), "plain, Kafka"),
     Way("Floodmark, exactly once", partial(_floodmark, delivery="exactly-once"), "plain, Kafka"),
