@@ -113,12 +113,10 @@ class Channel:
         self.next_refresh = clock.steady() + _REFRESH_INTERVAL
         """When `refresh_in_background` is due, by the steady clock, milliseconds."""
         self.background: Background | None = None
-        """Sends marks while no method is called."""
         self.on_source_ended = on_source_ended
         self.last_marks: Mapping[str, WatermarkRecord] | None = None
         """The last mark of each source in the topic, read once by a pool."""
         self.lowest_epoch = 0
-        """The lowest epoch that the next source may have."""
         self.source_ended = False
         """Whether a source has ended since the pool last counted its sources."""
         self.owner = "a producer"

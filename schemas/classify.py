@@ -23,7 +23,6 @@ Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
 Offsets = Mapping[Partition, int]
-"""Offsets by partition."""
 
 
 class Place(NamedTuple):

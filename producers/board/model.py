@@ -77,9 +77,7 @@ class SourceView:
     inputs: tuple[str, ...] = ()
     """The input topics of a job, by its marks."""
     cause: Cause | None = None
-    """Why its verdict is not OK."""
     reason: str = ""
-    """The cause in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,6 @@ class History:
 
     def __init__(self) -> None:
         self.mark: WatermarkRecord | None = None
-        """The last mark."""
         self.since = 0
         """Log time of the first mark with this watermark and status, epoch milliseconds."""
         self.since_exact = False

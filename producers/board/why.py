@@ -20,9 +20,7 @@ class Step:
     others: tuple[str, ...] = ()
     """The other sources that hold the topic at the same watermark, or fail."""
     unread: str = ""
-    """Why the topic could not be read."""
     unmarked: bool = False
-    """Whether it has no watermark record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 Unit = Literal["s", "ms", "us", "ns"]
-"""The unit of a time since 1970."""
 
 Action = Literal["adjust", "drop"]
 """What a time policy does with an event that is late or out of order."""

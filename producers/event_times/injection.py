@@ -95,7 +95,6 @@ class InjectorState:
     input_format: str
     """See `InputFormat.about`."""
     partition: Mapping[str, Any]
-    """The state of the input partition."""
     counts: Mapping[str, int]
     topic_id: str | None = None
     """The id of the input topic; ``None``: not known."""

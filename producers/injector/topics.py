@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
-    """Return the partition counts of input and target; InjectorError if it has too few, or too many for ``equal``."""
+    """Return the partition counts of input and target; InjectorError if they do not fit (``equal``: if they differ)."""
     source, target = injection.source_topic, injection.target_topic
     sizes = require_topics(config, [source, target, *([injection.dropped_to] if injection.dropped_to else [])])
     if sizes[target] < sizes[source] or (equal and sizes[target] > sizes[source]):

@@ -58,7 +58,7 @@ class Identity:
         )
 
     def with_membership(self, membership: Membership) -> Self:
-        """Return the same writer with a newer membership; `UsageError` if it is an older one, or its size differs."""
+        """Return the writer with a newer membership; `UsageError` for a lower version, or another size of the same."""
         last = self.membership
         if membership.version < last.version or (membership.version == last.version and membership != last):
             reason = f"membership {membership} after {last}, expected a version of at least {last.version + 1}"

@@ -37,7 +37,6 @@ class Buffer(Generic[Row]):
 
     def __init__(self, watermark: int | None = None) -> None:
         self.late = 0
-        """The number of late rows."""
         self.watermark = watermark
         """All rows below it were returned."""
         self._number = 0

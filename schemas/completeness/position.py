@@ -75,7 +75,6 @@ class ReaderState:
     """The common part of the positions of one call."""
 
     tracker: Mapping[str, Any]
-    """A snapshot of the tracker."""
     places: Mapping[Partition, tuple[int, int]]
     """Per partition: the offset to resume from, and the end of what was read."""
     judged: Mapping[str, list[Any] | None]
@@ -105,7 +104,6 @@ class Resumed:
 
     tracker: Tracker
     begin: dict[Partition, int] = field(default_factory=dict)
-    """The offsets to read from."""
     read: dict[Partition, int] = field(default_factory=dict)
     """The end of what was read before: the tracker has the marks below, and the records are counted."""
     done: int | None = None
