@@ -113,13 +113,9 @@ class BoardPage(Closing):
             self._server = _Server((_HOST, port), Handler)
         except OSError as error:
             raise UsageError(reason=f"the page cannot be served on port {port}: {error}; choose another") from error
+        self.url = f"http://{_HOST}:{self._server.server_port}/"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name="floodmark-board-page")
         self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """Where a browser on this machine finds it."""
-        return f"http://{_HOST}:{self._server.server_port}/"
 
     def show(self, board: Board, points: Mapping[str, Sequence[Point]]) -> None:
         """Show this board, and these points of each topic's line, from now on."""

@@ -14,7 +14,8 @@ class _WithIdleness(Generator):
     """Forwards all calls to another generator, and measures silence."""
 
     def __init__(self, strategy: Strategy, timeout: int) -> None:
-        self._inner = strategy.build()
+        inner = self._inner = strategy.build()
+        self.stamps, self.punctual = inner.stamps, inner.punctual
         self._timeout = timeout
         self._last_event: int | None = None
         self._silent = 0
@@ -43,11 +44,6 @@ class _WithIdleness(Generator):
     def watermark(self) -> int | None:
         return self._inner.watermark()
 
-    @property
-    @override
-    def stamps(self) -> bool:
-        return self._inner.stamps
-
     @override
     def stamp(self, wall: int) -> int:
         return self._inner.stamp(wall)
@@ -60,11 +56,6 @@ class _WithIdleness(Generator):
     @override
     def idle(self) -> bool:
         return self._timed_out or self._inner.idle
-
-    @property
-    @override
-    def punctual(self) -> bool:
-        return self._inner.punctual
 
     @override
     def snapshot(self) -> dict[str, Any]:

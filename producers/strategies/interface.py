@@ -29,6 +29,11 @@ class Generator(ABC):
     `on_event`, `on_tick`, `advance`, `stamp` and `restore` change the state; all other methods only read it.
     """
 
+    stamps: bool = False
+    """Whether event times come from `stamp`, not from the caller."""
+    punctual: bool = False
+    """Whether to send a new watermark at once, not on the next interval."""
+
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:  # noqa: B027
         """The emitter calls this before it sends a record.
 
@@ -60,11 +65,6 @@ class Generator(ABC):
         reason = f"advance({watermark}) needs the strategy explicit(), alone or inside with_idleness()"
         raise UsageError(reason=reason)
 
-    @property
-    def stamps(self) -> bool:
-        """Whether event times come from `stamp`, not from the caller."""
-        return False
-
     def stamp(self, wall: int) -> int:
         """Return the event time of a record written at ``wall``, epoch milliseconds; only `ingress` supports this."""
         raise UsageError(reason=f"stamp({wall}) needs the strategy ingress(), alone or inside with_idleness()")
@@ -76,11 +76,6 @@ class Generator(ABC):
     @property
     def idle(self) -> bool:
         """Whether readers should not wait for the source."""
-        return False
-
-    @property
-    def punctual(self) -> bool:
-        """Whether to send a new watermark at once, not on the next interval."""
         return False
 
     def snapshot(self) -> dict[str, Any]:
