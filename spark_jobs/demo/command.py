@@ -39,7 +39,8 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     except ImportError as error:
         typer.echo(f"floodmark: {error.name} is not installed: pip install 'floodmark[demo]'", err=True)
         raise typer.Exit(2) from error
-    options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, seconds, crash, keep, timeout)
+    duration = seconds or min(45.0, max(12.0, days / 4))
+    options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, duration, crash, keep, timeout)
     console = Console(stderr=json)
     with ended_by_signals(COULD_NOT), show.progress(console) as showing:  # signals end the child processes, too
         outcome, watch = run.run(options, showing)

@@ -6,6 +6,7 @@ run on the first days only, in batches of a few hours.  Shorter batches, as in s
 """
 
 import json
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -99,16 +100,11 @@ def main(
             for progress in query.recentProgress
             for operator in progress["stateOperators"]
         )
-        due, wrong = _judged(pd.concat(out), truth)
-        found = {"guess": name, "days": days, "flights": len(flights), "dropped": dropped, "waves": due, "wrong": wrong}
-        typer.echo(json.dumps(found))
-
-
-def _judged(streamed: pd.DataFrame, truth: pd.DataFrame) -> tuple[int, int]:
-    """Count the waves up to the last result, and how many are missing, cut in two, or lack a flight."""
-    due = truth[truth["ended"] <= streamed["ended"].max()]
-    merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)
-    return len(due), int((merged["_merge"] == "left_only").sum())
+        streamed = pd.concat(out)
+        due = truth[truth["ended"] <= streamed["ended"].max()]
+        merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)
+        wrong = int((merged["_merge"] == "left_only").sum())  # missing, cut in two, or lacking a flight
+        typer.echo(json.dumps(asdict(outcome.Guess(name, days, len(flights), dropped, len(due), wrong))))
 
 
 if __name__ == "__main__":

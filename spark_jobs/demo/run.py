@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +29,7 @@ from floodmark.spark_jobs.demo.outcome import Guess, Outcome
 from floodmark.spark_jobs.demo.processes import Child, Children
 from floodmark.spark_jobs.session import local_jars
 
-PARTITIONS: Final = 4
+_PARTITIONS: Final = 4
 _HOUR: Final = 3_600_000
 _READY, _START = "ready", "start"
 Line = list[tuple[float, int]]
@@ -41,19 +40,14 @@ Line = list[tuple[float, int]]
 class Options:
     """The options of the command."""
 
-    days: int = 365
-    gap: timedelta = jobs.GAP
-    directory: Path = Path("floodmark-demo")
-    bootstrap_servers: str | None = None
-    seconds: float | None = None
-    crash: bool = False
-    keep: bool = False
-    timeout: float = 900
-
-    @property
-    def duration(self) -> float:
-        """Seconds in which the sources write all days."""
-        return self.seconds or min(45.0, max(12.0, self.days / 4))
+    days: int
+    gap: timedelta
+    directory: Path
+    bootstrap_servers: str | None
+    seconds: float
+    crash: bool
+    keep: bool
+    timeout: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +83,7 @@ class Watch:
         for topic in jobs.SCHEMAS:
             self._fold.add(topic, whole=True)
         self._wall = Clock().wall
-        self._began = time.monotonic()
+        self.began = time.monotonic()
 
     def poll(self) -> None:
         """Read the new records."""
@@ -100,17 +94,13 @@ class Watch:
                 row = self._codecs[record.topic].decode(record.value)
                 self._rows[record.topic].append(row)
                 self.now = max(self.now, row.get("landed", 0))
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - self.began
         if self.now and (not self.present or self.now > self.present[-1][1]):
             self.present.append((seconds, self.now))
         for topic, tracker in self._observer.trackers.items():
             watermark = tracker.advance()
             if watermark is not None and watermark != END_OF_TIME:
                 self.lines[topic].append((seconds, watermark))
-
-    def note_start(self) -> None:
-        """Record that the sources are about to reach their full pace."""
-        self.started = time.monotonic() - self._began
 
     def rows(self, topic: str) -> pd.DataFrame:
         """Return the data of a topic in the order of reading."""
@@ -148,62 +138,42 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
         UsageError: if another demo uses the directory.
         JobFailedError, DeadlineError, InfrastructureError: after all child processes and the broker have been stopped.
     """
-    with _claimed(options.directory):
-        return _run(options, show)
-
-
-def _run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
-    began = time.monotonic()
-    java()
-    show(Moment("fetching jars (once)", 0))
-    local_jars()
-    _clear(options.directory)
-    every = source.load(options.days)
-    landed = source.landed(every)
-    show(Moment("starting Kafka", len(landed)))
+    began, directory = time.monotonic(), options.directory
     with ExitStack() as stack:
-        kafka = EmbeddedKafka(options.directory / "kafka")  # only the address; it does not run yet
+        stack.enter_context(_claimed(directory))
+        java()
+        show(Moment("fetching jars (once)", 0))
+        local_jars()
+        _clear(directory)
+        every = source.load(options.days)
+        landed = source.landed(every)
+        show(Moment("starting Kafka", len(landed)))
+        if not options.keep:
+            stack.callback(_clear_state, directory)
+        kafka = EmbeddedKafka(directory / "kafka")  # only the address; it does not run yet
         servers = options.bootstrap_servers or kafka.bootstrap_servers
-        children = stack.enter_context(Children(options.directory, servers))
-        _start_sources(children, options)  # they load their flights while Kafka starts
+        children = stack.enter_context(Children(directory, servers))
+        pace = {"seconds": options.seconds, "ready_file": directory / _READY, "start_file": directory / _START}
+        for origin in source.ORIGINS:  # they load their flights while Kafka starts
+            children.start(f"source-{origin}", source.__name__, origin=origin, days=options.days, **pace)
         if options.bootstrap_servers is None:
-            _start_broker(stack, kafka, options)
+            stack.enter_context(kafka)
         stack.callback(children.close)  # before the broker
         config = {"bootstrap.servers": servers}
-        _refuse_used_topics(config)
-        create_topics(config, dict.fromkeys(jobs.SCHEMAS, PARTITIONS))
-        (options.directory / _READY).write_text(f"{time.time()}\n", encoding="ascii")
+        used = existing_topics(config) & set(jobs.SCHEMAS)
+        if used:
+            reason = f"topics {', '.join(sorted(used))} exist already; delete them, or use another cluster"
+            raise UsageError(reason=reason)
+        create_topics(config, dict.fromkeys(jobs.SCHEMAS, _PARTITIONS))
+        (directory / _READY).write_text(f"{time.time()}\n", encoding="ascii")
         watch = Watch(config)
         stack.callback(watch.close)
         flow = _Flow(options, watch, children, len(landed), show)
         flow.stream()
         guesses = flow.guess()
         result = flow.compare(every, landed, guesses)
-    if not options.keep:
-        _clear_state(options.directory)
     result.seconds = round(time.monotonic() - began, 1)
     return result, watch
-
-
-def _start_sources(children: Children, options: Options) -> None:
-    """Start the sources, which wait for two files: for the slow start, and for the full pace."""
-    for origin in source.ORIGINS:
-        children.start(
-            f"source-{origin}",
-            source.__name__,
-            origin=origin,
-            days=options.days,
-            seconds=options.duration,
-            ready_file=options.directory / _READY,
-            start_file=options.directory / _START,
-        )
-
-
-def _start_broker(stack: ExitStack, kafka: EmbeddedKafka, options: Options) -> None:
-    """Start Kafka until the stack is closed, which also deletes its data unless the user keeps them."""
-    if not options.keep:
-        stack.callback(shutil.rmtree, kafka.directory, ignore_errors=True)
-    stack.enter_context(kafka)
 
 
 @contextmanager
@@ -232,12 +202,6 @@ def _clear_state(directory: Path) -> None:
         shutil.rmtree(directory / folder, ignore_errors=True)
 
 
-def _refuse_used_topics(config: dict[str, str]) -> None:
-    used = existing_topics(config) & set(jobs.SCHEMAS)
-    if used:
-        raise UsageError(reason=f"topics {', '.join(sorted(used))} exist already; delete them, or use another cluster")
-
-
 @dataclass(slots=True)
 class _Flow:
     """The steps of one run."""
@@ -256,18 +220,21 @@ class _Flow:
         self._until(lambda: self.watch.now > 0, "starting three sources")
         first, second = self._start_job(jobs.WAVES), self._start_job(jobs.DAYS)
         # The first batch of a Spark job takes seconds: both jobs run theirs while the sources are slow.
-        self._until(
-            lambda: len(first.lines()) > 1 and len(second.lines()) > 1, "starting two Spark jobs, sources are slow"
-        )
-        self.watch.note_start()
+        both_run = "starting two Spark jobs, sources are slow"
+        self._until(lambda: len(first.lines()) > 1 and len(second.lines()) > 1, both_run)
+        self.watch.started = time.monotonic() - self.watch.began
         (self.options.directory / _START).write_text(f"{time.time() + 1}\n", encoding="ascii")
         if self.options.crash:
-            for child, share in ((first, 0.4), (second, 0.6)):
-                self._until(partial(self._has_read, int(share * self.total)), "streaming")
-                child.crash()
-                self.crashes += 1
+            self._crash(first, 0.4)
+            self._crash(second, 0.6)
         self._until(lambda: self.watch.ended(jobs.DAYS), "streaming")
         self._until(self.children.check, "stopping the jobs")
+
+    def _crash(self, child: Child, share: float) -> None:
+        """Kill and restart a job when this share of the flights is in the topic."""
+        self._until(lambda: self.watch.counts()[source.TOPIC] >= share * self.total, "streaming")
+        child.crash()
+        self.crashes += 1
 
     def guess(self) -> list[Guess]:
         """Run plain ``withWatermark`` over the same topic."""
@@ -321,9 +288,6 @@ class _Flow:
             checkpoint_location=self.options.directory / "checkpoints" / name,
             gap_minutes=self.options.gap / timedelta(minutes=1),
         )
-
-    def _has_read(self, flights: int) -> bool:
-        return self.watch.counts()[source.TOPIC] >= flights
 
     def _summary(self, child: str) -> dict[str, Any]:
         return dict(json.loads(self.children.all[child].lines()[-1]))
