@@ -160,7 +160,7 @@ def test_every_room_is_packaged_and_explained():
     ("library", "rooms"),
     [
         ("fastavro", {"schemas/codec.py", "schemas/registered_values.py"}),
-        ("py4j", {"spark_jobs/internals/hadoop.py", "spark_jobs/internals/jvm.py"}),
+        ("py4j", {"spark_jobs/internals/files.py", "spark_jobs/internals/jvm.py"}),
     ],
 )
 def test_some_libraries_are_let_into_one_room(library, rooms):

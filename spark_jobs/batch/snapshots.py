@@ -100,7 +100,8 @@ class Snapshots:
         stored = None if text is None else Query(**self._parse(name, text, self._new))
         if stored == query:
             return
-        if stored is not None and stored.spark == query.spark and not same and self.checkpoint.is_committed:
+        has_state = self.checkpoint.last_committed is not None
+        if stored is not None and stored.spark == query.spark and not same and has_state:
             before, now = next(
                 (old, new) for old, new in zip_longest(stored.lines, query.lines, fillvalue="nothing") if old != new
             )

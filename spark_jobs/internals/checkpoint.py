@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from floodmark.schemas.classify import Offsets, Partition
-from floodmark.spark_jobs.internals.hadoop import files
+from floodmark.spark_jobs.internals.files import LocalFiles, files
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, reaching
-from floodmark.spark_jobs.internals.local_files import LocalFiles
 from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -59,16 +58,12 @@ def committed(query: StreamingQuery) -> Committed | None:
         metadata = logged.metadataOpt() if RELEASE >= _METADATA_OPT else logged.metadata()
         by_name = kind_of(logged) == "OffsetMap"  # if the sources have names, since Spark 4.2
         offsets = each(logged.offsetsMap().values() if by_name else logged.offsets())
-        ends = merged(offset.get() for offset in offsets if offset.isDefined())
+        ends = merged(offset.get().json() for offset in offsets if offset.isDefined())
         return Committed(int(latest.get()), ends, int(metadata.get().batchWatermarkMs()))
 
 
-def merged(offsets: Iterable[Any]) -> dict[Partition, int]:
-    """Merge the offsets of several Kafka sources."""
-    return _merged(offset.json() for offset in offsets)
-
-
-def _merged(texts: Iterable[str]) -> dict[Partition, int]:
+def merged(texts: Iterable[str]) -> dict[Partition, int]:
+    """Merge the offsets of several Kafka sources, each as JSON."""
     return {place: at for text in texts for place, at in from_spark(json.loads(text)).items()}
 
 
@@ -85,7 +80,11 @@ def range_options(start: Offsets, end: Offsets) -> dict[str, str]:
 
 
 class Checkpoint:
-    """Spark's files in one checkpoint location; ``files`` gives access to all files there."""
+    """Spark's files in one checkpoint location; ``files`` gives access to all files there.
+
+    Watermarks are as Spark counts them, epoch milliseconds; 0: none.  All methods that read or write plans raise
+    `UnsupportedSparkError` if their format is unknown.
+    """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.files: Final = files(spark, location)
@@ -106,42 +105,29 @@ class Checkpoint:
         return bool(self.files.numbers(_PLANNED))
 
     @property
-    def is_committed(self) -> bool:
-        """Whether a query has committed a batch here."""
-        return bool(self.files.numbers(_COMMITTED))
-
-    @property
     def is_stateful(self) -> bool:
         """Whether Spark has stored state of operators here."""
         return self.files.exists(_STATE)
 
     @property
     def last_committed(self) -> int | None:
-        """The last batch that a query has committed here."""
+        """The last batch that a query has committed here; ``None``: none."""
         return max(self.files.numbers(_COMMITTED), default=None)
 
     def planned_end(self, batch_id: int) -> Offsets | None:
-        """Return the end offsets of a planned batch; ``None``: it is not planned.
-
-        Raises:
-            UnsupportedSparkError: if the format of the plan is unknown.
-        """
+        """Return the end offsets of a planned batch; ``None``: it is not planned."""
         plan = self.files.read(f"{_PLANNED}/{batch_id}")
         with reaching("the log of planned batches"):
             return None if plan is None else _ends(plan)
 
     def planned_watermark(self, batch_id: int) -> int:
-        """Return the watermark of a planned batch, as Spark counts it, epoch milliseconds; 0: none.
-
-        Raises:
-            UnsupportedSparkError: if the format of the plan is unknown.
-        """
+        """Return the watermark of a planned batch."""
         plan = self.files.read(f"{_PLANNED}/{batch_id}")
         with reaching("the log of planned batches"):
             return 0 if plan is None else int(_metadata(plan)["batchWatermarkMs"])
 
     def lower_watermark(self, batch_id: int, watermark: int) -> None:
-        """Lower the watermark of the batch after a committed one to ``watermark``, as Spark counts it."""
+        """Lower the watermark of the batch after a committed one to ``watermark``."""
         for name, field in (
             (f"{_PLANNED}/{batch_id + 1}", "batchWatermarkMs"),
             (f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"),
@@ -151,11 +137,7 @@ class Checkpoint:
                 self.files.write(name, _with_metadata(text, {field: watermark}))
 
     def begin_at(self, begins: Offsets) -> None:
-        """Replace the start offsets that the sources have written when Spark planned the first batch.
-
-        Raises:
-            UnsupportedSparkError: if the format of these files is unknown.
-        """
+        """Replace the start offsets that the sources have written when Spark planned the first batch."""
         with reaching("the start offsets of Kafka's sources"):
             for number in self.files.numbers(_SOURCES):
                 name = f"{_SOURCES}/{number}/0"
@@ -163,49 +145,41 @@ class Checkpoint:
                 self.files.write(name, f"{head}\n{_moved(line, begins)}")
 
     def plan(self, batch_id: int, end: Offsets, watermark: int) -> None:
-        """Plan a batch up to ``end``, by a copy of the first plan; ``watermark`` is as Spark counts it, 0: none.
-
-        Raises:
-            UnsupportedSparkError: if the format of the first plan is unknown.
-        """
+        """Plan a batch up to ``end``, by a copy of the first plan."""
         with reaching("the log of planned batches"):
             pattern = str(self.files.read(f"{_PLANNED}/0"))
             _ends(pattern)
             version, metadata, *lines = pattern.split("\n")
             moved = "\n".join([version, metadata, *(line if line == _NONE else _moved(line, end) for line in lines)])
+        self._store_plan(batch_id, moved, watermark)
+
+    def _store_plan(self, batch_id: int, text: str, watermark: int) -> None:
         fields = {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
-        self.files.write(f"{_PLANNED}/{batch_id}", _with_metadata(moved, fields))
+        self.files.write(f"{_PLANNED}/{batch_id}", _with_metadata(text, fields))
 
     def raise_watermark(self, batch_id: int, watermark: int) -> None:
-        """Raise the watermark of the batch after a committed one to ``watermark``, as Spark counts it."""
+        """Raise the watermark of the batch after a committed one to ``watermark``."""
         name, field = f"{_COMMITTED}/{batch_id}", "nextBatchWatermarkMs"
         text = self.files.read(name)
         if text is not None and _metadata(text)[field] < watermark:
             self.files.write(name, _with_metadata(text, {field: watermark}))
 
-    def plan_empty_batch(self) -> int | None:
-        """Plan the batch without rows that Spark owes if the query was stopped before Spark could plan it.
+    def plan_empty_batch(self) -> None:
+        """Plan the batch without rows that Spark owes, if any: the query was stopped before Spark could plan it.
 
         Spark closes windows in an empty batch after the one that has advanced the watermark.  But a restarted query
         plans no batch without new rows, so at the end of all input it would wait for ever.  This writes the plan that
         Spark would have written: the same offsets, with the watermark of the last commit.
-
-        Returns:
-            The number of the batch; ``None``: Spark owes none.
         """
-        plans, commits = self.files.numbers(_PLANNED), self.files.numbers(_COMMITTED)
-        if not self.is_stateful or not commits or max(plans, default=-1) != max(commits):
-            return None  # no state, no batch, or the last batch will run again
-        last = max(commits)
+        last = self.last_committed
+        if not self.is_stateful or last is None or max(self.files.numbers(_PLANNED), default=-1) != last:
+            return  # no state, no batch, or the last batch will run again
         plan, commit = self.files.read(f"{_PLANNED}/{last}"), self.files.read(f"{_COMMITTED}/{last}")
         if plan is None or commit is None:
-            return None
+            return
         watermark = int(_metadata(commit)["nextBatchWatermarkMs"])
-        if watermark <= _metadata(plan)["batchWatermarkMs"]:
-            return None
-        fields = {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
-        self.files.write(f"{_PLANNED}/{last + 1}", _with_metadata(plan, fields))
-        return last + 1
+        if watermark > _metadata(plan)["batchWatermarkMs"]:
+            self._store_plan(last + 1, plan, watermark)
 
 
 def _metadata(text: str) -> dict[str, Any]:
@@ -232,4 +206,4 @@ def _ends(plan: str) -> dict[Partition, int]:
     version, _, *lines = plan.split("\n")
     if version != _VERSION:
         raise AttributeError(version)
-    return _merged(line for line in lines if line != _NONE)
+    return merged(line for line in lines if line != _NONE)

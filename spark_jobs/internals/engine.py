@@ -112,8 +112,8 @@ class Engine:
         """Return the start and end offsets of this batch, over all sources."""
         with reaching("StreamExecution.availableOffsets()"):
             begins, ends = self._engine.committedOffsets(), self._engine.availableOffsets()
-            started = merged(pair.productElement(1) for pair in each(begins))
-            return started or self._initial(), merged(pair.productElement(1) for pair in each(ends))
+            started = merged(pair.productElement(1).json() for pair in each(begins))
+            return started or self._initial(), merged(pair.productElement(1).json() for pair in each(ends))
 
     def ask_latest_offsets(self) -> None:
         """Let each source ask Kafka where its topics end; needed in the first batch of a start.
@@ -130,7 +130,7 @@ class Engine:
     def _initial(self) -> Offsets:
         """Return the start offsets of a query's first batch, from its plan, since nothing is committed yet."""
         plan = self._engine.lastExecution().executedPlan()
-        return merged(node.start() for node in nodes(plan) if kind_of(node) == "MicroBatchScanExec")
+        return merged(node.start().json() for node in nodes(plan) if kind_of(node) == "MicroBatchScanExec")
 
     def results(self, batch_watermark: int | None, next_watermark: int | None) -> "Results":
         """Return how far the results of this batch are complete, by its watermark and that of the next batch."""

@@ -4,8 +4,8 @@ import uuid
 from typing import Any, Final
 
 from floodmark.schemas.errors import CheckpointFilesError
+from floodmark.spark_jobs.internals.files import Files
 from floodmark.spark_jobs.internals.jvm import RELEASE, reaching
-from floodmark.spark_jobs.internals.local_files import Files
 from pyspark.sql import SparkSession
 
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"

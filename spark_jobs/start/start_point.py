@@ -9,7 +9,7 @@ from typing import Final
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.batch.snapshots import FOLDER
-from floodmark.spark_jobs.internals.local_files import Files
+from floodmark.spark_jobs.internals.files import Files
 from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 
 _NAME: Final = f"{FOLDER}/start.json"

@@ -14,7 +14,7 @@ from floodmark.spark_jobs.batch import lookahead, rebuild
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals import checkpoint
-from floodmark.spark_jobs.internals.local_files import LocalFiles
+from floodmark.spark_jobs.internals.files import LocalFiles
 from floodmark.spark_jobs.lookahead.marks_ahead import MarksAhead
 from floodmark.spark_jobs.progress.offsets import to_spark
 from floodmark.spark_jobs.progress.progress import Progress

@@ -7,7 +7,7 @@ import json
 import sys
 
 from floodmark.spark_jobs import local_session
-from floodmark.spark_jobs.internals.hadoop import files
+from floodmark.spark_jobs.internals.files import files
 
 
 def main(settings: str, jars: str, folder: str, name: str, writes: str) -> None:

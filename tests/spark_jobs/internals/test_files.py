@@ -10,8 +10,7 @@ import pytest
 from floodmark.schemas.errors import CheckpointFilesError, CorruptSnapshotError, UsageError
 from floodmark.spark_jobs import write
 from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, disk_settings, require_replacing
-from floodmark.spark_jobs.internals.hadoop import HadoopFiles, files
-from floodmark.spark_jobs.internals.local_files import LocalFiles
+from floodmark.spark_jobs.internals.files import HadoopFiles, LocalFiles, files
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -81,7 +80,7 @@ def test_what_is_no_text_is_corrupt(kept, tmp_path):
 _WRITER = """
 import itertools, sys
 from pathlib import Path
-from floodmark.spark_jobs.internals.local_files import LocalFiles
+from floodmark.spark_jobs.internals.files import LocalFiles
 files = LocalFiles(Path(sys.argv[1]))
 for number in itertools.count():
     files.write("1.json", str(number) * 20_000)

@@ -2,7 +2,7 @@
 
 import pytest
 from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.spark_jobs.internals.local_files import LocalFiles
+from floodmark.spark_jobs.internals.files import LocalFiles
 from floodmark.spark_jobs.start.start_point import StartPoint, store, stored
 from hypothesis import given
 from hypothesis import strategies as st
