@@ -20,9 +20,16 @@ from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.queries.source_options import fitting_batch
 from floodmark.spark_jobs.reading.judge import SPLITTING
 from floodmark.spark_jobs.reading.observation import PREPARED, columns, prepared
-from floodmark.spark_jobs.reading.read_calls import register, topics_of
 from floodmark.spark_jobs.reading.rows import decoded, flat, header_time
-from floodmark.spark_jobs.reading.source_spec import Connection, Decoder, Late, SourceSpec, check_late
+from floodmark.spark_jobs.reading.source_spec import (
+    Connection,
+    Decoder,
+    Late,
+    SourceSpec,
+    check_late,
+    register,
+    topics_of,
+)
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention

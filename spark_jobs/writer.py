@@ -31,9 +31,8 @@ from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.queries import refusals
 from floodmark.spark_jobs.queries.plan import Operator, limited
 from floodmark.spark_jobs.reading.event_time import derived_times
-from floodmark.spark_jobs.reading.read_calls import plan_of, specs_of
 from floodmark.spark_jobs.reading.security import settings_of, spark_options
-from floodmark.spark_jobs.reading.source_spec import SourceSpec
+from floodmark.spark_jobs.reading.source_spec import SourceSpec, plan_of, specs_of
 from floodmark.spark_jobs.start.job_output import job_output
 from floodmark.spark_jobs.start.job_start import JobStart
 from pyspark.errors import AnalysisException

@@ -40,7 +40,6 @@ SMALL = {
     "producers/examples/totals_consumer.py": "an example to run",
     "producers/lazy.py": "the public names of both packages above the contract",
     "schemas/stored_format.py": "the one check that all stored values pass",
-    "spark_jobs/batch/rebuild.py": "a job's progress from its topics, where its snapshots are lost",
     "spark_jobs/batch/running_jobs.py": "the jobs of this process: the one global of its room",
     "spark_jobs/batch/handler_settings.py": "what the steps of a batch are told",
     "spark_jobs/start/start_options.py": "public values of `write`, apart from the code that uses them",
@@ -53,7 +52,6 @@ SMALL = {
     "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",
     "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",
     "spark_jobs/result_preview.py": "one call of the public API, which no other part needs",
-    "spark_jobs/reading/read_calls.py": "the calls of `read` by name: the one global of its room",
 }
 # Classes with over 18 methods or 10 attributes, and why each is one.
 LARGE = {

@@ -21,7 +21,7 @@ from floodmark.schemas.classify import Data, Offsets
 from floodmark.schemas.errors import SnapshotError
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.handler_settings import Settings
-from floodmark.spark_jobs.batch.rebuild import rebuild
+from floodmark.spark_jobs.batch.resume import rebuild
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
@@ -197,14 +197,11 @@ def withdraw_at_start(specs: Sequence[SourceSpec], snapshots: Snapshots, setting
 
 
 def _withdraw_unknown(specs: Sequence[SourceSpec], checkpoint: Checkpoint, settings: Settings, last: int) -> None:
-    """Lower the watermark if the snapshot is lost: compute from the topics what it may be.
-
-    If Kafka has deleted marks and the others give less, it stays at the watermark of the last batch, which had read all
-    its marks.
-    """
+    """Lower the watermark, if the snapshot is lost, to what the topics give."""
     end = checkpoint.planned_end(last + 1) or checkpoint.planned_end(last) or {}
     read = rebuild(specs, end).watermark
     allowed = 0 if read is None else spark_watermark(read, settings.windows_close)
+    # If Kafka has deleted marks and the others give less, the last batch still had read all its marks.
     checkpoint.lower_watermark(last, max(allowed, checkpoint.planned_watermark(last)))
 
 

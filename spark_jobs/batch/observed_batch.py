@@ -78,14 +78,10 @@ def update_progress(
 
 
 def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> None:
-    """Log an error if no record of a source could be used so far.
-
-    Raises:
-        UnreadableTopicError: if the input has ended.
-    """
+    """Log an error if no record of a source could be used so far; raise it if the input has ended."""
     for spec in specs:
         error = progress.nothing_usable(spec.topics)
-        if error is not None and progress.next_watermark == END_OF_TIME:
-            raise error
         if error is not None:
+            if progress.next_watermark == END_OF_TIME:
+                raise error
             _log.error("job %s, so far: %s", job, error)

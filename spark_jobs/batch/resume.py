@@ -1,4 +1,8 @@
-"""The progress of a job at its start: from the snapshot of its last committed batch, or rebuilt from the topics."""
+"""The progress of a job at its start: from the snapshot of its last committed batch, or rebuilt from the topics.
+
+Marks that Kafka has deleted are missing in a rebuilt progress, which only holds the watermark back until their sources
+emit new ones.  The counts of earlier batches are lost.
+"""
 
 import logging
 import time
@@ -6,15 +10,15 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.clients.admin import begin_offsets, offset_bounds
 from floodmark.producers.readers.replay import read_until_end
-from floodmark.schemas.classify import Data, Offsets
+from floodmark.schemas.classify import Data, Offsets, Unreadable
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import SnapshotError, UnreadInputError
 from floodmark.schemas.timestamps import milliseconds
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import Tracker, apply_mark
 from floodmark.spark_jobs.batch.handler_settings import Settings
-from floodmark.spark_jobs.batch.rebuild import rebuild
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.checkpoint import Committed
 from floodmark.spark_jobs.progress.progress import Progress
@@ -45,7 +49,10 @@ def resume(
             if not settings.rebuild:
                 raise
             _log.warning("job %s: %s", job, error)
-            progress = _rebuilt(specs, snapshots, settings, last)
+            progress = rebuild(specs, last.offsets)
+            ran = from_spark_watermark(last.watermark, settings.windows_close)
+            hold = milliseconds(settings.hold)
+            progress.set_rebuilt_output(ran, stateful=snapshots.checkpoint.is_stateful, hold=hold)
     progress.resume(
         now=time.time_ns() // 1_000_000,
         percentile=any(spec.percentile is not None for spec in specs),
@@ -56,13 +63,33 @@ def resume(
     return progress
 
 
-def _rebuilt(specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed) -> Progress:
-    progress = rebuild(specs, last.offsets)
-    progress.set_rebuilt_output(
-        from_spark_watermark(last.watermark, settings.windows_close),
-        stateful=snapshots.checkpoint.is_stateful,
-        hold=milliseconds(settings.hold),
+def rebuild(specs: Sequence[SourceSpec], offsets: Offsets) -> Progress:
+    """Return the progress that the records before ``offsets`` give, read from the topics."""
+    read, used = set[tuple[str, int]](), set[str]()
+    topics = [topic for spec in specs for topic in spec.topics]
+    tracker, full = Tracker(topics), Tracker(topics)
+    for spec in specs:
+        ends = {place: end for place, end in offsets.items() if place[0] in spec.topics and end > 0}
+        for record in read_until_end(spec.connection.config(), dict.fromkeys(ends, OFFSET_BEGINNING), ends):
+            if isinstance(record, Data):
+                used.add(record.topic)  # unknown whether any record was usable: count one that was
+                continue
+            if isinstance(record, Unreadable):
+                _log.warning("%s: %s", record.place, record.reason)
+            apply_mark(tracker, record, *spec.mark_policy)
+            apply_mark(full, record, shift=spec.shift)
+        read.update(ends)
+    tracker.advance()
+    full.advance()
+    _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
+    progress = Progress(
+        tracker,
+        next_watermark=tracker.watermark,
+        record_counts=RecordCounts(read),
+        full_tracker=full if any(spec.percentile is not None for spec in specs) else None,
     )
+    for topic in used:
+        progress.tally(topic, 1, {})
     return progress
 
 
@@ -77,12 +104,7 @@ def _partly_read(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:
 
 
 def _refuse_unread(job: str, specs: Sequence[SourceSpec], offsets: Offsets) -> None:
-    """Refuse a start if there are data records that an ended job would not read; new marks change nothing.
-
-    Raises:
-        UnreadInputError: names the partitions and offsets.
-        BrokerUnavailableError: if the topics cannot be read.
-    """
+    """Refuse a start if there are data records that an ended job would not read; new marks change nothing."""
     count, looked, places = 0, 0, []
     for topic, config in ((topic, spec.connection.config()) for spec in specs for topic in spec.topics):
         bounds = offset_bounds(config, topic)

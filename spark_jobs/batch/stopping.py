@@ -59,11 +59,7 @@ class Stopping:
         self.interrupt()
 
     def interrupt(self) -> NoReturn:
-        """Wait, in a batch that has done nothing, until another thread stops the query.
-
-        Raises:
-            InterruptedBatchError: always.
-        """
+        """Wait, in a batch that has done nothing, until another thread stops the query; then interrupt the batch."""
         self._between.set()
         while (query := self._active_query()) is not None and query.isActive:
             time.sleep(_POLL)
@@ -81,10 +77,7 @@ class Stopping:
             start()
 
     def stop(self, timeout: float = _COMMIT_TIMEOUT, *, patience: float = -1) -> None:
-        """Stop the query after the current batch, for which it waits ``patience`` seconds (-1: without limit).
-
-        It then waits ``timeout`` seconds for Spark's commit of the batch, and stops the query in any case.
-        """
+        """Stop the query after the current batch and its commit: seconds to wait for each; -1: without limit."""
         self.request_stop(patience)
         query = self._active_query()
         if query is not None:

@@ -52,7 +52,7 @@ def with_event_time(rows: DataFrame, name: str) -> DataFrame:
 def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
     """Return the operators of a DataFrame's query down to its tables and sources.
 
-    ``is_source`` tells whether the observation of a name is that of a source, see `reading.read_calls`.
+    ``is_source`` tells whether the observation of a name is that of a source, see `source_spec`.
 
     Raises:
         UnsupportedSparkError: if the plan cannot be reached.

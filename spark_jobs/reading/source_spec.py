@@ -1,15 +1,25 @@
-"""One call of `read`, as a value."""
+"""The calls of `read`, each as a value, which `write` finds by the names of the observations in its plan.
+
+A plan has no more than these names.  So each spec is registered by its name, and lives as long as the session that
+`read` was given.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
+from weakref import WeakValueDictionary
 
 from floodmark.producers.clients.secrets import resolved
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.tracker import MarkPolicy
+from floodmark.spark_jobs.internals.analysed import operators
+from floodmark.spark_jobs.queries.plan import Operator
 from floodmark.spark_jobs.queries.source_options import from_earliest, source_options
 from floodmark.spark_jobs.reading.security import Client, settings_of, spark_options
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
+
+_OWNED: Final = "_floodmark_specs"
+"""The attribute of a session that holds its specs."""
 
 Decoder = Callable[[Column], Column]
 """From a column of binary values to a column of structs; null if a value cannot be read."""
@@ -106,3 +116,28 @@ class SourceSpec:
     def late_topic(self) -> str | None:
         """The topic for late rows."""
         return self.late.topic if isinstance(self.late, Route) else None
+
+
+_specs: Final = WeakValueDictionary[str, SourceSpec]()
+
+
+def register(spark: SparkSession, spec: SourceSpec) -> None:
+    """Register a spec while its session lives."""
+    vars(spark).setdefault(_OWNED, []).append(spec)
+    _specs[spec.name] = spec
+
+
+def plan_of(frame: DataFrame) -> Operator:
+    """Return the operators of a query, down to the sources of `read`."""
+    return operators(frame, _specs.__contains__)
+
+
+def specs_of(plan: Operator) -> list[SourceSpec]:
+    """Return the sources of a query, each once: a self-join of a DataFrame has one source."""
+    names = dict.fromkeys(node.source for node in plan.walk() if node.source is not None)
+    return [_specs[name] for name in names]
+
+
+def topics_of(frame: DataFrame) -> list[str]:
+    """Return the topics that a streaming DataFrame reads by `read`."""
+    return [topic for spec in specs_of(plan_of(frame)) for topic in spec.topics] if frame.isStreaming else []

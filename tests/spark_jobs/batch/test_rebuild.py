@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
-from floodmark.spark_jobs.batch.rebuild import rebuild
+from floodmark.spark_jobs.batch.resume import rebuild
 from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 
 

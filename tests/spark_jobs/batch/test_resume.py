@@ -10,7 +10,7 @@ from floodmark.schemas import Membership, Tracker
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.records import WatermarkRecord
 from floodmark.schemas.tracker import MarkPolicy
-from floodmark.spark_jobs.batch import lookahead, rebuild
+from floodmark.spark_jobs.batch import lookahead, resume
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals import checkpoint
@@ -134,7 +134,7 @@ def started(history, ran, progress):
     spec = SourceSpec("read", Connection(("t",), "nowhere:1"), None, None, percentile=history.way.percentile)
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "files", lambda _spark, folder: LocalFiles(Path(folder)))
-        patch.setattr(rebuild, "read_until_end", history.read_until_end)
+        patch.setattr(resume, "read_until_end", history.read_until_end)
         snapshots, after = Snapshots(None, place), max(ran, history.told(progress))
         files = snapshots.checkpoint.files
         Path(place, "state").mkdir()
