@@ -77,7 +77,7 @@ class Stopping:
             start()
 
     def stop(self, timeout: float = _COMMIT_TIMEOUT, *, patience: float = -1) -> None:
-        """Stop the query after the current batch and its commit: seconds to wait for each; -1: without limit."""
+        """Stop the query after its current batch (``patience`` seconds, -1: no limit) and the commit (``timeout``)."""
         self.request_stop(patience)
         query = self._active_query()
         if query is not None:

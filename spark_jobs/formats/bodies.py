@@ -6,6 +6,7 @@ not answer, the batch fails, and the next start runs it again.
 
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from json import dumps
@@ -37,12 +38,7 @@ class AvroBodies:
         self._resolutions: dict[int, AvroResolution | None] = {}
 
     def read(self, value: bytes | None) -> bytes | None:
-        """Return the body of a value in the reader's schema; ``None``: it cannot be read.
-
-        Raises:
-            RegistryError: if the registry does not answer.
-            IncompatibleSchemaError: if the reader's schema does not fit the written one.
-        """
+        """Return the body of a value in the reader's schema; ``None``: it cannot be read."""
         try:
             schema_id, body = unframed(value or b"")
             resolution = self._resolutions[schema_id] if schema_id in self._resolutions else self._learn(schema_id)
@@ -54,17 +50,12 @@ class AvroBodies:
         schema = self._registry.schema(schema_id)
         if schema is None:
             return None  # not cached, since it may be registered later
-        self._resolutions[schema_id] = found = self._resolution(schema)
+        found = None
+        if schema.kind == "AVRO":
+            with suppress(SchemaError):  # it is no record, so not the reader's
+                found = AvroResolution(schema.text, self._reader, schema.referenced)
+        self._resolutions[schema_id] = found = found if found is not None and found.is_of_reader else None
         return found
-
-    def _resolution(self, schema: Schema) -> AvroResolution | None:
-        if schema.kind != "AVRO":
-            return None
-        try:
-            found = AvroResolution(schema.text, self._reader, schema.referenced)
-        except SchemaError:  # it is no record, so not the reader's
-            return None
-        return found if found.is_of_reader else None
 
 
 class ObjectTexts:
@@ -74,11 +65,7 @@ class ObjectTexts:
         self._values = FramedValues(registry)
 
     def read(self, value: bytes | None) -> bytes | None:
-        """Return a value as JSON; ``None``: it cannot be read.
-
-        Raises:
-            RegistryError: if the registry does not answer.
-        """
+        """Return a value as JSON; ``None``: it cannot be read."""
         try:
             return dumps(self._values.decode(value or b""), default=_json).encode()
         except UnreadableValueError:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from floodmark.producers.clients.registry import Kind, Registry, registry_of
 from floodmark.schemas.codec import AvroCodec
@@ -43,15 +43,21 @@ def _converted(values: Column, converter: Callable[[], Callable[[Any], bytes | N
     return column
 
 
+class _Subject(NamedTuple):
+    """Where a schema is registered."""
+
+    registry: RegistryOrSettings
+    name: str | None
+    auto_register: bool
+
+
 class _Confluent(Format):
     """What the three share: a frame, and a schema that is registered before the job starts."""
 
     _kind: Kind
 
-    def __init__(
-        self, registry: RegistryOrSettings, fields: Iterable[str], subject: str | None, *, auto_register: bool
-    ) -> None:
-        self._registry, self._subject, self._auto_register = registry_of(registry), subject, auto_register
+    def __init__(self, subject: _Subject, fields: Iterable[str]) -> None:
+        self._registry, self._subject = registry_of(subject.registry), subject
         self._fields = tuple(fields)
         self._id: int | None = None
         self._answered = False
@@ -63,8 +69,8 @@ class _Confluent(Format):
 
     @override
     def for_topic(self, topic: str) -> "Format":
-        subject = self._subject or f"{topic}-value"
-        schema_id = self._registry.id_for(subject, self._kind, self._text(), register=self._auto_register)
+        name, register = self._subject.name or f"{topic}-value", self._subject.auto_register
+        schema_id = self._registry.id_for(name, self._kind, self._text(), register=register)
         bound = copy(self)
         bound.__dict__["_id"] = schema_id
         return bound
@@ -98,9 +104,9 @@ class _Confluent(Format):
 class _ConfluentAvro(_Confluent):
     _kind = "AVRO"
 
-    def __init__(self, registry: RegistryOrSettings, schema: str, subject: str | None, *, auto_register: bool) -> None:
+    def __init__(self, subject: _Subject, schema: str) -> None:
         codec = AvroCodec(schema)
-        super().__init__(registry, codec.fields, subject, auto_register=auto_register)
+        super().__init__(subject, codec.fields)
         self._schema = codec.schema_json
 
     @override
@@ -121,11 +127,9 @@ class _ConfluentAvro(_Confluent):
 class _ConfluentJson(_Confluent):
     _kind = "JSON"
 
-    def __init__(
-        self, registry: RegistryOrSettings, schema: str, unit: Unit | None, subject: str | None, *, auto_register: bool
-    ) -> None:
+    def __init__(self, subject: _Subject, schema: str, unit: Unit | None) -> None:
         self._json, self._schema, self._unit = json(schema, unit=unit), schema, unit
-        super().__init__(registry, self._json.fields, subject, auto_register=auto_register)
+        super().__init__(subject, self._json.fields)
 
     @override
     def _text(self) -> str:
@@ -146,23 +150,9 @@ class _ConfluentJson(_Confluent):
 class _ConfluentProtobuf(_Confluent):
     _kind = "PROTOBUF"
 
-    def __init__(
-        self,
-        registry: RegistryOrSettings,
-        schema: str,
-        message: Any,  # noqa: ANN401  # a class that Protobuf has generated
-        unit: Unit | None,
-        subject: str | None,
-        *,
-        auto_register: bool,
-    ) -> None:
+    def __init__(self, subject: _Subject, schema: str, unit: Unit | None, message: Any) -> None:  # noqa: ANN401  # a class
         self._json, self._message = json(schema, unit=unit), message
-        super().__init__(registry, self._json.fields, subject, auto_register=auto_register)
-
-    @property
-    @override
-    def fields(self) -> tuple[str, ...]:
-        return self._json.fields
+        super().__init__(subject, self._json.fields)
 
     @override
     def _text(self) -> str:
@@ -225,7 +215,7 @@ def confluent_avro(
         UnregisteredSchemaError: from `write`, without ``auto_register``, if the subject lacks the schema.
     """
     text = schema if isinstance(schema, str) else plain_json.dumps(dict(schema))
-    return _ConfluentAvro(registry, text, subject, auto_register=auto_register)
+    return _ConfluentAvro(_Subject(registry, subject, auto_register), text)
 
 
 def confluent_json(
@@ -239,23 +229,16 @@ def confluent_json(
     """Read and write JSON whose values name a JSON Schema in a registry.
 
     Values of all versions are read by the names of the fields in ``schema``; see `json` for unreadable values.  `write`
-    registers a JSON Schema made from ``schema``.
-
-    Args:
-        registry: as for `confluent_avro`.
-        schema: the fields in Spark's SQL types.
-        unit: as for `json`.
-        subject: as for `confluent_avro`.
-        auto_register: as for `confluent_avro`.
+    registers a JSON Schema made from ``schema``.  The arguments are those of `confluent_avro` and `json`.
 
     Raises:
         UsageError: as `json`.
         RegistryError, IncompatibleSchemaError, UnregisteredSchemaError: as `confluent_avro`.
     """
-    return _ConfluentJson(registry, schema, unit, subject, auto_register=auto_register)
+    return _ConfluentJson(_Subject(registry, subject, auto_register), schema, unit)
 
 
-def confluent_protobuf(  # most have defaults
+def confluent_protobuf(
     registry: RegistryOrSettings,
     schema: str,
     *,
@@ -267,18 +250,11 @@ def confluent_protobuf(  # most have defaults
     """Read and write Protobuf whose values name their schema in a registry.
 
     Fields are read by their names in the writer's schema.  A ``Timestamp`` becomes a ``TIMESTAMP``, an enum value its
-    name.
-
-    Args:
-        registry: as for `confluent_avro`.
-        schema: the fields in Spark's SQL types.
-        message: the generated class of the message, for writes.
-        unit: as for `json`.
-        subject: as for `confluent_avro`.
-        auto_register: as for `confluent_avro`.
+    name.  ``message`` is the generated class of the message, for writes.  The other arguments are those of
+    `confluent_avro` and `json`.
 
     Raises:
         UsageError: as `json`; and from `write`, if the message lacks a field.
         RegistryError, IncompatibleSchemaError, UnregisteredSchemaError: as `confluent_avro`.
     """
-    return _ConfluentProtobuf(registry, schema, message, unit, subject, auto_register=auto_register)
+    return _ConfluentProtobuf(_Subject(registry, subject, auto_register), schema, unit, message)
