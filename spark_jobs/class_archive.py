@@ -24,11 +24,7 @@ _DAY: Final = 86_400
 
 
 def archive_options(*, record: bool = True) -> str:
-    """Return the JVM options to use the archive, or with ``record`` to record it, for a single JVM.
-
-    Raises:
-        JavaError: if there is no Java.
-    """
+    """Return the JVM options to use the archive, or with ``record`` to record it, for a single JVM."""
     archive = archive_path()
     for draft in archive.parent.glob(f"{archive.stem}-*.draft"):
         with suppress(OSError):  # another process renames it, or the cache is read-only
@@ -59,9 +55,6 @@ def archive_path() -> Path:
 
     Its name has a hash of all that the JVM compares before it maps an archive: its own image, and the path, size and
     time of each jar.
-
-    Raises:
-        JavaError: if there is no Java.
     """
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars").resolve()
     seen = [_image(java()), str(jars), os.environ.get("SPARK_CONF_DIR", "")]

@@ -28,11 +28,7 @@ def packages() -> str:
 
 
 def local_jars() -> str:
-    """Return the same as files for ``spark.jars``; only the first call needs the network.
-
-    Raises:
-        EmbeddedKafkaError: if a jar cannot be fetched.
-    """
+    """Return the same as files for ``spark.jars``; only the first call needs the network."""
     version = pyspark.__version__
     kafka = fetch("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
     avro = fetch("org.apache.spark", "spark-avro_2.13", version)

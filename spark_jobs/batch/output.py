@@ -55,12 +55,7 @@ class Output:
         return cls(earliest=None if earliest is None else int(earliest), **counts)
 
     def check(self, identity: JobIdentity, batch_id: int, promised: int | None) -> None:
-        """Refuse rows that the next stage could not read, or that are earlier than the output watermark ``promised``.
-
-        Raises:
-            InvalidOutputError: if rows lack an event time or a value.
-            PromiseBrokenError: if a row is earlier than the watermark.
-        """
+        """Refuse rows that the next stage could not read, or that are before the output watermark ``promised``."""
         for count, reason, advice in (
             (self.without_event_time, "no event time", "give event_time= a column that is never null"),
             (self.without_value, "no value", "check that the value's columns fit its schema"),

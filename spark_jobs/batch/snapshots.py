@@ -126,11 +126,7 @@ class Snapshots:
             self._files.delete(self._name(batch_id - BATCHES_RETAINED))
 
     def load(self, batch_id: int) -> Progress:
-        """Return the progress after a committed batch.
-
-        Raises:
-            MissingSnapshotError, CorruptSnapshotError: with advice.
-        """
+        """Return the progress after a committed batch, or raise a `SnapshotError` with advice."""
         name = self._name(batch_id)
         text, advice = self._files.read(name), f"{_REBUILD}; or {self._new}"
         if text is None:

@@ -44,11 +44,7 @@ class Committed:
 
 
 def committed(query: StreamingQuery) -> Committed | None:
-    """Return the last batch that a query has committed, also in earlier runs.
-
-    Raises:
-        UnsupportedSparkError: if Spark's logs cannot be reached.
-    """
+    """Return the last batch that a query has committed, also in earlier runs."""
     with reaching("StreamExecution.commitLog()"):
         execution = query._jsq.streamingQuery()  # noqa: SLF001
         latest = execution.commitLog().getLatestBatchId()
@@ -82,8 +78,7 @@ def range_options(start: Offsets, end: Offsets) -> dict[str, str]:
 class Checkpoint:
     """Spark's files in one checkpoint location; ``files`` gives access to all files there.
 
-    Watermarks are as Spark counts them, epoch milliseconds; 0: none.  All methods that read or write plans raise
-    `UnsupportedSparkError` if their format is unknown.
+    Watermarks are as Spark counts them, epoch milliseconds; 0: none.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:

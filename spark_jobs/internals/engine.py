@@ -44,20 +44,11 @@ class Engine:
     """The execution engine of one running query; use it on the query's own thread, inside ``foreachBatch``.
 
     Watermarks are epoch milliseconds, and Floodmark's unless a name or text says otherwise: see `spark_watermark`.
-
-    Args:
-        query: the query.
-        windows_close: when Spark closes windows.
-        ends: the window ends, if windows are the query's only state.  Spark then gets only the watermarks at window
-            ends, since it would run a useless batch for each watermark between them.
-
-    Raises:
-        UnsupportedSparkError: if this Spark version lacks a method; before any watermark is set.
+    ``ends``: the window ends, if windows are the query's only state.  Spark then gets only the watermarks at window
+    ends, since it would run a useless batch for each watermark between them.
     """
 
-    def __init__(
-        self, query: StreamingQuery, windows_close: WindowsClose = "after", ends: WindowEnds | None = None
-    ) -> None:
+    def __init__(self, query: StreamingQuery, windows_close: WindowsClose, ends: WindowEnds | None) -> None:
         self._windows_close: Final = windows_close
         self._ends: Final = ends
         with reaching("StreamExecution.watermarkTracker()"):
@@ -66,10 +57,7 @@ class Engine:
             self._tracker.currentWatermark()
 
     def late_watermark(self, known: int | None) -> int | None:
-        """Return the watermark by which this batch's operators judge late rows: that of the batch before.
-
-        ``known``: the watermark that the job has set for that batch.
-        """
+        """Return the watermark by which operators judge late rows: that of the batch before, set to ``known``."""
         with reaching("IncrementalExecution.prevOffsetSeqMetadata()"):
             before = self._engine.lastExecution().prevOffsetSeqMetadata()
             watermark = int(before.get().batchWatermarkMs()) if before.isDefined() else 0

@@ -35,11 +35,7 @@ def disk_settings() -> dict[str, str]:
 
 
 def is_for_disks(file_manager: str) -> bool:
-    """Tell whether a file manager of Spark is safe on local disks only.
-
-    >>> is_for_disks("org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager")
-    True
-    """
+    """Tell whether a file manager of Spark is safe on local disks only."""
     return file_manager.rpartition(".")[2] == _MANAGER
 
 
@@ -51,7 +47,6 @@ def require_replacing(spark: SparkSession, checkpoint_location: str, files: File
 
     Raises:
         CheckpointFilesError: if the existing file stays.
-        UnsupportedSparkError: if Spark's file manager cannot be reached.
     """
     with reaching("CheckpointFileManager"):
         jvm: Any = spark._jvm  # noqa: SLF001

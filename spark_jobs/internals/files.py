@@ -51,11 +51,7 @@ class Files(Protocol):
 
 
 def files(spark: SparkSession, folder: str) -> Files:
-    """Return the files below a folder: without Hadoop if it is on a local disk.
-
-    Raises:
-        UnsupportedSparkError: if Hadoop's classes cannot be reached.
-    """
+    """Return the files below a folder: without Hadoop if it is on a local disk."""
     with reaching("the Hadoop file system"):
         jvm: Any = spark._jvm  # noqa: SLF001
         path = jvm.org.apache.hadoop.fs.Path(folder)

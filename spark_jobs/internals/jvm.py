@@ -20,11 +20,7 @@ _SELECTED: Final = 1_024
 
 @contextmanager
 def reaching(missing: str) -> Iterator[None]:
-    """Raise an error if an object of the JVM cannot be reached within the block.
-
-    Raises:
-        UnsupportedSparkError: names ``missing``, Spark's version and the reason.
-    """
+    """Raise `UnsupportedSparkError`, which names ``missing``, if the block cannot reach an object of the JVM."""
     try:
         yield
     except (AttributeError, TypeError, Py4JError) as error:
@@ -33,11 +29,7 @@ def reaching(missing: str) -> Iterator[None]:
 
 
 def machine(spark: SparkSession) -> tuple[int, int]:
-    """Return the cores of a session, and the maximum heap of its driver in bytes.
-
-    Raises:
-        UnsupportedSparkError: if the driver's JVM cannot be reached.
-    """
+    """Return the cores of a session, and the maximum heap of its driver in bytes."""
     with reaching("java.lang.Runtime"):
         runtime: Any = spark._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]  # noqa: SLF001
         return spark.sparkContext.defaultParallelism, int(runtime.maxMemory())
@@ -48,9 +40,6 @@ def require_callbacks(spark: SparkSession) -> None:
 
     py4j waits for Spark's calls with ``select``, which fails if many files are open; the job would then never run a
     batch, without an error.  A process that listens since an earlier job may open any number of files.
-
-    Raises:
-        UsageError: if too many files are open.
     """
     with reaching("the gateway to the JVM"):
         if vars(spark.sparkContext._gateway).get("_callback_server") is not None:  # noqa: SLF001

@@ -31,15 +31,8 @@ FORMAT: Final = 1
 class Progress:
     """The state of one job after its last finished batch.  Only its methods change it.
 
-    Args:
-        tracker: of the input.
-        next_watermark: the watermark that the next batch runs with.
-        output: the output watermark.
-        epoch: of the job as a source of its output topic.
-        counts: totals since the checkpoint was created.
-        record_counts: compares the counts in marks with the records that were read.
-        full_tracker: if a percentile drives the job: a tracker of the full watermarks.
-        promises: if late rows are judged one by one: what was promised in each partition.
+    ``full_tracker``: of the full watermarks, if a percentile drives the job; ``promises``: those of each partition, if
+    late rows are judged one by one.
 
     >>> progress = Progress(Tracker({"clicks"}))
     >>> progress.apply([])
@@ -203,11 +196,7 @@ class Progress:
         self._ahead = ahead
 
     def withdraw_ahead(self, planned: Offsets | None = None) -> bool:
-        """Withdraw the watermark of a look ahead, unless a batch planned up to ``planned`` reads all of its marks.
-
-        Returns:
-            Whether there was one, and it is withdrawn.
-        """
+        """Withdraw the watermark of a look ahead, unless a batch planned up to ``planned`` reads all of its marks."""
         if self._ahead is None or (planned is not None and self._ahead.is_covered(planned)):
             return False
         self._ahead = None
@@ -230,15 +219,10 @@ class Progress:
     def finish_batch(
         self, *, complete: int | None, hold: int = 0, counts: Mapping[str, int] | None = None
     ) -> int | None:
-        """Add up the counts of a batch, and return the new output watermark.
+        """Add up the counts of a batch, and return the output watermark, which never regresses.
 
-        Args:
-            complete: a lower bound of the event times in later results, without the hold; ``None``: unknown.
-            hold: how much earlier than its completion a result may be stamped, milliseconds.
-            counts: of this batch.
-
-        Returns:
-            The output watermark, which never regresses; `END_OF_TIME` when all input has ended and is processed.
+        ``complete``: a lower bound of the event times in later results, without the hold; ``None``: unknown.
+        ``hold``: how much earlier than its completion a result may be stamped, milliseconds.
         """
         self._counts.update(counts or {})
         processed = self._tracker.processing_time
@@ -271,11 +255,7 @@ class Progress:
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any], where: str) -> "Progress":
-        """Return the progress of a snapshot.
-
-        Raises:
-            CorruptSnapshotError: if it has another format or is damaged.
-        """
+        """Return the progress of a snapshot, or raise `CorruptSnapshotError`."""
         with restoring(where):
             require_format(snapshot, FORMAT)
             full, promises, ahead = (

@@ -51,11 +51,7 @@ class Published:
 
     @classmethod
     def of(cls, text: bytes) -> "Published":
-        """Read the value of the header.
-
-        Raises:
-            CorruptSnapshotError: if it has another format or is damaged.
-        """
+        """Read the value of the header, or raise `CorruptSnapshotError`."""
         with restoring(f"in the header {READ_HEADER!r}", "use a new output topic"):
             return cls.restore(json.loads(text))
 

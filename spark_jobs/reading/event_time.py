@@ -139,11 +139,7 @@ def derived_times(plan: Operator) -> Derived:
 
 
 def require_shift(job: str, derived: Derived, observed: Mapping[str, Mapping[str, Any]], watermark: int | None) -> None:
-    """Refuse a batch whose derived event times are shifted further than stated: operators would drop these rows.
-
-    Raises:
-        EventTimeShiftError: names the time and the watermark.
-    """
+    """Refuse a batch whose derived event times are shifted further than stated: operators would drop these rows."""
     for name in derived.observations:
         earliest = observed.get(name, {}).get("earliest")
         if earliest is not None and is_late(int(earliest), watermark):

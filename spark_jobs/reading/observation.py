@@ -112,9 +112,6 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
 
     Spark observes rows one by one, outside the code that it compiles for a whole stage.  So these columns are computed
     in that code, and for rows they are mostly null.
-
-    Raises:
-        UsageError: if a bin cannot number so many topics.
     """
     if len(topics) > _MAX_TOPICS:
         raise UsageError(reason=f"read() got {len(topics):,} topics, expected {_MAX_TOPICS:,} at most")

@@ -44,9 +44,6 @@ Late = Literal["drop", "adjust"] | Route
 def check_late(late: object) -> None:
     """Refuse what is not `Late`.
 
-    Raises:
-        UsageError: for any other value.
-
     >>> check_late("late-clicks")
     Traceback (most recent call last):
     floodmark.schemas.errors.UsageError: late is 'late-clicks', expected 'drop', 'adjust' or route('a-topic')
@@ -66,11 +63,7 @@ class Connection:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def config(self) -> dict[str, Any]:
-        """Return the confluent-kafka settings with their secrets.
-
-        Raises:
-            UsageError: if the place of a secret is empty.
-        """
+        """Return the confluent-kafka settings with their secrets."""
         return {"bootstrap.servers": self.bootstrap_servers, **resolved(settings_of(self.client))}
 
     def source_options(self) -> dict[str, str]:

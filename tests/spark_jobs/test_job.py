@@ -551,6 +551,6 @@ def test_a_spark_without_the_needed_internals_is_named(kafka, topic, source, che
     from floodmark.spark_jobs.internals.engine import Engine  # noqa: PLC0415
 
     with pytest.raises(UnsupportedSparkError, match=r"watermarkTracker.*is not reachable"):
-        Engine(object())
+        Engine(object(), "after", None)
     with pytest.raises(UnsupportedSparkError, match="queryExecution"):
         operators(object(), bool)
