@@ -36,7 +36,8 @@ def count_late_rows(
     for spec, found in observed.inputs:
         if spec.late is None:
             if found.is_late(watermark):
-                unjudged += _count_late(spark, spec, observed.start, observed.end, watermark or 0)
+                rows = rows_of(spark, spec, observed.start, observed.end).where("kind = 'row'")
+                unjudged += rows.where(F.unix_millis("event_time") < F.lit(watermark)).count()
         elif found.late:
             judged += found.late
             text = "job %s: %d row(s) behind their watermark, %d of them only behind that of the batch, the first at %s"
@@ -46,12 +47,6 @@ def count_late_rows(
     if unjudged:
         _log.warning("job %s: %d row(s) behind the watermark %s", job, unjudged, watermark)
     return judged + unjudged, routed
-
-
-def _count_late(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets, watermark: int) -> int:
-    """Count the rows of one batch with an event time before ``watermark``, by reading the batch again."""
-    rows = rows_of(spark, spec, start, end)
-    return rows.where((F.col("kind") == "row") & (F.unix_millis("event_time") < F.lit(watermark))).count()
 
 
 def _late_rows(spark: SparkSession, spec: SourceSpec, start: Offsets, end: Offsets) -> list[LateRow]:

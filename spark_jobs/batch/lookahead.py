@@ -79,22 +79,17 @@ class Lookahead:
         """Wait for marks that raise the watermark of the next batch; ``None``: the watermark stays as it is."""
         if not self._most or progress.watermark == END_OF_TIME:
             return None
-        if records > self._most:
-            self._stop_reading()
-            return None
         try:
-            self._read_from(end)
-            self._marks_ahead.start_from(progress.tracker_copy(), end)
-            ahead = self._wait(progress.watermark)
-            is_burst = ahead is not None and self._unread(end) > self._most
+            if records <= self._most:
+                self._read_from(end)
+                self._marks_ahead.start_from(progress.tracker_copy(), end)
+                ahead = self._wait(progress.watermark)
+                if ahead is None or self._unread(end) <= self._most:  # else the next batch may end before the marks
+                    return ahead
         except KafkaException as error:
             _log.warning("job %s: the look ahead failed, the next batch runs without it: %s", self._job, error)
-            self._stop_reading()
-            return None
-        if is_burst:  # the next batch may end before the marks
-            self._stop_reading()
-            return None
-        return ahead
+        self._stop_reading()
+        return None
 
     def _wait(self, known: int | None) -> Ahead | None:
         now = time.monotonic()

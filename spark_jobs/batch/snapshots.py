@@ -7,7 +7,7 @@ snapshot or none.
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -78,12 +78,12 @@ class Snapshots:
         if text is None:
             if self.checkpoint.is_used and not adopt:
                 raise self._foreign("a query that is not Floodmark's", identity)
-            claimed = JobIdentity(identity.job, identity.topics, identity.output, uuid.uuid4().hex)
+            claimed = replace(identity, checkpoint_id=uuid.uuid4().hex)
             self._files.write(name, json.dumps(asdict(claimed)))
             return claimed
         stored = self._parse(name, text, self._new)
         kept = JobIdentity(stored["job"], tuple(stored["topics"]), stored["output"], stored["checkpoint_id"])
-        if (kept.job, kept.topics, kept.output) != (identity.job, identity.topics, identity.output):
+        if replace(kept, checkpoint_id=identity.checkpoint_id) != identity:
             raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output})", identity)
         return kept
 

@@ -42,20 +42,12 @@ _WAITS_AT: Final = 5
 
 
 def load_schema(name: str) -> dict[str, Any]:
-    """Read a schema of the demo: ``flight``, ``departure_wave`` or ``daily_waves``.
-
-    >>> load_schema("flight")["name"]
-    'Flight'
-    """
+    """Read a schema of the demo: ``flight``, ``departure_wave`` or ``daily_waves``."""
     return dict(json.loads(files("floodmark.spark_jobs.demo").joinpath(f"{name}.avsc").read_text(encoding="utf-8")))
 
 
 def codec_of(name: str) -> AvroCodec:
-    """Return the codec of a schema; times are epoch milliseconds.
-
-    >>> codec_of("daily_waves").name
-    'DailyWaves'
-    """
+    """Return the codec of a schema; times are epoch milliseconds."""
     return AvroCodec(without_logical_types(load_schema(name)))
 
 
@@ -98,18 +90,7 @@ def landed(flights: "pd.DataFrame") -> "pd.DataFrame":
 
 
 class InTheAir:
-    """The flights of an airport that have departed and not yet landed.  Times are epoch milliseconds.
-
-    >>> sky = InTheAir()
-    >>> sky.depart(12)
-    >>> sky.depart(15)
-    >>> sky.land(15)
-    >>> sky.watermark(now=30)  # the flight of 12 is in the air
-    12
-    >>> sky.land(12)
-    >>> sky.watermark(now=40)  # no flight is: the next departure is not before now
-    40
-    """
+    """The flights of an airport that have departed and not yet landed.  Times are epoch milliseconds."""
 
     def __init__(self) -> None:
         self._up: list[int] = []
@@ -124,7 +105,7 @@ class InTheAir:
         heapq.heappush(self._down, departed)
 
     def watermark(self, now: int) -> int:
-        """Return the earliest departure of a flight in the air, or ``now``."""
+        """Return the earliest departure of a flight in the air; without one, ``now``: no next departure is before."""
         while self._down and self._up[0] == self._down[0]:
             heapq.heappop(self._up)
             heapq.heappop(self._down)
@@ -155,12 +136,6 @@ class Pace(NamedTuple):
     """The clock of all sources: at a tenth of its pace until the start, for at most a fifth of all days.
 
     So the demo shows something while Spark starts, and most records follow after that.
-
-    >>> clock = Pace(began=100, first=0, last=60_000, rate=10)
-    >>> [clock.at(wall) for wall in (100, 105, 150)]
-    [0, 5000, 12000]
-    >>> [clock.at(wall, start=105) for wall in (105, 106, 200)]
-    [5000, 15000, 60000]
     """
 
     began: float
@@ -172,10 +147,7 @@ class Pace(NamedTuple):
     """Simulated seconds per second."""
 
     def at(self, wall: float, start: float | None = None) -> int:
-        """Return the simulated time at ``wall``, epoch milliseconds; the pace is full from ``start`` on.
-
-        Both are epoch seconds.
-        """
+        """Return the simulated time at ``wall`` (epoch seconds), epoch milliseconds; full pace from ``start`` on."""
         slow = max(0.0, (wall if start is None else min(wall, start)) - self.began) * self.rate * 1_000 / _SLOWER
         full = 0.0 if start is None else max(0.0, wall - start) * self.rate * 1_000
         return min(self.last, self.first + int(min(slow, (self.last - self.first) / _WAITS_AT) + full))
@@ -208,7 +180,11 @@ def main(
     flights, first, last = len(landings), from_datetime(FIRST_DAY), landings[-1].landed
     pace = timedelta(days=days).total_seconds() / seconds
     sky, codec = InTheAir(), codec_of("flight")
-    clock = Pace(time.time() if ready_file is None else _await_moment(ready_file), first, last, pace)
+    began = time.time() if ready_file is None else None
+    while began is None and ready_file is not None:
+        time.sleep(_TICK)
+        began = _moment(ready_file)
+    clock = Pace(began, first, last, pace)
     with WatermarkedProducer(
         {"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "compression.type": "lz4"},
         topic=TOPIC,
@@ -242,12 +218,6 @@ def _moment(file: Path) -> float | None:
     """Return the time in a file, epoch seconds; ``None``: the file does not exist yet."""
     text = file.read_text(encoding="ascii") if file.exists() else ""
     return float(text) if text.endswith("\n") else None
-
-
-def _await_moment(file: Path) -> float:
-    while (moment := _moment(file)) is None:
-        time.sleep(_TICK)
-    return moment
 
 
 if __name__ == "__main__":

@@ -73,10 +73,6 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
     key is less than twice as far away, or if it is late.  Neither the watermark nor the cut of batches changes that.
     The order in which Spark processes near rows decides which of them stays.
 
-    Spark's ``dropDuplicatesWithinWatermark`` alone forgets a key at the end of a batch, and before that drops any row
-    with the key, also one an hour later.  So it runs twice, over spans of twice the time that overlap by half: rows
-    that are ``within`` apart share one span, and after the watermark has passed a span, no rows of it follow.
-
     Args:
         rows: from `read`.
         columns: the columns that make two rows the same.
@@ -93,6 +89,8 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
         raise UsageError(reason=reason)
     name, metadata = timed[0].name, timed[0].metadata
     width, at = 2 * milliseconds, F.unix_millis(F.col("`{}`".format(name.replace("`", "``"))))
+    # Spark's operator alone forgets a key at the end of a batch, and drops any row of a key that it knows.  So it runs
+    # twice, over spans that overlap by half: rows that are ``within`` apart share one, which the watermark completes.
     for offset in (0, milliseconds):
         span = at - F.pmod(at + offset, F.lit(width))
         kept = rows.withMetadata(name, {**metadata, DELAY: width}).withColumn(_SPAN, span)

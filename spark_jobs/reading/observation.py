@@ -159,7 +159,7 @@ def columns(*, judged: bool = False) -> list[Column]:
     ]
     return [
         *(lateness if judged else []),
-        _list(F.collect_list(mark)).alias("marks"),
+        F.concat(F.lit("["), F.array_join(F.collect_list(mark), ","), F.lit("]")).alias("marks"),  # a list in JSON
         *unusable,
         F.unix_millis(F.min(F.col(f"`{OURS}event_time`"))).alias("earliest"),
         # Each task has a bin for each kind in each of its partitions.
@@ -170,8 +170,3 @@ def columns(*, judged: bool = False) -> list[Column]:
 def _first(condition: Column, found: Column) -> Column:
     """Return the lowest struct of the rows that fulfil a condition, as JSON; null: no such row."""
     return F.min(F.when(condition, F.struct(found, F.to_json(found).alias("text")))).getField("text")
-
-
-def _list(texts: Column) -> Column:
-    """Return texts that are JSON as a list in JSON."""
-    return F.concat(F.lit("["), F.array_join(texts, ","), F.lit("]"))
