@@ -13,8 +13,8 @@ from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import mark
 from floodmark.schemas import Holder, encode_watermark, mark_key
 from floodmark.schemas.classify import mark_record
+from integration.kafka_programs import running
 from support.harness import drain, until
-from support.kafka_programs import running
 from support.two_sources import write
 
 pytestmark = pytest.mark.kafka

@@ -16,10 +16,10 @@ from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, 
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.embedded.broker import free_port
 from floodmark.spark_jobs import read, write
+from integration.kafka_programs import running
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.avro.functions import from_avro
 from support.harness import EVENT, until
-from support.kafka_programs import running
 
 LINES = [f"line {number}" for number in range(50)]
 

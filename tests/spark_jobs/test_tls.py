@@ -6,9 +6,8 @@ import pytest
 from floodmark.producers import create_topics
 from floodmark.schemas.errors import BrokerUnavailableError, UsageError
 from floodmark.spark_jobs.reading.security import spark_options
-from support.certificates import Certificates
 from support.counting import WIDTH, counted, read_events, windowed
-from support.guarded import GuardedKafka
+from support.guarded import Certificates, GuardedKafka
 from support.harness import Stream, drain, window_counts
 
 pytestmark = pytest.mark.spark

@@ -1,14 +1,20 @@
 """The job that most tests of Spark run: the events of each user counted in tumbling windows."""
 
+from dataclasses import fields
 from typing import Any
 
 from floodmark.spark_jobs import Job, ReadOptions, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import COUNT, EVENT
-from support.options import with_options
 
 WIDTH = 10_000
+
+
+def with_options(kind: type[ReadOptions | WriteOptions], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call, the rarer settings among them (those of ``kind``) in one, as ``options``."""
+    chosen = {field.name: arguments.pop(field.name) for field in fields(kind) if field.name in arguments}
+    return {**arguments, "options": kind(**chosen)}
 
 
 def read_events(spark: SparkSession, bootstrap_servers: str, *topics: str, **options: Any) -> DataFrame:

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -114,37 +114,32 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None
         time.sleep(0.02)
 
 
-def drain(config: dict[str, str], topic: str, seconds: float = 60) -> tuple[list[bytes], Observer]:
-    """Read a topic until its sources have ended; returns the data values and the observer."""
-    values: list[bytes] = []
-    observer = Observer(config, [topic])
-    tracker = observer.trackers[topic]
+def read_to_end(config: Mapping[str, Any], topic: str, seconds: float = 60) -> tuple[list[Any], Observer]:
+    """Read a topic until its sources have ended; returns its records and the observer, closed."""
+    records: list[Any] = []
+    with Observer(dict(config), [topic]) as observer:
+        tracker = observer.trackers[topic]
 
-    def ended() -> bool:
-        values.extend(
-            record.value for record in observer.poll() if isinstance(record, Data) and record.value is not None
-        )
-        tracker.advance()
-        return tracker.ended
+        def ended() -> bool:
+            records.extend(observer.poll())
+            tracker.advance()
+            return tracker.ended
 
-    try:
         until(ended, f"the end of {topic}", seconds)
-    finally:
-        observer.close()
-    return values, observer
+    return records, observer
+
+
+def drain(config: dict[str, str], topic: str, seconds: float = 60) -> tuple[list[bytes], Observer]:
+    """Read the data values of a topic until its sources have ended; returns the observer, too."""
+    records, observer = read_to_end(config, topic, seconds)
+    return [record.value for record in records if isinstance(record, Data) and record.value is not None], observer
 
 
 def records_by_partition(config: dict[str, str], topic: str) -> dict[int, list[Any]]:
     """Read all of a topic that has ended."""
     found: dict[int, list[Any]] = {}
-    with Observer(config, [topic]) as observer:
-        tracker = observer.trackers[topic]
-        deadline = time.monotonic() + 30
-        while not tracker.ended:
-            assert time.monotonic() < deadline
-            for record in observer.poll():
-                found.setdefault(record.partition, []).append(record)
-            tracker.advance()
+    for record in read_to_end(config, topic)[0]:
+        found.setdefault(record.partition, []).append(record)
     return found
 
 

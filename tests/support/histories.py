@@ -184,19 +184,8 @@ class History:
         self.pace = chance.choice([0, 3, 8, 20])
         self.wrong = chance.choice([0, 0, 0.1])
         self.gone = set()
-        rare = [
-            "restart",
-            "zombie",
-            "ignored",
-            "join",
-            "grow",
-            "notice",
-            "unreadable",
-            "replay",
-            "die",
-            "lease",
-            "restore",
-        ]
+        rare = ["restart", "zombie", "ignored", "join", "grow", "notice"]
+        rare += ["unreadable", "replay", "die", "lease", "restore"]
         self.happenings = ["statement"] * 12 + chance.sample(rare, chance.randint(0, 5))
 
     def run(self, steps=60):

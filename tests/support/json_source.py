@@ -10,7 +10,7 @@ from floodmark.producers import EmbeddedKafka, WatermarkedProducer, explicit
 from floodmark.spark_jobs import Job, ReadOptions, WriteOptions, formats, read, write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from support.options import with_options
+from support.counting import with_options
 
 LIMIT = 180
 BASE = 1_000_000

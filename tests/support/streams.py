@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from confluent_kafka import Producer
-from floodmark.producers import Data, Mark, Observer
+from floodmark.producers import Data, Mark
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
@@ -17,7 +17,7 @@ from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, encode_wat
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.records import FORMAT_VERSION, HEADER
-from support.harness import TIME, grow, record_schema, until
+from support.harness import TIME, grow, read_to_end, record_schema
 
 ROW = record_schema("Row", k="string", at=TIME, n="long")
 """What stands in all topics, in and out."""
@@ -181,7 +181,7 @@ def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> li
             found.append(Written())
         return found[seen[partition]]
 
-    for record in _until_ended(config, topic, seconds):
+    for record in read_to_end(config, topic, seconds)[0]:
         if isinstance(record, Mark):
             batch(record.partition).marks.append(record.record)
             seen[record.partition] += 1
@@ -193,20 +193,6 @@ def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> li
             assert before is None or values[1] >= before, f"{values} is behind the mark {before} before it"
             batch(record.partition).rows[values] += 1
     return found
-
-
-def _until_ended(config: Mapping[str, Any], topic: str, seconds: float) -> Iterator[Data | Mark]:
-    with Observer(dict(config), [topic]) as observer:
-        records: list[Any] = []
-        tracker = observer.trackers[topic]
-
-        def ended() -> bool:
-            records.extend(observer.poll())
-            tracker.advance()
-            return tracker.ended
-
-        until(ended, f"the end of {topic}", seconds)
-        yield from records
 
 
 def total(batches: Iterable[Written]) -> Counter[Values]:

@@ -14,28 +14,19 @@ from floodmark.schemas import END_OF_TIME, Status
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Batch, Job, ReadOptions, Start, WriteOptions, avro, read, write
 from pyspark.sql import DataFrame, SparkSession
-from support.counting import fails
+from support.counting import fails, with_options
 from support.harness import until
 from support.operators import Clock, Query, Rows
-from support.options import with_options
 from support.row_store import RowStore
 from support.streams import ROW, Log, Values, Written, batches_of, total
 
 _LIMIT = 240
 _LOOK = 5.0
 _MANY = 10_000
-_QUICK = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-}
-
-STATE_STORES = [
-    (
-        "spark.sql.streaming.stateStore.providerClass",
-        f"org.apache.spark.sql.execution.streaming.state.{name}StateStoreProvider",
-    )
-    for name in ("HDFSBacked", "RocksDB")
-]
+_QUICK = {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+STATE_STORES = [(_PROVIDER, f"{_STATE}.{name}StateStoreProvider") for name in ("HDFSBacked", "RocksDB")]
 """The setting of Spark, and each of its state stores."""
 
 
@@ -278,19 +269,10 @@ def _highest(before: int | None, watermark: int | None, behind: int) -> int | No
 
 def _of_counts(trial: Trial, ran: Ran) -> list[str]:
     counts = {**ran.counts, "data": ran.counts["records"] - ran.counts["marks"]}
-    size = sum(len(log.rows) for log in trial.logs)
-    expected = {
-        "data": size,
-        "late": 0,
-        "lost": 0,
-        "surplus": 0,
-        "unreadable": 0,
-        "missing_event_time": 0,
-        "sequence_gaps": 0,
-    }
-    return [
-        f"{name} is {counts.get(name, 0)}, expected {n}" for name, n in expected.items() if counts.get(name, 0) != n
-    ]
+    none = ("late", "lost", "surplus", "unreadable", "missing_event_time", "sequence_gaps")
+    expected = {"data": sum(len(log.rows) for log in trial.logs), **dict.fromkeys(none, 0)}
+    wrong = {name: n for name, n in expected.items() if counts.get(name, 0) != n}
+    return [f"{name} is {counts.get(name, 0)}, expected {n}" for name, n in wrong.items()]
 
 
 def _few(rows: Counter[Values]) -> str:
