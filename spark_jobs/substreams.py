@@ -129,7 +129,8 @@ class _Windows(StatefulProcessor):
         due = sorted(start for start in known if start + self._width <= watermark)
         results: list[dict[str, Any]] = []
         for start in due:
-            lines = json.loads(self._windows.getValue((start,))[0])
+            stored_rows = self._windows.getValue((start,))
+            lines = json.loads(stored_rows[0]) if stored_rows else []
             values = self._aggregate([json.loads(line) for line in lines])
             results.append({self._key: key[0], "window_end": start + self._width, **values})
             self._windows.removeKey((start,))

@@ -180,11 +180,10 @@ def main(
     flights, first, last = len(landings), from_datetime(FIRST_DAY), landings[-1].landed
     pace = timedelta(days=days).total_seconds() / seconds
     sky, codec = InTheAir(), codec_of("flight")
-    began = time.time() if ready_file is None else None
-    while began is None and ready_file is not None:
+    while ready_file is not None and _moment(ready_file) is None:
         time.sleep(_TICK)
-        began = _moment(ready_file)
-    clock = Pace(began, first, last, pace)
+    began = None if ready_file is None else _moment(ready_file)
+    clock = Pace(time.time() if began is None else began, first, last, pace)
     with WatermarkedProducer(
         {"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "compression.type": "lz4"},
         topic=TOPIC,
