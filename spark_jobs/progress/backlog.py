@@ -53,8 +53,8 @@ class Backlog:
 
 def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
     """Return the backlog after some batches; ``None``: no batch has the ends of the topics."""
-    ends = [(_time(batch), _sum(batch, "latestOffset"), batch) for batch in batches]
-    known = [(at, latest, batch) for at, latest, batch in ends if latest is not None]
+    ends = [(_sum(batch, "latestOffset"), batch) for batch in batches]
+    known = [(datetime.fromisoformat(batch["timestamp"]), end, batch) for end, batch in ends if end is not None]
     if not known:
         return None
     _, latest, last = known[-1]
@@ -69,10 +69,6 @@ def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
         read_rate=sum(batch["numInputRows"] for batch in busy) / spent if spent else 0.0,
         arrival_rate=grown / elapsed if elapsed else 0.0,
     )
-
-
-def _time(batch: Mapping[str, Any]) -> datetime:
-    return datetime.fromisoformat(batch["timestamp"])
 
 
 def _sum(batch: Mapping[str, Any], name: str) -> int | None:

@@ -9,11 +9,7 @@ from floodmark.producers import EmbeddedKafka
 
 
 class Certificates:
-    """An authority, a certificate of a broker on this machine, and one of a client.
-
-    Args:
-        folder: where the files go.
-    """
+    """An authority, a certificate of a broker on this machine, and one of a client."""
 
     def __init__(self, folder: Path) -> None:
         made = trustme.CA()
@@ -76,13 +72,9 @@ def _protocol(certificates: Certificates | None) -> str:
 
 
 class GuardedKafka(EmbeddedKafka):
-    """A broker that lets nobody in without a password.
+    """A broker that lets nobody in without a password: ``users``, and "us", the administrator.
 
-    Args:
-        directory: as of `EmbeddedKafka`.
-        users: who may log in beside "us", the administrator.
-        authorized: whether others than the administrator need a right for what they do.
-        certificates: where it speaks TLS, and asks each client for its own; ``None``: it does not.
+    If ``authorized``, the users need rights.  With ``certificates`` it uses TLS, and asks each client for its own.
     """
 
     def __init__(

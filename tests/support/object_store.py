@@ -43,11 +43,7 @@ def _name(jar: Path) -> str:
 
 
 class ObjectStore(Closing):
-    """A store with an empty bucket.
-
-    Args:
-        folder: for its log.
-    """
+    """A store with an empty bucket."""
 
     def __init__(self, folder: Path) -> None:
         self._server: Process | None = None

@@ -171,14 +171,7 @@ def _cut(width: int, slide: int) -> Callable[[Row], list[tuple[int, int]]]:
 
 
 def sliding(width: int, slide: int, stamp: Stamp = "end", beside: int | None = None) -> Step:
-    """Sum in windows of a width, one each slide.
-
-    Args:
-        width: milliseconds.
-        slide: the same.
-        stamp: what time the result is given.
-        beside: the width of other windows that each row has beside these.
-    """
+    """Sum in windows of a width, one each slide; ``beside``: the width of other windows of each row; milliseconds."""
     column = {"end": "window.end", "start": "window.start", "earliest": "least", "latest": "most"}[stamp]
 
     def spark(frame: DataFrame) -> DataFrame:

@@ -9,14 +9,7 @@ from pathlib import Path
 
 
 class Process:
-    """A process in a group of its own, its output in files.
-
-    Args:
-        name: of the files.
-        command: to run.
-        folder: where it runs, and where its files are.
-        env: its whole environment.
-    """
+    """A process in a group of its own, which runs in a folder, with its output in files there."""
 
     def __init__(self, name: str, command: Iterable[str], folder: Path, env: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -138,11 +138,7 @@ class _Writer:
 def _log(chance: random.Random, most: int, *, alone: bool) -> Log:
     """Make the log of a topic up: sources out of order, each with a perfect watermark, some of them idle at times.
 
-    Args:
-        chance: decides.
-        most: how many partitions it has at most.
-        alone: whether it is the only topic.  Else one source stays: an idle topic is not waited for, and what it
-            brings afterwards may be behind the others.
+    Unless the topic is ``alone``, one source stays: rows after an idle topic may be behind those of the others.
     """
     partitions = min(most, chance.choice([1, 1, 2, 3]))
     used = chance.randrange(1, partitions + 1)  # the others stay empty
