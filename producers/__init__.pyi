@@ -23,6 +23,7 @@ from floodmark.producers.strategies.interface import Generator as Generator
 from floodmark.producers.strategies.interface import Strategy as Strategy
 from floodmark.producers.strategies.learned import adaptive as adaptive
 from floodmark.producers.strategies.learned import percentile as percentile
+from floodmark.producers.strategies.scopes import per_partition as per_partition
 from floodmark.schemas.classify import Data as Data
 from floodmark.schemas.classify import Mark as Mark
 from floodmark.schemas.classify import Unreadable as Unreadable

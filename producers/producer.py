@@ -18,6 +18,7 @@ from floodmark.producers.sender import FailedRecord, Headers, OnDelivery, Record
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.interface import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.strategies.scopes import generators
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     EndedError,
@@ -106,7 +107,8 @@ class WatermarkedProducer:
         self._interval = duration_of(interval, f"source {source!r}: the interval of marks", 1)
         lease_ms = None if lease is None else duration_of(lease, f"source {source!r}: the lease", 1)
         bound_ms = None if alignment is None else duration_of(alignment, f"source {source!r}: the bound of alignment")
-        generator = self._generator = strategy_of(strategy).build()
+        build, apart = generators(strategy_of(strategy))
+        generator = self._generator = build()
         identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)
         self.topic = topic
         self._clock = clock
@@ -119,7 +121,7 @@ class WatermarkedProducer:
         before = channel.predecessors(source, wall)
         if epoch is None:
             identity = replace(identity, epoch=before.next_epoch(wall))
-        self._emitter = Emitter(identity, generator, channel.partitions)
+        self._emitter = Emitter(identity, generator, channel.partitions, apart)
         if self._stamps:
             channel.require_timestamps(repr(self))
         self._sender = Sender(channel, topic, self._emitter, clock, self._interval)
@@ -173,7 +175,7 @@ class WatermarkedProducer:
             WatermarkRegressionError: the watermark is below the last one.
         """
         with self._channel.lock:
-            self._generator.advance(self._checked_time(watermark))
+            self._emitter.advance(self._checked_time(watermark))
 
     def produce(
         self,
@@ -224,12 +226,12 @@ class WatermarkedProducer:
             elif not 0 <= partition < emitter.partitions:
                 self._require_partition(partition)
             if self._alignment is not None or not emitter.registered:
-                self._prepare(time)
+                self._prepare(partition, time)
             if time is None:  # not before `_prepare`, whose marks have the time until now
                 time = self._generator.stamp(self._clock.wall())
                 timestamp = max(1, time)  # 0 is "now" to confluent-kafka
             elif self._raise_late:
-                self._refuse_late(time, emitter.promised)
+                self._refuse_late(time, emitter.scope(partition).promised)
             now = self._clock.steady()
             record = Record(value, raw_key, partition, headers, timestamp, on_delivery or self._on_delivery)
             self._outbox.send(record, event_time=time, now=now)
@@ -303,7 +305,7 @@ class WatermarkedProducer:
         if self._alignment is None:
             return None
         now, peers = self._clock.steady(), self._alignment.peers
-        return peers.slowest(now) if peers.is_ahead(self._generator.watermark(), now) else None
+        return peers.slowest(now) if peers.is_ahead(self._emitter.reached, now) else None
 
     def _poll_peers(self, now: int) -> None:
         if self._alignment is not None and now >= self._next_alignment:
@@ -315,20 +317,20 @@ class WatermarkedProducer:
         self._poll_peers(self._clock.steady())
         report = self._clock.steady() + _WAIT_REPORT
         while (slowest := self._slower_peer()) is not None:
-            self._emitter.pause()
+            self._emitter.pause(self._clock.steady())
             if self._clock.steady() >= report:
                 report += _WAIT_REPORT
                 _log.warning("%r waits for source %r, whose watermark is %s", self, slowest[1], iso(slowest[0]))
             self._channel.client.poll(_ALIGNMENT_INTERVAL / 1000)
             self._send_due_marks()
-        self._emitter.unpause()
+        self._emitter.unpause(self._clock.steady())
 
-    def _prepare(self, event_time: int | None) -> None:
+    def _prepare(self, partition: int, event_time: int | None) -> None:
         """Before the first record, or the first after idleness, send marks: readers must know the source."""
         if self._emitter.ended:
             raise EndedError(source=self._emitter.identity.source, action="send a record")
         if self._raise_late and event_time is not None and not self._emitter.registered:
-            self._refuse_late(event_time, self._emitter.watermark)  # that of the marks that are sent next
+            self._refuse_late(event_time, self._emitter.scope(partition).watermark)  # of the marks that are sent next
         if self._alignment is not None:
             self._wait_for_peers()
         self._register()
@@ -431,7 +433,7 @@ class WatermarkedProducer:
 
     @property
     def watermark(self) -> int | None:
-        """The source's watermark now, epoch milliseconds; ``None``: unknown."""
+        """The source's watermark now, the lowest of all partitions, epoch milliseconds; ``None``: unknown."""
         with self._channel.lock:
             return self._emitter.watermark
 

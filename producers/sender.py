@@ -158,7 +158,7 @@ class Outbox:
     @property
     def unacknowledged(self) -> int:
         """Number of records and marks of this source in flight; other sources may use the same client."""
-        return self._emitter.in_flight.pending + self._marks_in_flight
+        return sum(group.pending for group in self._emitter.groups()) + self._marks_in_flight
 
     @property
     def settled(self) -> bool:

@@ -164,6 +164,8 @@ def encode_round(marks: Round) -> list[bytes]:
 
     `InvalidRecordError` if one is larger than `MAX_MARK_BYTES`, or not a valid record.
     """
+    if marks.apart is not None:
+        return [encode_watermark(record) for _, record in marks]
     shared, fields = marks.shared, _fields(marks.shared)
     begin = _WATERMARK.prefix + _written(_SOURCE_TO_EPOCH, fields)
     middle, end = _written(_WATERMARK_TO_PARTITIONS, fields), _written(_EMITTED_AT_TO_HOLDER, fields)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 from floodmark.schemas.errors import InvalidRecordError, UsageError
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
@@ -255,7 +255,12 @@ class Number(NamedTuple):
 
 
 class Round:
-    """The marks of several partitions, which differ only in their numbers; each record is built when it is read.
+    """The marks of several partitions; each record is built when it is read.
+
+    Args:
+        shared: the fields of all marks.
+        numbers: one for each mark.
+        apart: further fields, by partition; default: the marks differ only in their numbers.
 
     >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=2, emitted_at=15)
     >>> round_ = Round(mark, [Number(0, sequence=4, records=7), Number(1, sequence=9, records=None)])
@@ -263,9 +268,12 @@ class Round:
     [(0, 4, 7, 12), (1, 9, None, 12)]
     """
 
-    def __init__(self, shared: WatermarkRecord, numbers: Sequence[Number]) -> None:
+    def __init__(
+        self, shared: WatermarkRecord, numbers: Sequence[Number], apart: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
         self.shared = shared
         self.numbers = numbers
+        self.apart = apart
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -281,6 +289,7 @@ class Round:
 
     def __getitem__(self, index: int | slice) -> "tuple[int, WatermarkRecord] | Round":
         if isinstance(index, slice):
-            return Round(self.shared, self.numbers[index])
+            return Round(self.shared, self.numbers[index], self.apart)
         partition, sequence, records = self.numbers[index]
-        return partition, replace(self.shared, sequence=sequence, records=records)
+        differing = {} if self.apart is None else self.apart[partition]
+        return partition, replace(self.shared, sequence=sequence, records=records, **differing)

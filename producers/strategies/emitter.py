@@ -1,21 +1,30 @@
 """When a source sends marks, and which watermark they have.  Pure: it sends nothing, and the time is an argument.
 
 Kafka may reject a record after a mark was sent, and the caller may send that record again.  So no mark is above the
-event time of a record that is in flight or has failed.
+event time of a record of its scope that is in flight or has failed.
 """
 
+from collections.abc import Iterator
 from typing import NoReturn
 
-from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight, InFlights
+from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight
 from floodmark.producers.strategies.interface import Generator
-from floodmark.producers.strategies.numbering import Identity, MarkWriter
+from floodmark.producers.strategies.numbering import Identity, MarkWriter, Promise
+from floodmark.producers.strategies.scopes import PerPartition, Scope
 from floodmark.schemas.errors import EndedError, IdleError
+from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Membership, Round, Status
-from floodmark.schemas.timestamps import EARLIEST, is_late, promisable
+from floodmark.schemas.timestamps import is_late
 
 
 class Emitter:
     """The state of one source over all partitions of its topic.
+
+    Args:
+        identity: of the source.
+        generator: knows the watermark; with ``apart``, that of partition 0.
+        partitions: number of partitions of the topic.
+        apart: builds a generator for each further partition; default: one generator for all.
 
     >>> from floodmark.producers.strategies.basic import ascending
     >>> emitter = Emitter(Identity("JFK", epoch=1), ascending().build(), partitions=1)
@@ -29,13 +38,13 @@ class Emitter:
     (30, 1, 2)
     """
 
-    def __init__(self, identity: Identity, generator: Generator, partitions: int) -> None:
+    def __init__(
+        self, identity: Identity, generator: Generator, partitions: int, apart: PerPartition | None = None
+    ) -> None:
         self.generator = generator
         self.status = Status.ACTIVE
         self.registered = False
         """Whether every partition has a mark of this epoch since the source was last idle, as readers need."""
-        self.promised: int | None = None
-        """The watermark of the last marks, epoch milliseconds."""
         self.marked_membership: Membership | None = None
         """The membership of the last marks."""
         self.fenced_by: int | None = None
@@ -46,11 +55,24 @@ class Emitter:
         """Number of records that have failed and were not sent again."""
         self._registered_before = False
         self.punctual = generator.punctual
-        self._paused = False
+        self._paused_since: int | None = None
+        self._paused_for = 0
         self._resuming = False
         self._rounds = 0
         self._writer = MarkWriter(identity, partitions)
-        self.in_flight = InFlights()
+        self._apart = apart
+        self._scopes = [Scope(generator)]
+        self._add_scopes()
+
+    def _add_scopes(self) -> None:
+        """Give each new partition its own watermark, if partitions have their own."""
+        if self._apart is not None:
+            new = range(len(self._scopes), self.partitions)
+            self._scopes += [Scope(self._apart.inner.build(), self._rounds) for _ in new]
+
+    def scope(self, partition: int) -> Scope:
+        """Return the watermark of a partition, and what holds it."""
+        return self._scopes[0 if self._apart is None else partition]
 
     @property
     def identity(self) -> Identity:
@@ -70,16 +92,19 @@ class Emitter:
         """
         if self.status is not Status.ACTIVE:
             self._refuse_send()
-        generator, groups = self.generator, self.in_flight
+        scope = self._scopes[0 if self._apart is None else partition]
+        generator, groups = scope.generator, scope.in_flight
         generator.on_event(event_time, now, value)
-        if is_late(event_time, self.promised):
+        if self._apart is not None and now is not None:
+            scope.last_event = self._awake(now)
+        if is_late(event_time, scope.promised):
             self.late += 1
         self._writer.count(partition, 1)
         if groups.open.sent >= IN_FLIGHT_SIZE:
             groups.close(self._rounds)
         in_flight = groups.open
         in_flight.send(event_time, now)
-        if self.punctual and self._is_ahead(generator.watermark()):
+        if self.punctual and scope.is_ahead(generator.watermark()):
             groups.close(self._rounds)  # so that the mark does not wait for the acknowledgement of later records
         return in_flight
 
@@ -97,7 +122,7 @@ class Emitter:
         """Count a failed record that is about to be sent again, which holds the watermark; otherwise as `send`."""
         if self.status is not Status.ACTIVE:
             self._refuse_send()
-        again = self.in_flight.open
+        again = self.scope(partition).in_flight.open
         again.resend(in_flight, now)
         self.failed -= 1
         self._writer.count(partition, 1)
@@ -135,36 +160,39 @@ class Emitter:
     @property
     def watermark_hold(self) -> int | None:
         """The earliest event time in flight or failed, an upper limit of the watermark; ``None``: nothing is."""
-        return self.in_flight.earliest()
+        holds = [scope.in_flight.earliest() for scope in self._scopes]
+        return min((hold for hold in holds if hold is not None), default=None)
+
+    def groups(self) -> Iterator[InFlight]:
+        """Return all records in flight or failed, in groups."""
+        return (group for scope in self._scopes for group in scope.in_flight)
 
     def oldest_arrival(self) -> int | None:
         """Return when the oldest record in flight or failed was sent, by the clock of `send`; ``None``: there is none.
 
         This is the processing-time watermark ("Streaming Systems", ch. 3): it tells a stuck source from late data.
         """
-        return min((one.since for one in self.in_flight if one.holds and one.since is not None), default=None)
+        return min((one.since for one in self.groups() if one.holds and one.since is not None), default=None)
 
     @property
     def watermark(self) -> int | None:
-        """The watermark that a mark would have now, epoch milliseconds; ``None``: unknown."""
-        watermark = self.generator.watermark()
-        if watermark is not None:
-            hold = self.watermark_hold
-            watermark = promisable(watermark if hold is None else min(watermark, hold))
-        if self.promised is not None and (watermark is None or watermark < self.promised):
-            return self.promised
-        return watermark
+        """The watermark that marks would have now, epoch milliseconds, the lowest of all; ``None``: unknown."""
+        return lowest([scope.watermark for scope in self._scopes])
+
+    @property
+    def reached(self) -> int | None:
+        """The watermark if all records were acknowledged, the lowest of all; ``None``: unknown."""
+        return lowest([scope.generator.watermark() for scope in self._scopes])
+
+    def advance(self, watermark: int) -> None:
+        """Set the watermark of all partitions (strategy `explicit`)."""
+        for scope in self._scopes:
+            scope.generator.advance(watermark)
 
     @property
     def due(self) -> bool:
-        """Whether to send marks at once: the generator asks for it, and no record in flight holds them back."""
-        if not self.punctual or self.status is Status.ENDED:
-            return False
-        watermark, hold = self.generator.watermark(), self.watermark_hold
-        return self._is_ahead(watermark) and (hold is None or watermark is None or watermark <= hold)
-
-    def _is_ahead(self, watermark: int | None) -> bool:
-        return watermark is not None and (self.promised is None or watermark > self.promised)
+        """Whether to send marks at once: a generator asks for it, and no record in flight holds them back."""
+        return self.punctual and self.status is not Status.ENDED and any(scope.due for scope in self._scopes)
 
     def marks(self, now: int, *, steady: int | None = None) -> Round:
         """Return one mark for every partition, to be sent at once and in this order; after the end, each only once.
@@ -173,41 +201,51 @@ class Emitter:
         """
         steady = now if steady is None else steady
         if self.status is not Status.ENDED:
-            self.generator.on_tick(steady, now)
+            for scope in self._scopes:
+                scope.generator.on_tick(steady, now)
+                scope.listen(self._awake(steady), None if self._apart is None else self._apart.quiet)
             self._mark_idle_if_silent()
-        watermark, oldest = self.watermark, self.oldest_arrival()
-        self.promised, self.marked_membership = watermark, self.identity.membership
+        oldest = self.oldest_arrival()
+        self.marked_membership = self.identity.membership
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
         self._rounds += 1
-        self.in_flight.close(self._rounds)
+        promises = self._promises()
         return self._writer.marks(
             now,
-            watermark=watermark,
+            apart=None if self._apart is None else promises,
+            watermark=promises[0]["watermark"],
+            percentiles=promises[0]["percentiles"],
             status=self.status,
             processing_time_watermark=None if oldest is None else now - (steady - oldest),
-            percentiles=self._percentiles(watermark),
         )
 
-    def _percentiles(self, watermark: int | None) -> dict[int, int] | None:
-        found = self.generator.percentiles()
-        if not found:
-            return None
-        lowest = EARLIEST if watermark is None else watermark  # a percentile is never below the watermark
-        return {percent: max(promisable(time), lowest) for percent, time in found.items()}
+    def _promises(self) -> list[Promise]:
+        """Return what the next marks promise, for each scope."""
+        others = lowest([scope.watermark for scope in self._scopes if not scope.quiet])
+        promises: list[Promise] = []
+        for scope in self._scopes:
+            scope.in_flight.close(self._rounds)
+            promises.append({"watermark": scope.promise(others), "percentiles": scope.percentiles()})
+        return promises
 
     def _mark_idle_if_silent(self) -> None:
-        busy = self._paused or self._resuming or self.watermark_hold is not None
+        busy = self._paused_since is not None or self._resuming
         self._resuming = False
-        if self.generator.idle and self.status is Status.ACTIVE and not busy:
+        if self.status is Status.ACTIVE and not busy and all(scope.quiet for scope in self._scopes):
             self.mark_idle()
 
-    def pause(self) -> None:
-        """Note that alignment makes the source wait: it sends nothing, but is not idle."""
-        self._paused = True
+    def pause(self, now: int) -> None:
+        """Note that alignment makes the source wait: it sends nothing, but is not idle; ``now``: as in `send`."""
+        if self._paused_since is None:
+            self._paused_since = now
 
-    def unpause(self) -> None:
+    def unpause(self, now: int) -> None:
         """Note that alignment no longer makes the source wait."""
-        self._paused = False
+        self._paused_for, self._paused_since = now - self._awake(now), None
+
+    def _awake(self, now: int) -> int:
+        """Return the clock of `send` without the time in which alignment made the source wait."""
+        return (now if self._paused_since is None else self._paused_since) - self._paused_for
 
     def mark_idle(self) -> None:
         """Go idle: readers do not wait for the source.  Call it only when Kafka has acknowledged all records."""
@@ -223,6 +261,8 @@ class Emitter:
         self._check_not_ended("be active")
         self.status = Status.ACTIVE
         self._resuming = True
+        for scope in self._scopes:  # otherwise, partitions that are about to send would follow the first that does
+            scope.last_event = None
 
     def end(self) -> None:
         """End the source in this epoch; only marks follow.  Call it only when Kafka has acknowledged all records."""
@@ -236,7 +276,9 @@ class Emitter:
 
     def grow(self, partitions: int) -> bool:
         """Set the partition count, if it is higher; return whether it was.  After the end the count stays."""
-        return not self.ended and self._writer.grow(partitions)
+        grew = not self.ended and self._writer.grow(partitions)
+        self._add_scopes()
+        return grew
 
     def change_membership(self, membership: Membership) -> None:
         """Use a newer membership in all later marks; a `UsageError` if it is not newer."""

@@ -1,10 +1,12 @@
 """Idleness for any strategy: a source that is silent for too long becomes idle.  Pure."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from floodmark.producers.strategies.interface import FORMAT, Built, Generator, Strategy, strategy_of
+from floodmark.producers.strategies.scopes import PerPartition
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
@@ -74,7 +76,8 @@ def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
     """Mark a source as idle if it has no event and no new watermark for ``timeout``.
 
     Readers learn of it after the timeout and at most one interval of marks.  The source becomes active again before its
-    next record.  A steady clock measures the silence.
+    next record.  A steady clock measures the silence.  With `per_partition`, a partition that is silent for ``timeout``
+    follows the lowest watermark of the others; the source becomes idle when all partitions are silent.
 
     Args:
         strategy: knows the watermark.
@@ -92,4 +95,7 @@ def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
     >>> generator.on_event(5, now=112), generator.idle
     (None, False)
     """
-    return Built(_WithIdleness, (strategy_of(strategy), duration_of(timeout, "the timeout of idleness", 1)))
+    inner, milliseconds = strategy_of(strategy), duration_of(timeout, "the timeout of idleness", 1)
+    if isinstance(inner, PerPartition):
+        return replace(inner, quiet=milliseconds)
+    return Built(_WithIdleness, (inner, milliseconds))

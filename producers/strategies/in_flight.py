@@ -101,11 +101,6 @@ class InFlights:
         open_ = self.open.earliest if self.open.holds else None
         return closed if open_ is None or (closed is not None and closed < open_) else open_
 
-    @property
-    def pending(self) -> int:
-        """Number of records that are neither acknowledged nor failed."""
-        return sum(group.pending for group in self)
-
     def __iter__(self) -> Iterator[InFlight]:
         yield self.open
         yield from (group for _, _, group in self._closed)

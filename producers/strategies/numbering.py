@@ -4,7 +4,7 @@ Producers, the injector and Spark jobs build all their marks here; the caller de
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypedDict
 
@@ -108,16 +108,22 @@ class MarkWriter:
         _, sequence, records = self._number(partition)
         return self.identity.mark(partitions=self.partitions, now=now, sequence=sequence, records=records, **promise)
 
-    def marks(self, now: int, *, counted: bool = True, **promise: Unpack[Promise]) -> Round:
-        """Return the next mark of every partition, except those with the mark of the end; ``now``: epoch milliseconds.
+    def marks(
+        self, now: int, *, counted: bool = True, apart: Sequence[Promise] | None = None, **promise: Unpack[Promise]
+    ) -> Round:
+        """Return the next mark of every partition, except those with the mark of the end.
 
-        If not all records are ``counted``, the marks have no record count.
+        Args:
+            now: wall clock, epoch milliseconds.
+            counted: whether the marks have record counts.
+            apart: the fields that differ, for each partition.
+            promise: the fields of all marks.
         """
         mark = self.identity.mark(partitions=self.partitions, now=now, **promise)
         open_ = [partition for partition in range(self.partitions) if partition not in self._ended]
         if mark.status is Status.ENDED:
             self._ended.update(open_)
-        return Round(mark, [self._number(partition, counted=counted) for partition in open_])
+        return Round(mark, [self._number(partition, counted=counted) for partition in open_], apart)
 
     def _number(self, partition: int, *, counted: bool = True) -> Number:
         number = Number(partition, self._sequences[partition], self._records[partition] if counted else None)

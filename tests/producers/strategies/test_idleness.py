@@ -112,7 +112,7 @@ def test_a_source_that_is_held_or_under_way_is_not_idle():
     in_flight = emitter.send(0, 5, now=0)
     assert emitter.marks(99)[0][1].status is Status.ACTIVE, "its record is not acknowledged"
     in_flight.ack()
-    emitter.pause()
+    emitter.pause(100)
     assert emitter.marks(199)[0][1].status is Status.ACTIVE, "alignment holds it"
-    emitter.unpause()
+    emitter.unpause(200)
     assert emitter.marks(299)[0][1].status is Status.IDLE

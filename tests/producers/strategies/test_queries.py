@@ -28,7 +28,7 @@ COMMANDS = st.one_of(
 def ask_everything(emitter):
     generator = emitter.generator
     return [
-        *(emitter.watermark, emitter.promised, emitter.due, emitter.ended, emitter.records),
+        *(emitter.watermark, emitter.scope(0).promised, emitter.due, emitter.ended, emitter.records),
         *(emitter.watermark_hold, emitter.oldest_arrival()),
         *(generator.watermark(), generator.percentiles(), generator.idle, generator.punctual, generator.snapshot()),
     ]
