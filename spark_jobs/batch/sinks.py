@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from floodmark.producers.clients.admin import Config, answering, client_log, partition_count
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction, send
@@ -20,7 +20,7 @@ from floodmark.producers.readers.replay import last_matching
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import Classified, Headers, mark_header, mark_record
-from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, ReplacedCheckpointError
+from floodmark.schemas.errors import BrokerUnavailableError, InvalidOutputError, ReplacedCheckpointError
 from floodmark.schemas.records import Status, WatermarkRecord
 from floodmark.schemas.timestamps import promisable
 from floodmark.spark_jobs.progress.lateness import LateRow
@@ -165,12 +165,28 @@ class AtLeastOnceSink(_KafkaSink):
 
     @override
     def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
+        refused: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _record: Message) -> None:
+            if error is not None:
+                refused.append(error)
+
         for topic, partition, key, value, headers in self._records_after_rows(progress, published, late):
-            send(self._producer, topic, value, key, partition, headers=headers)
+            send(self._producer, topic, value, key, partition, headers=headers, on_delivery=delivered)
         left = self._producer.flush(_TIMEOUT)
+        if refused:
+            raise _refused(self._job, batch_id, refused[0].str(), len(refused))
         if left:
-            reason = f"no acknowledgement within {_TIMEOUT} s"
-            raise DeliveryError(source=self._job, topic=self._topic, failed=left, reason=reason, held_at=None)
+            reason, servers = f"{left} record(s) of job {self._job!r}", self._config.get("bootstrap.servers")
+            raise BrokerUnavailableError(bootstrap_servers=servers, seconds=_TIMEOUT, reason=reason)
+
+
+def _refused(job: str, batch_id: int, reason: str, count: int = 1) -> InvalidOutputError:
+    """Return the error for rows, late rows or marks that Kafka has rejected."""
+    advice = "check the settings of the topic, such as max.message.bytes, and start the job again"
+    return InvalidOutputError(
+        job=job, batch_id=batch_id, count=count, reason=f"been rejected by Kafka: {reason}", advice=advice
+    )
 
 
 class ExactlyOnceSink(_KafkaSink):
@@ -210,7 +226,10 @@ class ExactlyOnceSink(_KafkaSink):
             if last is not None:
                 output, new_output = f"topic {self._topic!r}", "a new output topic"
                 raise ReplacedCheckpointError(job=self._job, output=output, batch_id=last[1], new_output=new_output)
-        out = Transaction({**self._config, "transaction.timeout.ms": 300_000}, self._job, self._topic)
+        config = {**self._config, "transaction.timeout.ms": 300_000}
+        out = Transaction(
+            config, self._job, self._topic, refused=lambda reason: _refused(self._job, self._last + 1, reason)
+        )
         found = last, self._newest()  # an older instance may have published meanwhile
         self._last = max((one[1] for one in found if one is not None and one[0] == self._checkpoint_id), default=-1)
         self._out, self._producer = out, out.producer
@@ -251,6 +270,7 @@ class ExactlyOnceSink(_KafkaSink):
             out = self._connected()
             if batch_id <= self._last:
                 return
+            self._last = batch_id - 1
             try:
                 out.begin()
                 out.produce_rows(rows)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from floodmark.producers import create_topics
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, encode_watermark, mark_key
-from floodmark.schemas.errors import UsageError
+from floodmark.schemas.errors import InvalidOutputError, UsageError
 from floodmark.spark_jobs import route, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
@@ -147,6 +148,18 @@ def test_late_rows_go_to_their_topic_with_the_reason(spark, kafka, topic, sent, 
         assert behind == events.decode(value)["at"]
         assert headers["floodmark-late-reason"] == b"partition"
         assert headers["floodmark-late-from"].decode().startswith(f"{given}/")
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_late_row_that_kafka_rejects_fails_the_job(spark, kafka, topic, sent, checkpoint, delivery):
+    out, aside = topic(1), f"small-{delivery}"
+    create_topics(kafka.config, {aside: 1}, {"max.message.bytes": "100"})
+    rows = read_events(spark, kafka.bootstrap_servers, sent(history(seed=4)), late=route(aside))
+    job = counted(windowed(rows), out, checkpoint, delivery=delivery)
+    with pytest.raises(
+        InvalidOutputError, match=r"output row\(s\) of batch 0 have been rejected by Kafka: .*too large"
+    ):
+        job.awaitTermination(_LIMIT)
 
 
 def records(config, target):
