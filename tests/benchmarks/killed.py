@@ -1,11 +1,12 @@
-"""Kill a process of five jobs, again and again, and compare what they wrote with a batch computation.
+"""Kill a process of some jobs, again and again, and compare what they wrote with a batch computation.
 
-    PYTHONPATH=tests python tests/benchmarks/killed.py [KILLS] [SEED]
+    PYTHONPATH=tests python tests/benchmarks/killed.py [KILLS] [SEED] [KINDS]
 
-Jobs of five kinds read two topics while they are written: windows, sessions, a join, a Python function with state, and
-dropped duplicates; each looks ahead in half of its starts.  KILLS (default 20): so often the process is ended by
-SIGKILL, and all five jobs with it: mostly a moment after they have started, at times while they start.  Ends with
-status 0 only if no row of an output topic was lost, doubled or late, and if the jobs' own counts say so, too.
+The jobs read two topics while they are written; each looks ahead in half of its starts.  KILLS (default 20): so often
+the process is ended by SIGKILL, and all jobs with it: mostly a moment after they have started, at times while they
+start.  KINDS: "mixed" (default: windows, sessions, a join, a Python function with state, dropped duplicates), or
+"temporal" (the recipes of ``TEMPORAL.md``, joins).  Ends with status 0 only if no row of an output topic was lost,
+doubled or late, and if the jobs' own counts say so, too.
 """
 
 import json
@@ -18,10 +19,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.killed_job import KINDS
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.spark_jobs.demo.processes import Child
-from killed_job import KINDS
 from support.harness import until
+from support.operators import Query
 from support.streams import Log, Put, Say, Values, batches_of, total
 
 STEPS_PER_KILL = 60
@@ -55,10 +57,12 @@ def feed(config: dict[str, str], logs: dict[str, Log], stop: threading.Event) ->
         Log(log.partitions, [Say(source, "end") for source in log.sources]).write(config, topic, epoch=2)
 
 
-def differences(config: dict[str, str], logs: dict[str, Log], counts: dict[str, Counter[str]]) -> list[str]:
+def differences(
+    kinds: dict[str, Query], config: dict[str, str], logs: dict[str, Log], counts: dict[str, Counter[str]]
+) -> list[str]:
     """Say for each kind what is wrong; one line each."""
     found = []
-    for name, query in KINDS.items():
+    for name, query in kinds.items():
         rows = query.plain([log.rows for log in logs.values()][: query.source.inputs])[0]
         expected, written = Counter[Values]((row.k, row.stamp, row.n) for row in rows), total(batches_of(config, name))
         wrong = {what: counts[name].get(what, 0) for what in ("late", "lost", "surplus", "sequence_gaps")}
@@ -69,21 +73,20 @@ def differences(config: dict[str, str], logs: dict[str, Log], counts: dict[str, 
     return found
 
 
-def main(kills: int = 20, seed: int = 1) -> int:
+def main(kills: int = 20, seed: int = 1, kinds: str = "mixed") -> int:
     """Run, kill, compare."""
-    here = Path(__file__).parent
-    os.environ["PYTHONPATH"] = os.pathsep.join(  # for the jobs
-        [os.environ.get("PYTHONPATH", ""), str(here), str(here.parent)]
-    )
+    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for the jobs
+    queries = KINDS[kinds]
     chance = random.Random(seed)  # noqa: S311  # a repeatable run
     logs = {topic: made_up(chance, STEPS_PER_KILL * 2 * kills) for topic in ("left", "right")}
     with tempfile.TemporaryDirectory() as place, EmbeddedKafka(Path(place, "kafka")) as kafka:
-        create_topics(kafka.config, {"left": 2, "right": 2, **dict.fromkeys(KINDS, 2)})
+        create_topics(kafka.config, {"left": 2, "right": 2, **dict.fromkeys(queries, 2)})
         stop, began = threading.Event(), time.monotonic()
         feeder = threading.Thread(target=feed, args=(kafka.config, logs, stop))
         feeder.start()
-        options = {"bootstrap-servers": kafka.bootstrap_servers, "directory": place}
-        child = Child("jobs", "killed_job", options, Path(place))
+        options = {"bootstrap-servers": kafka.bootstrap_servers, "directory": place, "kinds": kinds}
+        child = Child("jobs", "benchmarks.killed_job", options, Path(place))
 
         def starts() -> int:
             if child.finished:  # raises where it failed
@@ -101,25 +104,25 @@ def main(kills: int = 20, seed: int = 1) -> int:
                 starts()
                 child.crash()
                 when = "while they start" if early else "once they have started"
-                sys.stdout.write(f"{time.monotonic() - began:5.0f} s  SIGKILL {number + 1} of five jobs, {when}\n")
+                sys.stdout.write(f"{time.monotonic() - began:5.0f} s  SIGKILL {number + 1}, {when}\n")
                 sys.stdout.flush()
             stop.set()
             feeder.join()
             until(lambda: child.finished, "the end of all jobs", _LIMIT)
             said = [json.loads(line) for line in child.lines()]
-            found = differences(kafka.config, logs, said[-1]["counts"])
+            found = differences(queries, kafka.config, logs, said[-1]["counts"])
         finally:
             stop.set()
             child.kill()
     ahead = Counter(line["ahead"] for line in said if "ahead" in line)
     sys.stdout.write(
-        f"{kills} SIGKILLs of a process of five jobs, {kills * len(KINDS)} killed jobs; {sum(ahead.values())} starts "
-        f"that came so far as to begin a job, {ahead[True]} of them with look ahead; {time.monotonic() - began:.0f} s\n"
+        f"{kills} SIGKILLs of a process of {len(queries)} jobs, {kills * len(queries)} killed jobs; "
+        f"{sum(ahead.values())} jobs started, {ahead[True]} of them with look ahead; {time.monotonic() - began:.0f} s\n"
         f"{', '.join(f'{len(log.rows):,} rows {topic}' for topic, log in logs.items())}: "
-        f"{'; '.join(found) or 'all five outputs equal a batch computation, row by row, 0 late, lost or surplus'}\n"
+        f"{'; '.join(found) or 'all outputs equal a batch computation, row by row, 0 late, lost or surplus'}\n"
     )
     return bool(found)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main(*map(int, sys.argv[1:3]), *sys.argv[3:]))

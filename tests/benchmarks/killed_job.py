@@ -1,4 +1,4 @@
-"""The process of ``killed.py``: five kinds of jobs in one session, each of which looks ahead in every other start."""
+"""The process of ``killed.py``: some kinds of jobs in one session, each of which looks ahead in every other start."""
 
 import json
 import random
@@ -11,17 +11,28 @@ import typer
 from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
 from support import operators as ops
+from support import recipes
 from support.harness import SHORT_LIVED
 from support.trial import frames, quick, start
 
 KINDS: Final = {
-    "windows": ops.Query(ops.one(), (ops.tumbling(5_000),)),
-    "sessions": ops.Query(ops.one(), (ops.session(900),)),
-    "join": ops.Query(ops.joined("left", 700)),
-    "function": ops.Query(ops.one(), (ops.pandas_state(5_000),)),
-    "duplicates": ops.Query(ops.one(), (ops.deduplicated(),)),
+    "mixed": {
+        "windows": ops.Query(ops.one(), (ops.tumbling(5_000),)),
+        "sessions": ops.Query(ops.one(), (ops.session(900),)),
+        "join": ops.Query(ops.joined("left", 700)),
+        "function": ops.Query(ops.one(), (ops.pandas_state(5_000),)),
+        "duplicates": ops.Query(ops.one(), (ops.deduplicated(),)),
+    },
+    "temporal": {
+        "looked-back": ops.Query(ops.one(), (recipes.looked_back(),)),
+        "sliding": ops.Query(ops.one(), (recipes.sliding_sums(),)),
+        "inner": ops.Query(recipes.temporal_join()),
+        "outer-left": ops.Query(ops.joined("left", 700)),
+        "outer-right": ops.Query(ops.joined("right", 700)),
+        "outer-full": ops.Query(ops.joined("full", 700)),
+    },
 }
-"""Name, also of the output topic, to query."""
+"""Sets of jobs: name, also of the output topic, to query."""
 
 
 def say(**fields: object) -> None:
@@ -33,12 +44,12 @@ def say(**fields: object) -> None:
 Text = Annotated[str, typer.Option()]
 
 
-def main(bootstrap_servers: Text, directory: Text) -> None:
+def main(bootstrap_servers: Text, directory: Text, kinds: Text) -> None:
     """Run them until all have ended."""
     spark = local_session("killed", settings=SHORT_LIVED)
     chance = random.SystemRandom()
     jobs = {}
-    for name, query in KINDS.items():
+    for name, query in KINDS[kinds].items():
         ahead = chance.random() < 0.5
         given = frames(
             quick(spark), bootstrap_servers, ["left", "right"][: query.source.inputs], None if ahead else 200

@@ -99,6 +99,24 @@ def test_it_goes_on_behind_what_is_published_whatever_became_of_the_start(
     assert_exact(kafka, out, whole)
 
 
+def test_a_job_without_state_reads_nothing_again(kafka, topic, source, checkpoint):
+    """Neither from its checkpoint nor without it."""
+    stream = Stream.seeded(32, sources=1, steps=6)
+    thirds = [Stream({name: script[part : part + 2] for name, script in stream.steps.items()}) for part in (0, 2, 4)]
+    given, out, read = topic(2), topic(1), []
+    for third, place, ends in zip(
+        thirds, (checkpoint, checkpoint, f"{checkpoint}-new"), (False, False, True), strict=True
+    ):
+        third.produce(kafka.config, given, end=ends)
+        rows = source(given).selectExpr("user", "at AS ended", "1L AS n")
+        job = counted(rows, out, place, start=AGAIN, on_batch=lambda batch: read.append(batch.records))
+        job.processAllAvailable(60)
+        job.stop()
+    records = records_by_partition(kafka.config, given).values()
+    assert sum(read) == sum(map(len, records))
+    assert len(drain(kafka.config, out)[0]) == stream.size
+
+
 def failing(patch, owner, name, calls):
     """Let a function fail behind its work, in the call of that number."""
     real, left = getattr(owner, name), [calls]

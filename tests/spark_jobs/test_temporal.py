@@ -1,0 +1,26 @@
+"""The recipes of the page `TEMPORAL.md`: exact in each batch, over restarts."""
+
+import random
+
+import pytest
+from benchmarks import killed
+from support import operators as ops
+from support import recipes
+from support.streams import Log, Say
+from support.trial import Trial, differences, quick, run
+
+pytestmark = pytest.mark.spark
+
+RECIPES = [
+    ops.Query(ops.one(), (recipes.looked_back(),)),
+    ops.Query(ops.one(), (recipes.sliding_sums(),)),
+    ops.Query(recipes.temporal_join()),
+]
+
+
+@pytest.mark.parametrize("query", RECIPES, ids=lambda query: query.name)
+def test_a_recipe_gives_each_result_in_its_batch_over_restarts(spark, kafka, topic, checkpoint, query):
+    logs = [killed.made_up(random.Random(seed), 30) for seed in range(query.source.inputs)]  # noqa: S311  # repeatable
+    logs = [Log(2, [*log.entries, *(Say(source, "end") for source in log.sources)]) for log in logs]
+    trial = Trial(query, logs, per_batch=40, restarts=(2, 2))
+    assert differences(trial, run(quick(spark), kafka.config, trial, topic, checkpoint)) == []
