@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakMethod
 
-from floodmark.producers.clients.metrics import Metrics, delay, state_of
+from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
 from floodmark.schemas.errors.base import iso
+from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
@@ -129,14 +130,15 @@ class Job:
 
     def metrics(self) -> Metrics:
         """Return the metrics of this job since its checkpoint was created."""
-        now, watermark = time.time_ns() // 1_000_000, self.watermark
+        now, watermark, output = time.time_ns() // 1_000_000, self.watermark, self._progress.output
         has_no_source = self.ended or self._progress.idle
         return Metrics(
             "job",
             self.name,
             **_measured(self.counts),
             watermark_delay_seconds=delay(now, watermark),
-            processing_time_delay_seconds=0.0 if has_no_source else delay(now, self._handler.processing_time_watermark),
+            local_lag_seconds=None if watermark is None or watermark == END_OF_TIME else delay(watermark, output),
+            processing_time_delay_seconds=0.0 if has_no_source else age(now, self._handler.processing_time_watermark),
             topic=self._handler.identity.output,
             watermark=watermark,
             state=state_of(watermark, idle=self._progress.idle, ended=self.ended),

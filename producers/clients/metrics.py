@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, get_args
 
 from floodmark.producers.clients.clock import Clock
 from floodmark.schemas.errors import UsageError
+from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold
 
 State = Literal["active", "idle", "ended", "unknown"]
@@ -46,7 +47,9 @@ class Metrics:
     surplus: int | None = None
     fenced: int | None = None
     watermark_delay_seconds: float | None = None
-    """``None``: the watermark is unknown."""
+    """Clock minus watermark; below 0: the watermark is ahead of the clock; ``None``: unknown, or all has ended."""
+    local_lag_seconds: float | None = None
+    """Of a job: input watermark minus output watermark; ``None``: unknown, or all has ended."""
     processing_time_delay_seconds: float | None = None
     """Age of the oldest unfinished work (source: unacknowledged record) up to this stage; 0: none; ``None``: unknown"""
     missing_event_time: int | None = None
@@ -68,12 +71,23 @@ class Metrics:
 
 
 def delay(now: int, watermark: int | None) -> float | None:
-    """Return how far a watermark is behind the clock (epoch milliseconds), seconds, at least 0; ``None``: unknown.
+    """Return how far a watermark is behind the clock, seconds; below 0: ahead of it; ``None``: unknown, or the end.
 
-    >>> delay(5_000, 3_500), delay(5_000, None)
-    (1.5, None)
+    Both arguments are epoch milliseconds.
+
+    >>> delay(5_000, 3_500), delay(5_000, 6_000), delay(5_000, None)
+    (1.5, -1.0, None)
     """
-    return None if watermark is None else max(0.0, (now - watermark) / 1_000)
+    return None if watermark is None or watermark == END_OF_TIME else (now - watermark) / 1_000
+
+
+def age(now: int, since: int | None) -> float | None:
+    """Return the age of the oldest unfinished work, seconds, at least 0; ``None``: unknown.
+
+    >>> age(5_000, 3_500), age(5_000, 6_000)
+    (1.5, 0.0)
+    """
+    return None if since is None else max(0.0, (now - since) / 1_000)
 
 
 def state_of(watermark: int | None, *, idle: bool = False, ended: bool = False) -> State:
@@ -147,6 +161,11 @@ METRICS: Final = (
         "failed_records", "Records not delivered, nor sent again since; the watermark is held below them.", "failed"
     ),
     _gauge("watermark_timestamp_seconds", "The watermark, Unix time; absent: unknown.", "watermark", 1e-3),
+    _gauge(
+        "local_lag_seconds",
+        "Input watermark minus output watermark of a job, at the last report; absent: unknown.",
+        "local_lag_seconds",
+    ),
     _gauge(
         "processing_time_delay_seconds",
         "Age of the oldest work that may be unfinished, over all stages up to this one, at the last report; 0: none.",

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.metrics import Metrics, delay, state_of
+from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
 from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import MISSING_EVENT_TIME, ByPolicy, InputPartition, Routed
 from floodmark.producers.event_times.policy_fit import PolicyFit
@@ -255,7 +255,7 @@ class InjectedPartitions:
             records=records,
             **measured(self.outcomes),
             watermark_delay_seconds=delay(now, watermark),
-            processing_time_delay_seconds=delay(now, committed_until),
+            processing_time_delay_seconds=age(now, committed_until),
             topic=self._injection.target_topic,
             watermark=watermark,
             state=state_of(watermark),

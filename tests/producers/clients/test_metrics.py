@@ -21,7 +21,7 @@ def test_every_metric_has_a_meaning_and_a_cause_in_the_reference():
 
 
 def test_delays():
-    assert [delay(10_000, watermark) for watermark in (None, 4_000, 20_000)] == [None, 6.0, 0.0]
+    assert [delay(10_000, watermark) for watermark in (None, 4_000, 20_000)] == [None, 6.0, -10.0]
 
 
 def test_prometheus_shows_the_same_numbers():

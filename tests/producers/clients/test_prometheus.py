@@ -65,7 +65,7 @@ def test_names_follow_the_conventions():
     for metric in ALL:
         assert metric.name.startswith("floodmark_")
         assert metric.name.endswith("_total") == (metric.type == "counter"), metric.name
-        about_time = "timestamp" in metric.name or "delay" in metric.name
+        about_time = any(word in metric.name for word in ("timestamp", "delay", "lag"))
         assert metric.name.endswith("_seconds") == about_time, metric.name
 
 
