@@ -9,6 +9,7 @@ from typing import Any, Final
 from weakref import WeakMethod
 
 from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
+from floodmark.producers.readers.chain import root_holders
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME
@@ -153,10 +154,23 @@ class Job:
         """
         return backlog_of(self.query.recentProgress)
 
-    def holders(self) -> list[Hold]:
-        """Return the sources that hold the watermark, and since when."""
+    def holders(self, *, root: bool = False) -> list[Hold]:
+        """Return the sources that hold the watermark, and since when.
+
+        Args:
+            root: if a job upstream holds it, return the source that this job waits for, and so on to the first topics
+                of the chain.  This reads the ends of these topics from Kafka, which takes some seconds.
+
+        Raises:
+            BrokerUnavailableError: with ``root``, if no broker answers.
+        """
         with self._handler.progress_lock:
-            return self._progress.holders()
+            found = self._progress.holders()
+        if not root:
+            return found
+        held = {hold.holder.topic for hold in found}
+        parts = [(spec.connection.config(), held.intersection(spec.topics)) for spec in self._handler.specs]
+        return [hold for config, topics in parts if topics for hold in root_holders(config, topics)]
 
     def exception(self) -> FloodmarkError | None:
         """Return the error of Floodmark that failed the job, or a `JobFailedError`; ``None``: it has not failed."""

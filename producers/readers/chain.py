@@ -5,7 +5,7 @@ It joins no consumer group: the right to read the topics is enough.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from heapq import merge
 from itertools import accumulate
@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.fold import Fold, Point
 from floodmark.producers.board.model import Board
+from floodmark.producers.board.why import trace
 from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
@@ -23,6 +24,8 @@ from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Classified, Data, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
+from floodmark.schemas.holds import Hold
+from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
 
 _PATIENCE: Final = 1.0
@@ -177,6 +180,27 @@ class ChainReader(Closing):
         for observer in self._observers.values():
             observer.close()
         self._observers.clear()
+
+
+def root_holders(config: Config, topics: Collection[str]) -> list[Hold]:
+    """Return the sources that hold some topics, each at the start of the chain that leads to its topic.
+
+    Raises:
+        BrokerUnavailableError: if no broker answers.
+    """
+    with ChainReader(config, topics, since=True) as reader:
+        board = reader.board()
+    found: dict[Holder, Hold] = {}
+    for topic in sorted(topics):
+        last = trace(board, topic).steps[-1]
+        row = last.held_by
+        if row is None:
+            holder = Holder(last.topic)
+            found[holder] = Hold(holder, None, last.unread or "no source holds it")
+        else:
+            holder = Holder(last.topic, row.partition, row.source)
+            found[holder] = Hold(holder, row.watermark, row.reason or "lowest watermark", row.since)
+    return list(found.values())
 
 
 def _in_turn(kept: Mapping[Partition, list[Classified]]) -> Iterator[Classified]:

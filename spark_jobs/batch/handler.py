@@ -97,7 +97,7 @@ class BatchHandler:
         self.recent: Final = deque[Batch](maxlen=recent)
         self.get_restart_callback: Callable[[], Callable[[StreamingQuery], None] | None] = lambda: None
         """Returns a function to call with the new query after a restart: a weak method, because its owner holds it."""
-        self._specs = specs
+        self.specs: Final = specs
         self._sink = sink
         self._snapshots = snapshots
         self._settings = settings
@@ -123,13 +123,13 @@ class BatchHandler:
         self._query_id, self._run_id = query.id, query.runId
         job = self.identity.job
         try:
-            progress = resume(job, self._specs, self._snapshots, self._settings, committed(query))
+            progress = resume(job, self.specs, self._snapshots, self._settings, committed(query))
             self._compacted = {
-                topic for spec in self._specs for topic in compacted_topics(spec.connection.config(), spec.topics)
+                topic for spec in self.specs for topic in compacted_topics(spec.connection.config(), spec.topics)
             }
             self._watches = [
                 TopicWatch(spec.connection.config(), spec.topics, progress.topic_ids, f"job {job!r}")
-                for spec in self._specs
+                for spec in self.specs
             ]
             self._sink.open()
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time
@@ -234,11 +234,11 @@ class BatchHandler:
         last_batch_watermark = progress.batch_watermark
 
         # 1. The batch runs.
-        pass_thresholds(spark, self._specs, progress)
+        pass_thresholds(spark, self.specs, progress)
         self._sink.consume(frame)
 
         # 2. Its marks are applied.  Nothing is durable yet.
-        observed = ObservedBatch.of(spark, engine, self._specs)
+        observed = ObservedBatch.of(spark, engine, self.specs)
         with self.progress_lock:
             counts, discrepancies = update_progress(job, progress, observed, self._compacted)
         if ahead is not None and not progress.is_at_least(ahead.watermark):
@@ -253,7 +253,7 @@ class BatchHandler:
         hold = milliseconds(self._settings.hold)
         with self.progress_lock:
             output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
-        require_usable(job, progress, self._specs)
+        require_usable(job, progress, self.specs)
 
         # 3. Its snapshot is stored, if no topic was created again since the batches before have read it.
         for watch in self._watches:

@@ -4,13 +4,15 @@ The events are the nine scores of "Streaming Systems" (ch. 2), whose sums in two
 the 9 comes so late that a watermark that does not wait for it emits a first window of 5.
 """
 
+import json as json_
 from datetime import timedelta
 
 import pytest
-from floodmark.producers import WatermarkedProducer, percentile
+from floodmark.producers import Mark, WatermarkedProducer, percentile
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import ReadOptions, WriteOptions, json, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.harness import records_by_partition
 
 pytestmark = pytest.mark.spark
 # (score, minute and second after noon), in the order in which they are seen.
@@ -74,6 +76,50 @@ def test_a_third_of_them_gives_results_earlier_and_counts_what_came_too_late(spa
     assert job.counts["late"] / len(SCORES) == pytest.approx(1 / 3)
     ahead = [batch.watermark - batch.promised for batch in batches if batch.promised and not batch.ended]
     assert max(ahead) == 380_000, "how much earlier stands beside it"
+
+
+def test_each_percentile_keeps_its_share_of_the_events(spark, kafka, topic, tmp_path):
+    """Of ten events five are in order, three 10 seconds behind, two 100."""
+    target, written = topic(1), []
+    strategy = percentile(timedelta(seconds=200), (33, 66, 100))
+    with WatermarkedProducer(
+        kafka.config, topic=target, source="a", strategy=strategy, interval=timedelta(hours=1)
+    ) as producer:
+        for second in range(1_000, 1_060):
+            for behind in (0, 0, 0, 0, 0, 10, 10, 10, 100, 100):
+                written.append(second - behind)
+                producer.produce(b'{"score": 1, "at": %d}' % written[-1], event_time=written[-1] * 1_000)
+                producer.flush()
+        producer.end()
+    promised, late = {}, dict.fromkeys((33, 66, 100), 0)
+    for record in records_by_partition(kafka.config, target)[0]:
+        if isinstance(record, Mark):
+            promised = record.record.percentiles or promised
+        else:
+            for percent in late:
+                late[percent] += json_.loads(record.value)["at"] * 1_000 < promised.get(percent, 0)
+    assert late[100] == 0
+    assert late[66] / len(written) == pytest.approx(0.2, abs=0.03)
+    assert late[33] / len(written) == pytest.approx(0.5, abs=0.03)
+    for percent, expected in late.items():
+        kept = []
+        rows = read(
+            spark,
+            topics=target,
+            value=json("score INT, at TIMESTAMP"),
+            event_time="at",
+            late="drop",
+            bootstrap_servers=kafka.bootstrap_servers,
+            options=ReadOptions(percentile=percent),
+        )
+        job = write(
+            rows.select(F.unix_millis("at")),
+            writer=lambda frame, _, kept=kept: kept.extend(row[0] for row in frame.collect()),
+            job=f"p{percent}",
+            checkpoint_location=str(tmp_path / str(percent)),
+        )
+        job.awaitTermination(60)
+        assert (job.counts["late"], len(kept)) == (expected, len(written) - expected)
 
 
 def test_a_percentile_that_is_none_is_an_error():

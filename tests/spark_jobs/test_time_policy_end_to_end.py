@@ -1,6 +1,7 @@
 """The golden table through Kafka, the injector and a Spark window job, all three variants; and substreams per key."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -33,6 +34,7 @@ def inject(kafka, raw, marked, policy, *, substream_by=None, end=True):
         injector.run(until_end=True)
         if end:
             injector.end()
+        return injector.metrics()
 
 
 @pytest.fixture
@@ -62,19 +64,30 @@ def rocksdb(spark):
     spark.conf.unset(PROVIDER)
 
 
-@pytest.mark.parametrize("variant", ["policy", "without_early"])
+def dropping():
+    """Return the golden table where late and out-of-order events are dropped, not adjusted."""
+    return [replace(event, expected=event.time if event.expected == event.time else None) for event in golden("policy")]
+
+
+@pytest.mark.parametrize("variant", ["policy", "without_early", "drop"])
 def test_the_golden_table_in_a_window_job(kafka, topic, source, checkpoint, variant):
     raw, marked = topic(1), topic(1)
-    events = golden(variant)
+    events = dropping() if variant == "drop" else golden(variant)
     produce(kafka, raw, [(event.time, event.arrival, event.device) for event in events])
-    inject(kafka, raw, marked, POLICIES[variant])
+    policies = {**POLICIES, "drop": replace(POLICIES["policy"], on_late="drop", on_out_of_order="drop")}
+    counted = inject(kafka, raw, marked, policies[variant])
+    assert counted.dropped == sum(event.expected is None for event in events)
+    if variant != "without_early":
+        assert (counted.early_events, counted.late_events, counted.out_of_order_events) == (1, 1, 2)
     rows = source(marked, adjusted="counts_at")
     windows = rows.groupBy(F.window("counts_at", "5 minutes")).agg(
-        F.count("device").alias("n"), F.sum(F.unix_millis("at")).alias("untouched")
+        F.count("device").alias("n"),
+        F.sum(F.unix_millis("at")).alias("untouched"),
+        F.count_if(F.col("counts_at") != F.col("at")).alias("adjusted"),
     )
     out = []
     job = write(
-        windows.select(F.unix_millis("window.end").alias("end"), "n", "untouched"),
+        windows.select(F.unix_millis("window.end").alias("end"), "n", "untouched", "adjusted"),
         writer=lambda frame, _: out.extend(map(tuple, frame.collect())),
         job="golden",
         checkpoint_location=checkpoint,
@@ -85,8 +98,9 @@ def test_the_golden_table_in_a_window_job(kafka, topic, source, checkpoint, vari
     own = Counter()
     for event in passed:
         own[event.expected // WIDTH * WIDTH + WIDTH] += event.time
-    assert {end: n for end, n, _ in out} == dict(expected)
-    assert {end: total for end, _, total in out} == dict(own), "the field of the event is untouched"
+    assert {end: n for end, n, _, _ in out} == dict(expected)
+    assert {end: total for end, _, total, _ in out} == dict(own), "the field of the event is untouched"
+    assert sum(adjusted for *_, adjusted in out) == sum(event.expected != event.time for event in passed)
     assert job.counts["late"] == 0
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conformance.golden import POLICIES, golden
 from floodmark.producers import Mark, TimePolicy
-from floodmark.producers.event_times.formats import CockroachDb, JsonField, TiCdcCanal, substream_key
+from floodmark.producers.event_times.formats import CockroachDb, JsonField, TiCdcCanal, TiCdcOpen, substream_key
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.topics import decisions_of
@@ -152,6 +153,16 @@ def test_bad_records_are_passed_on_or_counted_and_move_nothing(kafka, topic):
     assert tracker.watermark < 2_000 or tracker.watermark == injector.watermarks[0]
 
 
+def open_protocol(event):
+    """Return key and value of a message of TiCDC's open protocol: version 1, and an event with its length before it."""
+    text = json.dumps(event).encode()
+    return struct.pack(">QQ", 1, len(text)) + text, struct.pack(">Q", 0)
+
+
+def is_resolved(*parts):
+    return any(text in b"".join(filter(None, parts)) for text in (b"resolved", b"TIDB_WATERMARK", b'"t": 3'))
+
+
 def test_cockroachdb_and_ticdc_promises_become_marks(kafka, topic):
     for fmt, rows, expected in (
         (
@@ -173,19 +184,29 @@ def test_cockroachdb_and_ticdc_promises_become_marks(kafka, topic):
             ],
             6_000,
         ),
+        (
+            TiCdcOpen(),
+            [
+                open_protocol({"ts": 5_000 << 18, "scm": "test", "tbl": "t1", "t": 1}),
+                open_protocol({"ts": 6_000 << 18, "t": 3}),
+                open_protocol({"ts": 7_000 << 18, "scm": "test", "tbl": "t1", "t": 2}),
+            ],
+            6_000,
+        ),
     ):
         raw, marked = topic(2), topic(2)
         producer = Producer(kafka.config)
         for partition in (0, 1):
-            for value in rows:
-                producer.produce(raw, value, partition=partition)
+            for row in rows:
+                key, value = row if isinstance(row, tuple) else (None, row)
+                producer.produce(raw, value, key, partition=partition)
         producer.flush(30)
         with Injector(Injection(raw, marked, fmt), kafka.config) as injector:
             injector.run(until_end=True)
         data, _, tracker = look(kafka, marked)
         assert tracker.watermark == expected
-        assert not any(b"resolved" in row.value or b"TIDB_WATERMARK" in row.value for row in data)
-        assert len(data) == 2 * sum(b"resolved" not in row and b"WATERMARK" not in row for row in rows)
+        assert not any(is_resolved(row.key, row.value) for row in data)
+        assert len(data) == 2 * sum(not is_resolved(*(row if isinstance(row, tuple) else (row,))) for row in rows)
 
 
 def test_both_topics_grow_while_it_runs(kafka, topic):
