@@ -1,12 +1,15 @@
 """The board and `why` as people read them."""
 
+import json
+from dataclasses import replace
+
 from floodmark.producers.board.fold import Fold
 from floodmark.producers.board.why import trace
 from floodmark.producers.cli.board_page import page_view
 from floodmark.producers.cli.board_text import board_lines, board_table, why_text
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark
-from floodmark.schemas.records import Status
+from floodmark.schemas.records import READ_HEADER, Holder, Status
 from rich.console import Console
 
 SECOND, DAY = 1_000, 86_400_000
@@ -60,3 +63,21 @@ def test_a_watermark_ahead_of_the_clock_is_said_to_be_ahead():
 def test_a_source_that_has_ended_says_so():
     found = board(("web", 20), end=Status.ENDED)
     assert "OK  clicks/0/web  14:13:34Z ended" in printed(board_table(found, 300, every=True))
+
+
+def test_a_job_shows_its_input_its_operators_and_its_output():
+    fold = Fold()
+    for second in range(20):
+        at = BEGIN + second * SECOND
+        fold.take(Mark("clicks", 0, second, at, mark("web", at, second)))
+        said = replace(mark("counts", at - 9 * SECOND, second), holder=Holder("clicks", 0, "web"))
+        read = json.dumps({"batch_watermark": at - 3 * SECOND - 1}).encode()
+        fold.take(Mark("counts", 0, second, at, said, [(READ_HEADER, read)]))
+    found = fold.board(BEGIN + 20 * SECOND)
+    head, clicks, counts = (line.split() for line in printed(board_table(found, 150)).splitlines()[1:4])
+    assert head[2:5] == ["input", "batch", "watermark"]
+    assert clicks[2:5] == ["-", "-", "14:13:39Z"]
+    assert counts[2:5] == ["14:13:39Z", "14:13:36Z", "14:13:30Z"]
+    shown = page_view(found)["topics"][1]
+    end = BEGIN + 19 * SECOND
+    assert [shown[name] for name in ("input", "batch", "watermark")] == [end, end - 3 * SECOND, end - 9 * SECOND]

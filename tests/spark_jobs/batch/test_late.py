@@ -124,9 +124,15 @@ def test_what_is_dropped_does_not_depend_on_the_batches(spark, kafka, sent, chec
 
 def test_adjusted_rows_count_at_the_watermark_they_were_behind(spark, kafka, sent, checkpoint):
     logs = history(seed=3)
-    rows = read_events(spark, kafka.bootstrap_servers, sent(logs), max_offsets_per_trigger=20, late="adjust")
-    job, found = run(rows.select("user", F.unix_millis("at").alias("at")), checkpoint)
-    assert Counter(row["at"] for row in found) == Counter(max(entry) for entry in judged(logs))
+    options = {"late": "adjust", "adjusted": "counts_at", "max_offsets_per_trigger": 20}
+    rows = read_events(spark, kafka.bootstrap_servers, sent(logs), **options).withColumn(
+        "was_adjusted", F.expr("counts_at != at")
+    )
+    times = [F.unix_millis(name).alias(name) for name in ("at", "counts_at")]
+    job, found = run(rows.select("user", "was_adjusted", *times), checkpoint)
+    assert Counter(row["counts_at"] for row in found) == Counter(max(entry) for entry in judged(logs))
+    adjusted = Counter((row["at"], row["counts_at"]) for row in found if row["was_adjusted"])
+    assert adjusted == Counter(late(logs)), "a reader tells which rows were adjusted"
     assert job.counts["late"] == len(late(logs))
 
 
