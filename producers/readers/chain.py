@@ -24,9 +24,9 @@ from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Classified, Data, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
-from floodmark.schemas.holds import Hold
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
+from floodmark.schemas.tracker import Hold
 
 _PATIENCE: Final = 1.0
 """Seconds to wait for a broker's answer while the board is shown."""
