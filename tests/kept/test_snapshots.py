@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from floodmark.schemas import Tracker, decode_watermark
+from floodmark.schemas.completeness.position import TopicIds
 from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.published import Published, StoredPosition
 
 KEPT = json.loads(gzip.decompress((Path(__file__).parent / "snapshots.json.gz").read_bytes()))
 
@@ -52,6 +54,16 @@ def test_kept_progress_is_restored_whole(kept):
     assert progress.output == kept["output"]
     assert progress.watermark == kept["watermark"]
     assert [str(holder) for holder in progress.holders()] == kept["holders"]
+
+
+def test_the_kept_position_of_a_store_is_read():
+    text = (
+        '{"checkpoint_id":"5d1","batch_id":4,"output_watermark":30,"earlier_checkpoints":{"a7c":9},"format":1,'
+        '"input_offsets":{"clicks":{"0":7}},"batch_watermark":12,"topic_ids":{"clicks":"Xq3"}}'
+    )
+    published = Published({("clicks", 0): 7}, 12, TopicIds(clicks="Xq3"))
+    assert StoredPosition.of(text) == StoredPosition("5d1", 4, 30, published, {"a7c": 9})
+    assert StoredPosition.of(text).text == text
 
 
 def test_the_kept_snapshots_have_all_parts():
