@@ -23,6 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.schemas.classify import Partition
+from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 from typing_extensions import override
 
@@ -39,6 +40,9 @@ _MOVING: Final = _ELECTING | {KafkaError.UNKNOWN_TOPIC_OR_PART}
 Answer = TypeVar("Answer")
 Config = Mapping[str, Any]
 """confluent-kafka settings, passed through."""
+_log = logging.getLogger(__name__)
+_PATIENCE: Final = 1.0
+"""Seconds to wait for an answer while reading."""
 
 
 def redacted(config: Config) -> dict[str, Any]:
@@ -97,6 +101,18 @@ def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
             except KafkaException as error:
                 if error.args[0].code() not in _MOVING or deadline.passed:
                     raise
+        time.sleep(0.05)
+
+
+def known(ask: Callable[[], Answer]) -> Answer:
+    """Return the answer of ``ask``; retry while it fails with `UnknownTopicError`: topics may be new to a broker."""
+    deadline = Deadline(TIMEOUT)
+    while True:
+        try:
+            return ask()
+        except UnknownTopicError:
+            if deadline.passed:
+                raise
         time.sleep(0.05)
 
 
@@ -167,14 +183,7 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
     for future in client.create_topics(new, request_timeout=TIMEOUT).values():
         with answering(servers, but=KafkaError.TOPIC_ALREADY_EXISTS):
             future.result(timeout=TIMEOUT + 5)
-    deadline = Deadline(TIMEOUT)
-    while True:
-        with suppress(UnknownTopicError):
-            for name in topics:
-                partition_count(client, name, servers)
-            return
-        if deadline.passed:
-            raise UnknownTopicError(topic=", ".join(topics), bootstrap_servers=servers)
+    known(lambda: [partition_count(client, name, servers) for name in topics])
 
 
 def begin_offsets(config: Config, topics: Collection[str]) -> dict[Partition, int]:
@@ -318,3 +327,41 @@ def client_log(name: str) -> logging.Logger:
     if not any(isinstance(existing, _WithoutRetries) for existing in log.filters):
         log.addFilter(_WithoutRetries())
     return log
+
+
+class TopicWatch:
+    """Compares the ids of topics with their ids when they were first read; `RecreatedTopicError` if one differs.
+
+    Records that were read before a successful `check` belong to the same topics, because ids are never used again.
+    """
+
+    def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
+        self._client = AdminClient(shared(config), logger=QUIET)
+        self._servers = config.get("bootstrap.servers")
+        self._topics = topics
+        self._ids = ids
+        self._reader = reader
+        self._missed = False
+        self._compare(known(lambda: described(self._client, topics, self._servers)))
+
+    def check(self) -> Mapping[str, int]:
+        """Compare the ids again; return the number of partitions of each topic, or nothing if Kafka does not answer.
+
+        `RecreatedTopicError` if one has another id; `UnknownTopicError` if one is missing twice in succession.
+        """
+        try:
+            found = described(self._client, self._topics, self._servers, _PATIENCE)
+        except (BrokerUnavailableError, TimeoutError) as error:
+            _log.info("%s cannot check whether its topics were created again: %s", self._reader, error)
+        except UnknownTopicError:
+            if self._missed:
+                raise
+            self._missed = True
+        else:
+            self._missed = False
+            self._compare(found)
+            return {topic: count for topic, (_, count) in found.items()}
+        return {}
+
+    def _compare(self, found: Mapping[str, tuple[str | None, int]]) -> None:
+        self._ids.compare({topic: id_ for topic, (id_, _) in found.items() if id_ is not None}, self._reader)

@@ -1,7 +1,9 @@
-"""The metrics of time handling, as plain values.
+"""The metrics of time handling, as plain values and for Prometheus, which needs ``floodmark[metrics]``.
 
-Names and meanings follow Azure Stream Analytics: late, early and out-of-order input events, watermark delay.  The page
-METRICS.md has the likely causes of each.
+Meanings follow Azure Stream Analytics: late, early and out-of-order input events, watermark delay.  The page METRICS.md
+has the likely causes of each.  Names, types and labels follow the conventions of Prometheus.  Counters start at 0 with
+each start of an instance, so that ``rate`` and ``increase`` are right over restarts.  Times are seconds, moments Unix
+time: rules compute a delay as ``time() - moment``, which grows while no instance reports.  Unknown values are absent.
 """
 
 import math
@@ -117,30 +119,23 @@ class Exported:
     scale: float = 1.0
 
 
-def _counter(name: str, meaning: str, field: str) -> Exported:
-    return Exported(f"floodmark_{name}_total", "counter", meaning, {field: ""})
+def _counter(name: str, meaning: str, field: str = "") -> Exported:
+    return Exported(f"floodmark_{name}_total", "counter", meaning, {field or name: ""})
 
 
-def _gauge(name: str, meaning: str, field: str, scale: float = 1.0) -> Exported:
-    return Exported(f"floodmark_{name}", "gauge", meaning, {field: ""}, scale=scale)
+def _gauge(name: str, meaning: str, field: str = "", scale: float = 1.0) -> Exported:
+    return Exported(f"floodmark_{name}", "gauge", meaning, {field or name: ""}, scale=scale)
 
 
 METRICS: Final = (
-    _counter("records", "Records read or written.", "records"),
+    _counter("records", "Records read or written."),
     _counter(
         "late_events",
         "Late events: of a source, behind its own watermark; of a job, behind its input watermark; of an injector, "
         "over its late tolerance.",
-        "late_events",
     ),
-    _counter(
-        "early_events", "Events ahead of their arrival by more than the early tolerance; dropped.", "early_events"
-    ),
-    _counter(
-        "out_of_order_events",
-        "Events behind the watermark, within the late tolerance; adjusted or dropped.",
-        "out_of_order_events",
-    ),
+    _counter("early_events", "Events ahead of their arrival by more than the early tolerance; dropped."),
+    _counter("out_of_order_events", "Events behind the watermark, within the late tolerance; adjusted or dropped."),
     _counter("dropped_events", "Events dropped for their time.", "dropped"),
     Exported(
         "floodmark_unusable_records_total",
@@ -169,7 +164,6 @@ METRICS: Final = (
     _gauge(
         "processing_time_delay_seconds",
         "Age of the oldest work that may be unfinished, over all stages up to this one, at the last report; 0: none.",
-        "processing_time_delay_seconds",
     ),
 )
 """Those with values of `Metrics`."""

@@ -52,14 +52,10 @@ class EmbeddedKafka:
         self.log = directory / "kafka.log"
         self._heap = heap
         self._port, self._controller_port = self._ports()
+        self.bootstrap_servers = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: tuple[subprocess.Popen[bytes], int] | None = None
         """The guard's process, and this program's end of the pipe that it reads."""
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """Its address."""
-        return f"127.0.0.1:{self._port}"
 
     @property
     def config(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Final
 
 from floodmark.producers.clients.admin import (
     Config,
+    TopicWatch,
     begin_offsets,
     overwrites_timestamps,
     partition_count,
@@ -24,7 +25,6 @@ from floodmark.producers.clients.admin import (
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import BATCH, Closing, Record
 from floodmark.producers.clients.metrics import Metrics
-from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection

@@ -11,10 +11,9 @@ from math import ceil
 from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
-from floodmark.producers.clients.admin import Config, begin_offsets, existing_topics, require_topics
+from floodmark.producers.clients.admin import Config, TopicWatch, begin_offsets, existing_topics, require_topics
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import Record, consume, is_end, reading_consumer
-from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit

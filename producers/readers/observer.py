@@ -7,10 +7,9 @@ from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
-from floodmark.producers.clients.admin import Config, partition_bounds, partition_count
+from floodmark.producers.clients.admin import Config, TopicWatch, partition_bounds, partition_count
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import Closing, Record, classified, consume, is_end, reading_consumer
-from floodmark.producers.clients.topic_watch import TopicWatch
 from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError

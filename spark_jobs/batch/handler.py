@@ -42,8 +42,7 @@ from datetime import timedelta
 from traceback import clear_frames
 from typing import Final
 
-from floodmark.producers.clients.admin import compacted_topics
-from floodmark.producers.clients.topic_watch import TopicWatch
+from floodmark.producers.clients.admin import TopicWatch, compacted_topics
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import LookaheadError
 from floodmark.schemas.timestamps import milliseconds
