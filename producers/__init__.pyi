@@ -11,6 +11,7 @@ from floodmark.producers.injector.injector import Injector as Injector
 from floodmark.producers.log_folder import LogFolder as LogFolder
 from floodmark.producers.pool import SourcePool as SourcePool
 from floodmark.producers.producer import WatermarkedProducer as WatermarkedProducer
+from floodmark.producers.readers.alignment import Alignment as Alignment
 from floodmark.producers.readers.consumer import WatermarkedConsumer as WatermarkedConsumer
 from floodmark.producers.readers.observer import Observer as Observer
 from floodmark.producers.strategies.basic import ascending as ascending

@@ -13,7 +13,7 @@ from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.other_runs import Predecessors
-from floodmark.producers.readers.alignment import Alignment
+from floodmark.producers.readers.alignment import Alignment, AlignmentReader
 from floodmark.producers.sender import FailedRecord, Headers, OnDelivery, Record, Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.interface import Strategy, strategy_of
@@ -33,7 +33,7 @@ from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, ch
 from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of, is_late, to_datetime
 
 _log = client_log(__name__)
-_ALIGNMENT_INTERVAL: Final = 100  # milliseconds
+_ALIGNMENT_INTERVAL: Final = 20  # milliseconds
 _WAIT_REPORT: Final = 60_000  # milliseconds
 _POLL_SLICE: Final = 0.005
 """Seconds that `WatermarkedProducer.poll` sleeps, without the lock, between two polls of the client.
@@ -68,8 +68,9 @@ class WatermarkedProducer:
         on_late: what to do with a record below this source's watermark: ``"send"`` it and count it, or ``"raise"``.
         early: refuse records whose event time is further ahead of the clock, since one of them would make later records
             late; default: accept all.
-        alignment: how far this source may be ahead of the slowest other source of the topic; ``produce`` then blocks.
-            It waits for a dead source until its lease ends, or a minute without a lease.
+        alignment: how far this source may be ahead of the slowest other source of the topic, or an `Alignment`, also
+            to stay near another topic; ``produce`` then blocks.  It waits for a dead source until its lease ends, or a
+            minute without a lease.
         background: also send marks from a thread.  ``close`` and the end of the process then flush, ``on_delivery`` may
             be called in the thread, and the next ``produce``, ``poll``, ``flush``, ``end`` or ``close`` raises its
             errors.
@@ -94,7 +95,7 @@ class WatermarkedProducer:
         lease: timedelta | None = None,
         on_late: Literal["send", "raise"] = "send",
         early: timedelta | None = None,
-        alignment: timedelta | None = None,
+        alignment: Alignment | timedelta | None = None,
         background: bool = False,
         clock: Clock = Clock(),
         channel: Channel | None = None,
@@ -106,7 +107,9 @@ class WatermarkedProducer:
         self._on_delivery: OnDelivery | None = config.get("on_delivery")
         self._interval = duration_of(interval, f"source {source!r}: the interval of marks", 1)
         lease_ms = None if lease is None else duration_of(lease, f"source {source!r}: the lease", 1)
-        bound_ms = None if alignment is None else duration_of(alignment, f"source {source!r}: the bound of alignment")
+        if alignment is not None:
+            alignment = alignment if isinstance(alignment, Alignment) else Alignment(alignment)
+            self._bound = duration_of(alignment.bound, f"source {source!r}: the bound of alignment")
         build, apart = generators(strategy_of(strategy))
         generator = self._generator = build()
         identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)
@@ -114,8 +117,10 @@ class WatermarkedProducer:
         self._clock = clock
         self._first_time_checked = False
         self._stamps = generator.stamps
-        self._alignment: Alignment | None = None
+        self._alignment: AlignmentReader | None = None
         self._next_alignment = clock.steady()
+        self._announced: int | None = None
+        """The watermark of the last marks that were sent early for the other sources."""
         channel = self._channel = Channel(config, topic, clock) if channel is None else channel
         wall = clock.wall()
         before = channel.predecessors(source, wall)
@@ -127,8 +132,8 @@ class WatermarkedProducer:
         self._sender = Sender(channel, topic, self._emitter, clock, self._interval)
         self._outbox = self._sender.outbox
         self._resume(before, wall)
-        if bound_ms is not None:
-            self._alignment = Alignment(config, topic=topic, source=source, bound=bound_ms)
+        if alignment is not None:
+            self._alignment = AlignmentReader(config, alignment, topic=topic, source=source)
         if channel.on_source_ended is None:
             channel.owner = repr(self)
             if background:
@@ -311,6 +316,18 @@ class WatermarkedProducer:
         if self._alignment is not None and now >= self._next_alignment:
             self._next_alignment = now + min(self._interval, _ALIGNMENT_INTERVAL)
             self._alignment.poll(now)
+            self._announce()
+
+    def _announce(self) -> None:
+        """Send marks early after half the bound: otherwise aligned sources of a backlog advance by it once an interval.
+
+        The watermark of the last regular marks may be higher; then these come too early, and do no harm.
+        """
+        watermark = self._emitter.watermark
+        if watermark is not None and (self._announced is None or watermark - self._announced > self._bound // 2):
+            self._announced = watermark
+            if self._emitter.registered and not self._outbox.has_mark_backlog:
+                self._sender.emit(wait=False)
 
     def _wait_for_peers(self) -> None:
         """Wait while this source is ahead; send marks meanwhile, so that readers do not take it for idle or dead."""
@@ -320,7 +337,7 @@ class WatermarkedProducer:
             self._emitter.pause(self._clock.steady())
             if self._clock.steady() >= report:
                 report += _WAIT_REPORT
-                _log.warning("%r waits for source %r, whose watermark is %s", self, slowest[1], iso(slowest[0]))
+                _log.warning("%r waits for %s, whose watermark is %s", self, slowest[1], iso(slowest[0]))
             self._channel.client.poll(_ALIGNMENT_INTERVAL / 1000)
             self._send_due_marks()
         self._emitter.unpause(self._clock.steady())

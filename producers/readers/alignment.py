@@ -1,21 +1,48 @@
-"""Pause a source that is too far ahead of the slowest, so that readers keep fewer rows in memory.
+"""Pause a source that is too far ahead, so that readers keep fewer rows in memory.
 
-`Peers` decides and is pure.  `Alignment` reads the marks of the other sources from partition 0: every source marks all
-partitions.  The idea is Flink's watermark alignment (FLIP-182), which needs a coordinator.
+`Peers` compares it with the slowest other source, `Downstream` with another topic; both are pure.  `AlignmentReader`
+reads their marks.  The idea is Flink's watermark alignment (FLIP-182), which needs a coordinator.
 """
 
 import logging
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from confluent_kafka import OFFSET_END, TopicPartition
-from floodmark.producers.clients.admin import Config, shared
+from floodmark.producers.clients.admin import Config, partition_count, shared
 from floodmark.producers.clients.consumers import classified, consume, reading_consumer
 from floodmark.schemas.classify import Mark, Unreadable
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Status, WatermarkRecord
+from floodmark.schemas.timestamps import duration_of
+from floodmark.schemas.tracker import Tracker
 
 _log = logging.getLogger(__name__)
 PATIENCE: Final = 60_000
-"""How long to wait for a silent source without a lease, milliseconds."""
+"""The default of `Alignment.patience`, milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How far a source may run ahead before ``produce`` waits.
+
+    Args:
+        bound: how far the source's watermark may be ahead.
+        topic: the topic to stay near, such as the last one of a chain of jobs, so that slow jobs slow their input down.
+            Default: the slowest other source of the source's own topic.
+        patience: longest time to wait for a topic whose watermark does not advance, or for a silent source without a
+            lease.  Then ``produce`` continues, with a warning, until that watermark advances again.  The bound must
+            exceed the usual distance of the two watermarks, for example the width of a window, or each wait lasts this
+            long.
+
+    >>> Alignment(timedelta(minutes=5), topic="daily").patience
+    datetime.timedelta(seconds=60)
+    """
+
+    bound: timedelta
+    topic: str | None = None
+    patience: timedelta = timedelta(milliseconds=PATIENCE)
 
 
 class Peers:
@@ -55,10 +82,14 @@ class Peers:
         if before is None or (record.epoch, record.sequence) > (before[0].epoch, before[0].sequence):
             self._last[record.source] = record, log_time, now
 
+    def read(self, mark: Mark, now: int) -> None:
+        """Apply a mark as it was read."""
+        self.take(mark.record, mark.log_time, now)
+
     def slowest(self, now: int = 0) -> tuple[int, str] | None:
         """Return the lowest watermark of the other sources to wait for, and its source; ``None``: there is none."""
         awaited = [
-            (record.watermark, name)
+            (record.watermark, f"source {name!r}")
             for name, (record, log_time, heard) in self._last.items()
             if record.watermark is not None and self._is_awaited(record, log_time, now - heard)
         ]
@@ -77,22 +108,92 @@ class Peers:
         return watermark is not None and slowest is not None and watermark > slowest[0] + self._bound
 
 
-class Alignment:
-    """Read the marks of a topic for one source, which may be ``bound`` milliseconds ahead of the slowest other one.
+class Downstream:
+    """The watermark of another topic, which a source must stay near.
 
-    If Kafka deletes marks before they are read, it continues with the next ones: only the last mark of a source counts.
+    A topic that waits for the source itself, or whose job is dead, must not hold the source for ever: the wait ends
+    after ``patience`` milliseconds without a higher watermark.  Before the first marks, the source does not wait.
+
+    >>> from floodmark.schemas.classify import Mark
+    >>> daily = Downstream("daily", bound=100, patience=1_000)
+    >>> record = WatermarkRecord(source="job", epoch=1, sequence=0, watermark=50, partitions=1, emitted_at=0)
+    >>> daily.is_ahead(151, now=0)
+    False
+    >>> daily.read(Mark("daily", 0, offset=0, log_time=0, record=record), now=0)
+    >>> daily.is_ahead(150, now=0), daily.is_ahead(151, now=500), daily.is_ahead(151, now=1_500)
+    (False, True, True)
+    >>> daily.is_ahead(151, now=1_501)
+    False
     """
 
-    def __init__(self, config: Config, *, topic: str, source: str, bound: int) -> None:
-        self.peers = Peers(source, bound)
+    def __init__(self, topic: str, bound: int, patience: int) -> None:
+        self._topic = topic
+        self._bound = bound
+        self._patience = patience
+        self._tracker = Tracker([topic])
+        self._since: int | None = None
+        """When the current wait began, or the watermark last advanced within it, by the steady clock."""
+        self._released = False
+
+    def read(self, mark: Mark, now: int) -> None:
+        """Apply a mark; ``now``: steady clock, milliseconds."""
+        before = self._tracker.watermark
+        self._tracker.apply(mark.record, topic=mark.topic, partition=mark.partition, log_time=mark.log_time)
+        if self._tracker.advance() != before and self._since is not None:
+            self._since, self._released = now, False
+
+    def slowest(self, now: int = 0) -> tuple[int, str] | None:  # noqa: ARG002  # as of `Peers`
+        """Return the topic's watermark and its name; ``None``: unknown."""
+        watermark = self._tracker.watermark
+        return None if watermark is None else (watermark, f"topic {self._topic!r}")
+
+    def is_ahead(self, watermark: int | None, now: int = 0) -> bool:
+        """Tell whether a source with this watermark must wait."""
+        reached = self._tracker.watermark
+        if reached is None or watermark is None or watermark <= reached + self._bound:
+            self._since, self._released = None, False
+            return False
+        if self._since is None:
+            self._since = now
+        if now - self._since <= self._patience:
+            return True
+        if not self._released:
+            self._released = True
+            _log.warning(
+                "alignment: the watermark of topic %r has been %s for %d s; the source no longer waits for it.  Either "
+                "its job has stopped, or it waits for this source: then raise the bound",
+                *(self._topic, iso(reached), self._patience // 1000),
+            )
+        return False
+
+
+class AlignmentReader:
+    """Read the marks that a source of a topic must stay near.
+
+    Of the source's own topic it reads partition 0: every source marks all partitions.  (With `per_partition`, the mark
+    there is the one of that partition.)  If Kafka deletes marks before they are read, it continues with the next ones:
+    only the last mark of a source counts.
+
+    Raises:
+        UnknownTopicError, BrokerUnavailableError: the other topic cannot be reached.
+    """
+
+    def __init__(self, config: Config, alignment: Alignment, *, topic: str, source: str) -> None:
+        bound = duration_of(alignment.bound, f"source {source!r}: the bound of alignment")
+        patience = duration_of(alignment.patience, f"source {source!r}: the patience of alignment")
         self._consumer = reading_consumer(shared(config), "floodmark-alignment", _log, reset="latest")
-        self._consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
+        self.peers: Peers | Downstream = Peers(source, bound, patience)
+        partitions = 1
+        if alignment.topic is not None:
+            topic, self.peers = alignment.topic, Downstream(alignment.topic, bound, patience)
+            partitions = partition_count(self._consumer, topic, config.get("bootstrap.servers"))
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_END) for number in range(partitions)])
 
     def poll(self, now: int) -> None:
         """Apply new marks, without waiting; ``now``: steady clock, milliseconds."""
         for mark in (classified(record) for record in consume(self._consumer, 0) if record.error() is None):
             if isinstance(mark, Mark):
-                self.peers.take(mark.record, mark.log_time, now)
+                self.peers.read(mark, now)
             elif isinstance(mark, Unreadable):
                 _log.warning("alignment: %s", mark.reason)
 

@@ -5,7 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from floodmark.producers import Mark, Observer, WatermarkedProducer, ascending, with_idleness
+from floodmark.producers import Alignment, Mark, Observer, WatermarkedProducer, ascending, explicit, with_idleness
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.alignment import Peers
 from floodmark.producers.testing import mark
@@ -25,9 +25,9 @@ def test_only_active_peers_of_the_newest_membership_hold():
     assert not peers.is_ahead(16)
     peers.take(mark("slow", 7, 2))
     peers.take(mark("slow", 1, 0))
-    assert peers.slowest() == (7, "slow"), "a replay teaches nothing"
+    assert peers.slowest() == (7, "source 'slow'"), "a replay teaches nothing"
     peers.take(mark("new", 100, version=2))
-    assert peers.slowest() == (100, "new"), "the old membership has retired"
+    assert peers.slowest() == (100, "source 'new'"), "the old membership has retired"
 
 
 def test_of_all_sources_the_slowest_never_waits():
@@ -180,3 +180,67 @@ def test_a_fast_source_is_held_and_not_called_idle(kafka, topic):
     runner.join(30)
     assert sent == list(range(10)), "with the slow one ended, nothing holds it"
     fast.end()
+
+
+@pytest.mark.kafka
+def test_a_slow_topic_downstream_holds_the_source_and_a_dead_one_not_for_ever(kafka, topic, caplog):
+    clicks, daily = topic(1), topic(2)
+    job = WatermarkedProducer(kafka.config, topic=daily, source="job", strategy=explicit())
+    given = Alignment(timedelta(seconds=10), topic=daily, patience=timedelta(seconds=2))
+    fast = WatermarkedProducer(kafka.config, topic=clicks, source="web", strategy=ascending(), alignment=given)
+    sent = []
+
+    def run():
+        for second in range(60):
+            fast.produce(b"", event_time=second * 1000)
+            sent.append(second)
+
+    def known():
+        job.flush()
+        fast._alignment.poll(0)  # noqa: SLF001
+        return fast._alignment.peers.slowest() is not None  # noqa: SLF001
+
+    job.advance(0)
+    until(known, "the marks of the job")
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    until(lambda: len(sent) == 12, "the bound")
+    job.advance(20_000)
+    job.flush()
+    until(lambda: len(sent) == 32, "what the job allows")
+    assert len(sent) == 32
+    with caplog.at_level("WARNING"):
+        until(lambda: len(sent) == 60, "the records that no longer wait for the dead job")
+    runner.join(30)
+    assert sum("no longer waits" in line for line in caplog.messages) == 1
+    fast.end()
+
+
+@pytest.mark.kafka
+def test_aligned_sources_of_a_backlog_are_not_slowed_to_one_bound_an_interval(kafka, topic):
+    target = topic(1)
+    sources = [
+        WatermarkedProducer(
+            kafka.config,
+            topic=target,
+            source=name,
+            strategy=ascending(),
+            membership=2,
+            interval=timedelta(seconds=2),
+            alignment=timedelta(seconds=10),
+        )
+        for name in ("a", "b")
+    ]
+
+    def run(source):
+        for second in range(200):
+            source.produce(b"", event_time=second * 1000)
+        source.end()
+
+    begun = time.monotonic()
+    runners = [threading.Thread(target=run, args=[source], daemon=True) for source in sources]
+    for runner in runners:
+        runner.start()
+    for runner in runners:
+        runner.join(120)
+    assert time.monotonic() - begun < 20, "200 s of events, 10 s each interval of 2 s, would take 40 s"
