@@ -232,11 +232,21 @@ def test_aligned_sources_of_a_backlog_are_not_slowed_to_one_bound_an_interval(ka
         for name in ("a", "b")
     ]
 
+    def acquainted():
+        for source in sources:
+            source.emit()
+            source._alignment.poll(time.monotonic_ns() // 1_000_000)  # noqa: SLF001
+        return all(source._alignment.peers.slowest() is not None for source in sources)  # noqa: SLF001
+
     def run(source):
-        for second in range(200):
+        for second in range(1, 200):
             source.produce(b"", event_time=second * 1000)
         source.end()
 
+    for source in sources:
+        source.produce(b"", event_time=0)
+        source.flush()
+    until(acquainted, "each other's marks")
     begun = time.monotonic()
     runners = [threading.Thread(target=run, args=[source], daemon=True) for source in sources]
     for runner in runners:
