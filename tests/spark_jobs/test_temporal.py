@@ -1,5 +1,6 @@
-"""The recipes of the page `TEMPORAL.md`: exact in each batch, over restarts."""
+"""The recipes of the page `TEMPORAL.md`, and joins of streams: exact in each batch, over restarts and SIGKILLs."""
 
+import os
 import random
 
 import pytest
@@ -24,3 +25,9 @@ def test_a_recipe_gives_each_result_in_its_batch_over_restarts(spark, kafka, top
     logs = [Log(2, [*log.entries, *(Say(source, "end") for source in log.sources)]) for log in logs]
     trial = Trial(query, logs, per_batch=40, restarts=(2, 2))
     assert differences(trial, run(quick(spark), kafka.config, trial, topic, checkpoint)) == []
+
+
+@pytest.mark.minutes
+def test_recipes_and_joins_that_are_killed_equal_a_batch_computation(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    assert killed.main(kills=2, seed=2, kinds="temporal") == 0
