@@ -72,8 +72,9 @@ class WriteOptions:
         delivery: ``exactly-once``: one transaction per batch, through the driver; ``at-least-once``: Spark's own sink
             on the executors, with duplicates after a crash.
         membership: the number of jobs and producers that write to the output topic.
-        watermark_hold: how much earlier than its completion a result may be stamped, 0 or more: 0 for the end of a
-            window, the window's length for its start.  The output watermark stays this far behind.
+        watermark_hold: how much earlier than its completion a result may be stamped, 0 or more.  The output watermark
+            stays this far behind.  Default: as far as the column ``event_time`` of `write` needs, for example the
+            window's length for its start; 0 if the query does not tell it.
         windows_close: ``after``: a window closes when the watermark is past its end, and no row at exactly the
             watermark is dropped; ``at``: when the watermark reaches its end, see `spark_watermark`.
         lookahead: the longest time to wait, after a batch, for the marks of the next one, which then closes its own
@@ -97,7 +98,7 @@ class WriteOptions:
     sink_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     delivery: Delivery = "exactly-once"
     membership: Membership | int = 1
-    watermark_hold: timedelta = timedelta(0)
+    watermark_hold: timedelta | None = None
     windows_close: WindowsClose = "after"
     lookahead: timedelta = timedelta(seconds=1)
     rebuild: bool | None = None
@@ -106,7 +107,8 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         for name in ("watermark_hold", "lookahead"):
-            duration_of(getattr(self, name), name)
+            if getattr(self, name) is not None:
+                duration_of(getattr(self, name), name)
         membership_of(self.membership, "WriteOptions")
         for name, allowed in (("delivery", get_args(Delivery)), ("windows_close", get_args(WindowsClose))):
             value = getattr(self, name)

@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 import pyspark
@@ -24,10 +25,12 @@ from floodmark.spark_jobs.internals.analysed import check_supported, event_times
 from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
 from floodmark.spark_jobs.internals.plain_queries import start_query
+from floodmark.spark_jobs.internals.stamped import stamp_of
 from floodmark.spark_jobs.internals.texts import meaning
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.options import WriteOptions
+from floodmark.spark_jobs.progress.stamp import Stamp
 from floodmark.spark_jobs.queries import refusals
 from floodmark.spark_jobs.queries.plan import Operator, limited
 from floodmark.spark_jobs.reading.event_time import derived_times
@@ -107,6 +110,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     start = JobStart(name, target, specs, snapshots, options.start, plan, options.windows_close)
     start.refuse()
     frame = _output(result, topic, key, value, event_time, start.output_at)
+    stamp = _stamp(result, None if topic is None else event_time, options.watermark_hold)
     judged = event_times_of_state(frame)
     refusals.refuse_two_event_times(judged)
     start.refuse_query(judged)
@@ -117,8 +121,14 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
     snapshots.recognise(name, Query(pyspark.__version__, lines), start.advice, same=_is_on(spark, SAME_QUERY))
     sink = _kafka_sink(identity, options, config, security) if writer is None else _writer_sink(writer, identity)
-    rules = LookaheadRules.of(plan, output_mode=output_mode, trigger=trigger)
-    settings = Settings(options.watermark_hold, options.windows_close, rebuild, options.lookahead, rules, derived)
+    settings = Settings(
+        stamp,
+        options.windows_close,
+        rebuild,
+        options.lookahead,
+        LookaheadRules.of(plan, output_mode=output_mode, trigger=trigger),
+        derived,
+    )
     handler = BatchHandler(
         identity,
         specs,
@@ -150,6 +160,21 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         raise
     running_jobs.started(handler)
     return started_job
+
+
+def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) -> Stamp:
+    """Return how early results may be stamped; refuses a stamp for which no hold would be enough."""
+    if hold is not None:
+        return Stamp.held(hold)
+    stamp = Stamp() if event_time is None else stamp_of(result, event_time)
+    if stamp.is_unlimited:
+        reason = "it can be any time before the end of its session, so no watermark could follow the results"
+        advice = (
+            "stamp the end (session_window.end) or the latest row (max) of the session, or set "
+            "WriteOptions(watermark_hold=) to the longest session"
+        )
+        raise UnsupportedQueryError(operator=f"event_time={event_time!r}", reason=reason, advice=advice)
+    return stamp
 
 
 def _is_on(spark: SparkSession, setting: str) -> bool:

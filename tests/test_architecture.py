@@ -48,6 +48,7 @@ SMALL = {
     "spark_jobs/formats/format.py": "the interface of all formats, which is public",
     "spark_jobs/internals/plain_queries.py": "the one patch of a class of Spark's",
     "spark_jobs/progress/offsets.py": "Spark's form of offsets, in which they are stored",
+    "spark_jobs/progress/stamp.py": "how early results may be, apart from the state that snapshots store",
     "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",
     "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",
     "spark_jobs/result_preview.py": "one call of the public API, which no other part needs",

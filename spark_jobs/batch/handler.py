@@ -23,7 +23,7 @@ The watermarks of batch n, epoch milliseconds; ``None``: none yet:
 ``progress.batch_watermark``     what the last batch ran with
 ``engine.ran``                   what batch n runs with as Spark counts it, see `spark_watermark`; 0: none
 ``results.complete``             a lower bound of the event times in later batches' results
-``progress.output``              in the output topic: the highest ``results.complete`` so far, less ``settings.hold``
+``progress.output``              in the output topic: the highest so far of ``settings.output(results.complete)``
 ===============================  =======================================================================================
 
 If a burst of records arrives between step 6 and Spark's plan of batch n + 1, the limit of a batch may end batch n + 1
@@ -45,7 +45,6 @@ from typing import Final
 from floodmark.producers.clients.admin import TopicWatch, compacted_topics
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import LookaheadError
-from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.late_rows import count_late_rows, pass_thresholds
 from floodmark.spark_jobs.batch.lookahead import Lookahead, withdraw, withdraw_stored
@@ -249,9 +248,8 @@ class BatchHandler:
         late_watermark = engine.late_watermark(last_batch_watermark) if judged_by_spark else watermark_before
         counts["late"], late_rows = count_late_rows(job, spark, observed, late_watermark)
         self._check(batch_id, observed, passes_late=results.passes_late, watermark=watermark_before)
-        hold = milliseconds(self._settings.hold)
         with self.progress_lock:
-            output = progress.finish_batch(complete=results.complete, hold=hold, counts=counts)
+            output = progress.finish_batch(self._settings.output(results.complete), counts)
         require_usable(job, progress, self.specs)
 
         # 3. Its snapshot is stored, if no topic was created again since the batches before have read it.

@@ -16,7 +16,6 @@ from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data, Offsets, Unreadable
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import SnapshotError, UnreadInputError
-from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Tracker, apply_mark
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
@@ -51,8 +50,8 @@ def resume(
             _log.warning("job %s: %s", job, error)
             progress = rebuild(specs, last.offsets)
             ran = from_spark_watermark(last.watermark, settings.windows_close)
-            hold = milliseconds(settings.hold)
-            progress.set_rebuilt_output(ran, stateful=snapshots.checkpoint.is_stateful, hold=hold)
+            complete = progress.complete_after_rebuild(ran, stateful=snapshots.checkpoint.is_stateful)
+            progress.finish_batch(settings.output(complete))
     progress.resume(
         now=time.time_ns() // 1_000_000,
         percentile=any(spec.percentile is not None for spec in specs),

@@ -10,7 +10,7 @@ from floodmark.spark_jobs.internals.jvm import each, kind_of, nodes, reaching
 from floodmark.spark_jobs.queries.plan import Operator, Windows
 from pyspark.sql import DataFrame
 
-_PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
+PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
 DELAY: Final = "spark.watermarkDelayMs"
 """The metadata that makes a column Spark's event time."""
 
@@ -18,8 +18,8 @@ _NEVER: Final = "9000 years"
 NEVER_MS: Final = 289_267_200_000_000
 """The delay of the event-time column of `read`: in it, a year has twelve months of 31 days."""
 
-_NAMED: Final = {"AttributeReference", "Alias"}
-_PASSING: Final = {
+NAMED: Final = {"AttributeReference", "Alias"}
+PASSING: Final = {
     *("CollectMetrics", "EventTimeWatermark", "Expand", "Filter", "Generate", "Project", "Repartition"),
     *("RepartitionByExpression", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"),
 }
@@ -57,8 +57,8 @@ def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
     Raises:
         UnsupportedSparkError: if the plan cannot be reached.
     """
-    with reaching(_PLAN):
-        plan = _analysed(frame)
+    with reaching(PLAN):
+        plan = analysed(frame)
         jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
         helper = jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
         some = jvm.scala.Some(_SOME_TIME)
@@ -75,9 +75,9 @@ def event_times_of_state(frame: DataFrame) -> list[tuple[str, list[str]]]:
     """
     with reaching("SessionState.optimizer()"):
         optimizer = frame._jdf.sparkSession().sessionState().optimizer()  # noqa: SLF001
-        plan = optimizer.execute(_analysed(frame))
+        plan = optimizer.execute(analysed(frame))
         return [
-            (kind_of(node), [str(column.name()) for column in columns if _is_event_time(column)])
+            (kind_of(node), [str(column.name()) for column in columns if is_event_time(column)])
             for node in nodes(plan)
             if node.isStreaming()
             for columns in _judged(node)
@@ -90,13 +90,14 @@ def _judged(node: Any) -> list[list[Any]]:  # noqa: ANN401  # a JVM plan
     if kind == "Join":
         return [list(each(child.output())) for child in children] if all(one.isStreaming() for one in children) else []
     if kind == "Aggregate":
-        return [[column for column in each(node.groupingExpressions()) if kind_of(column) in _NAMED]]
+        return [[column for column in each(node.groupingExpressions()) if kind_of(column) in NAMED]]
     if kind.startswith("Deduplicate") or "WithState" in kind:
         return [list(each(children[0].output()))]
     return []
 
 
-def _is_event_time(column: Any) -> bool:  # noqa: ANN401  # a JVM column
+def is_event_time(column: Any) -> bool:  # noqa: ANN401  # a JVM column
+    """Tell whether Spark takes a column, or the windows in it, for the event time."""
     return bool(column.metadata().contains(DELAY))
 
 
@@ -110,10 +111,10 @@ def check_supported(frame: DataFrame, output_mode: str) -> None:
     with reaching("UnsupportedOperationChecker.checkForStreaming()"):
         spark: Any = frame.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
         mode = getattr(spark.streaming.OutputMode, output_mode.capitalize())()
-        spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(_analysed(frame), mode)
+        spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(analysed(frame), mode)
 
 
-def _analysed(frame: DataFrame) -> Any:  # noqa: ANN401  # a JVM plan
+def analysed(frame: DataFrame) -> Any:  # noqa: ANN401  # a JVM plan
     """Return a DataFrame's plan, with the names of a WITH clause replaced by their queries."""
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
     inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False)  # noqa: FBT003  # always, none left
@@ -136,8 +137,8 @@ def _operator(node: Any, is_source: Callable[[str], bool], is_bounded: Callable[
         bounded=kind != "Join" or not all(child.streaming for child in children) or is_bounded(node),
         observation=observation,
         within=_delay(node.child()) if kind == "DeduplicateWithinWatermark" else 0,
-        windows=_windows(node) if kind == "Aggregate" else None,
-        timed=kind != "Deduplicate" or any(map(_is_event_time, each(node.keys()))),
+        windows=windows_in(time_of(node)[0]) if kind == "Aggregate" else None,
+        timed=kind != "Deduplicate" or any(map(is_event_time, each(node.keys()))),
         clock=_clock(node, kind) if "WithState" in kind else "",
     )
 
@@ -148,40 +149,48 @@ def _clock(node: Any, kind: str) -> Literal["", "timeout", "timers"]:  # noqa: A
     return "timers" if str(node.timeMode().toString()) == "ProcessingTime" else ""
 
 
-def _windows(aggregate: Any) -> Windows | None:  # noqa: ANN401  # a JVM plan
-    """Find the windows that define the event time an aggregate groups by, by the ids of columns."""
-    times = [column for column in _judged(aggregate)[0] if _is_event_time(column)]
-    if len(times) != 1:
-        return None
-    found, node = times, aggregate.child()
-    while len(ids := {_id(column) for column in found}) == 1 and None not in ids and kind_of(node) in _PASSING:
-        found, node = _definitions(node, found[0]), node.child()
-    texts = [str(column) for column in found]
-    if not all(text.startswith(_STRUCT) for text in texts):
+def windows_in(expressions: list[Any]) -> Windows | None:
+    """Return the fixed windows that expressions of the JVM define, one for each row of a group."""
+    texts = [str(expression) for expression in expressions]
+    if not texts or not all(text.startswith(_STRUCT) for text in texts):
         return None
     numbers = [{int(number) for text in texts for number in part.findall(text)} for part in (_SLIDE, _START, _WIDTH)]
     return Windows(*(one.pop() for one in numbers)) if all(len(one) == 1 for one in numbers) else None
 
 
+def time_of(aggregate: Any) -> tuple[list[Any], Any]:  # noqa: ANN401  # a JVM plan
+    """Return the expressions that define the event time an aggregate groups by, and the operator they read.
+
+    They are found by the ids of columns.  None: it groups by no event time, or by several.
+    """
+    times = [column for column in _judged(aggregate)[0] if is_event_time(column)]
+    if len(times) != 1:
+        return [], aggregate
+    found, node = times, aggregate.child()
+    while len(ids := {id_of(column) for column in found}) == 1 and None not in ids and kind_of(node) in PASSING:
+        found, node = definitions(node, found[0]), node.child()
+    return found, node
+
+
 def _delay(node: Any) -> int:  # noqa: ANN401  # a JVM plan
     """Return the delay of the event time, milliseconds; 0: no event time."""
-    times = [column.metadata().getLong(DELAY) for column in each(node.output()) if _is_event_time(column)]
+    times = [column.metadata().getLong(DELAY) for column in each(node.output()) if is_event_time(column)]
     return max(map(int, times), default=0)
 
 
-def _definitions(node: Any, column: Any) -> list[Any]:  # noqa: ANN401  # a JVM plan, a column
+def definitions(node: Any, column: Any) -> list[Any]:  # noqa: ANN401  # a JVM plan, a column
     """Return the expressions that define a column in an operator: one for each output row of an input row."""
-    kind, id_ = kind_of(node), _id(column)
+    kind, id_ = kind_of(node), id_of(column)
     if kind == "Expand":
-        at = [_id(one) for one in each(node.output())].index(id_)
+        at = [id_of(one) for one in each(node.output())].index(id_)
         return [row.apply(at) for row in each(node.projections())]
     columns = each(node.projectList()) if kind == "Project" else iter(())
-    return [one.child() for one in columns if kind_of(one) == "Alias" and _id(one) == id_] or [column]
+    return [one.child() for one in columns if kind_of(one) == "Alias" and id_of(one) == id_] or [column]
 
 
-def _id(column: Any) -> int | None:  # noqa: ANN401  # a JVM expression
+def id_of(column: Any) -> int | None:  # noqa: ANN401  # a JVM expression
     """Return the id of a column; ``None`` for an expression of columns."""
-    return int(column.exprId().id()) if kind_of(column) in _NAMED else None
+    return int(column.exprId().id()) if kind_of(column) in NAMED else None
 
 
 def _is_bounded(join: Any, helper: Any, some: Any) -> bool:  # noqa: ANN401  # a JVM join, Spark's own judge, a time

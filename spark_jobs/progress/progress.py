@@ -36,7 +36,7 @@ class Progress:
 
     >>> progress = Progress(Tracker({"clicks"}))
     >>> progress.apply([])
-    >>> progress.finish_batch(complete=30, hold=10), progress.finish_batch(complete=35, hold=20)
+    >>> progress.finish_batch(20), progress.finish_batch(15)
     (20, 20)
     """
 
@@ -151,15 +151,13 @@ class Progress:
         elif self._promises is None:
             self._promises = Promises.of(self._tracker)
 
-    def set_rebuilt_output(self, batch_watermark: int | None, *, stateful: bool, hold: int) -> None:
-        """Set the output watermark of a rebuilt progress to what is surely complete; ``hold``: see `finish_batch`.
+    def complete_after_rebuild(self, batch_watermark: int | None, *, stateful: bool) -> int | None:
+        """Return the watermark up to which the results of a rebuilt progress are surely complete.
 
         Results of operators with state are surely complete only if the last batch ran at the end of all input.
         """
-        if not stateful:
-            self.finish_batch(complete=self._next_watermark, hold=hold)
-        elif batch_watermark == self._next_watermark == END_OF_TIME:
-            self.finish_batch(complete=END_OF_TIME)
+        ended = batch_watermark == self._next_watermark == END_OF_TIME
+        return self._next_watermark if ended or not stateful else None
 
     def apply(self, marks: Iterable[AnyMark], policies: Mapping[str, MarkPolicy] = MappingProxyType({})) -> None:
         """Apply the marks of a batch, in the order of each partition.
@@ -216,21 +214,17 @@ class Progress:
         """Compare the rows of a batch with the counts in its marks, see `reconcile.reconcile`."""
         return reconcile(self._record_counts, marks, start, end, uncounted)
 
-    def finish_batch(
-        self, *, complete: int | None, hold: int = 0, counts: Mapping[str, int] | None = None
-    ) -> int | None:
+    def finish_batch(self, complete: int | None, counts: Mapping[str, int] | None = None) -> int | None:
         """Add up the counts of a batch, and return the output watermark, which never regresses.
 
-        ``complete``: a lower bound of the event times in later results, without the hold; ``None``: unknown.
-        ``hold``: how much earlier than its completion a result may be stamped, milliseconds.
+        ``complete``: a lower bound of the event times in later results; ``None``: unknown.
         """
         self._counts.update(counts or {})
         processed = self._tracker.processing_time
         if processed is not None and (self.processing_time is None or processed > self.processing_time):
             self.processing_time = processed
         if complete is not None:
-            held = complete if complete == END_OF_TIME else complete - hold
-            self._output = held if self._output is None else max(self._output, held)
+            self._output = complete if self._output is None else max(self._output, complete)
         return self._output
 
     def snapshot(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 _KEEP_STATE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "GlobalLimit"}
 SILENT_STATE: Final = {"Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
 """Operators with state that give no results when the watermark advances."""
-_LIMITS: Final = {"GlobalLimit", "LocalLimit"}
+LIMITS: Final = {"GlobalLimit", "LocalLimit"}
 
 _MICROS: Final = 1000
 
@@ -19,6 +19,15 @@ class Windows:
     slide: int
     start: int
     width: int
+
+    def next_end(self, time: int) -> int:
+        """Return the first end after a time.
+
+        >>> Windows(slide=10, start=3, width=20).next_end(13), Windows(slide=10, start=3, width=20).next_end(12)
+        (23, 13)
+        """
+        end = self.start + self.width
+        return time + self.slide - (time - end) % self.slide
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ def limited(plan: Operator, *, by_limit: bool = False) -> set[str]:
     """
     if plan.source is not None:
         return {plan.source} if by_limit else set()
-    by_limit = plan.kind in _LIMITS or (by_limit and plan.kind != "Aggregate")
+    by_limit = plan.kind in LIMITS or (by_limit and plan.kind != "Aggregate")
     return {name for child in plan.children for name in limited(child, by_limit=by_limit)}
 
 

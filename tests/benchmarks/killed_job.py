@@ -58,7 +58,7 @@ def main(bootstrap_servers: Text, directory: Text, kinds: Text) -> None:
             query.spark(given),
             name,
             str(Path(directory, name)),
-            watermark_hold=timedelta(milliseconds=query.hold),
+            watermark_hold=query.given_hold,
             lookahead=timedelta(seconds=ahead),
         )
         say(kind=name, ahead=ahead)

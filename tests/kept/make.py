@@ -270,7 +270,8 @@ def progresses():
             progress.tally("t", number, {"missing_event_time": Skipped(2, "t", 0, 7)})
             progress.apply(marks, {"t": MarkPolicy(percentile=95 if seed % 3 == 0 else None)})
             progress.reconcile(BatchMarks(marks, {("t", 0): 7}), {}, {("t", 0): 9_999, ("t", 1): 9_999}, ["u"])
-            progress.finish_batch(complete=progress.batch_watermark, hold=seed % 3, counts={"late": number})
+            complete = progress.batch_watermark
+            progress.finish_batch(None if complete is None else complete - seed % 3, {"late": number})
         if seed % 2:
             progress.look_ahead(Ahead(10_000, {("t", 0): 99}))
         yield {"snapshot": progress.snapshot(), "output": progress.output, **what_it_says(progress.tracker_copy())}

@@ -261,7 +261,7 @@ class Stage:
         self._step("ran", kill_at)
         progress.apply(marks)
         assert ahead is None or self.careless or progress.is_at_least(ahead.watermark)
-        output = progress.finish_batch(complete=batch_watermark)
+        output = progress.finish_batch(batch_watermark)
         disk.snapshots[disk.batch_id] = json.dumps(progress.snapshot())
         self._step("stored", kill_at)
         self._transaction(disk.batch_id, closed, output)

@@ -7,10 +7,11 @@ against the plain computation of the same rows: what is out, what is not yet, an
 import itertools
 import random
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from floodmark.producers import Data, Observer
-from floodmark.schemas import END_OF_TIME, Membership
+from floodmark.schemas import END_OF_TIME, Membership, Status
 from floodmark.schemas.errors import PromiseBrokenError
 from support import operators as ops
 from support.harness import until
@@ -261,22 +262,22 @@ def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka,
     assert found == expected
 
 
-def test_a_session_over_windows_needs_a_hold_of_a_millisecond(session, kafka, topic, checkpoint):
-    """Spark's time of a window is its end less a microsecond, so the session ends within a millisecond."""
+def test_a_hold_of_the_user_replaces_that_of_the_query(session, kafka, topic, checkpoint):
+    """Spark's time of a window is its end less a microsecond, so a session of them ends within a millisecond."""
     case = query(ops.one(), ops.tumbling(5_000), ops.session(3_000))
     logs, size = walk(case)
     given = topic(1)
     logs[0].write(kafka.config, given)
     rows = frames(session, kafka.bootstrap_servers, [given], size)
     with pytest.raises(PromiseBrokenError, match="hold="):
-        start(case.spark(rows), topic(1), checkpoint).awaitTermination(_LIMIT)
+        start(case.spark(rows), topic(1), checkpoint, watermark_hold=timedelta(0)).awaitTermination(_LIMIT)
 
 
 def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, topic, tmp_path):
     """When the next stage can close its window [10 s, 20 s): at 20 s, or a whole window later."""
     marks = [Say("s", mark) for mark in (20_000, 20_001, 25_001, 30_000, 30_001)]
     log = Log(1, [Say("s", 10_000), Put("s", ("a", 12_000, 1)), *marks, Say("s", "end")])
-    closed = {}
+    closed, marked = {}, {}
     for stamp in ("end", "start"):
         case = query(ops.one(), ops.sliding(10_000, 5_000, stamp))
         trial = Trial(case, [log], 1)
@@ -287,4 +288,24 @@ def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, to
             for number, batch in enumerate(ran.written)
             if (batch.marks[0].watermark or 0) > 20_000
         )
+        watermarks = [mark.watermark for batch in ran.written for mark in batch.marks if mark.status is Status.ACTIVE]
+        marked[stamp] = sorted(set(watermarks) - {None})
     assert closed == {"end": 20_001, "start": 30_001}
+    assert marked["end"] == [10_000, 20_000, 20_001, 30_000, 30_001], "no window ends between 25,001 and 30,000"
+    assert marked["start"] == [0, 10_000, 15_000, 20_000, 25_000], "the start of the earliest window that is open"
+
+
+def test_a_chain_of_jobs_over_starts_of_windows_equals_one_computation(session, kafka, topic, tmp_path):
+    """Each job stamps with the start and gives no hold; the second one reads no late row, in batches of any size."""
+    cases = [query(ops.one(), ops.sliding(10_000, 5_000, "start")), query(ops.one(), ops.tumbling(20_000, "earliest"))]
+    (log,), size = walk(cases[0])
+    topics = [topic(1) for _ in range(3)]
+    log.write(kafka.config, topics[0])
+    rows = log.rows
+    for case, given, out in zip(cases, topics, topics[1:], strict=False):
+        result = case.spark(frames(session, kafka.bootstrap_servers, [given], size))
+        job = start(result, out, str(tmp_path / out))
+        job.awaitTermination(_LIMIT)
+        assert job.counts["late"] == 0
+        rows = [(row.k, row.stamp, row.n) for row in case.plain([rows])[0]]
+        assert total(batches_of(kafka.config, out)) == Counter(rows)

@@ -102,14 +102,24 @@ class Query:
 
     @property
     def hold(self) -> int:
-        """Return what the stamps of the results need, milliseconds."""
-        hold, ends = 0, self.source.ends
+        """Return how far the marks may be behind the completion of results, milliseconds.
+
+        Rows of an outer join that have no partner, sessions and times of rows wait for Spark's watermark, which is a
+        millisecond lower: a time may have microseconds, and a stamp has none.
+        """
+        hold = int(self.source.name.startswith(("left", "right", "full")))
         for step in self.steps:
             if step.ends:
-                # A session over ends of windows ends a microsecond before a millisecond; stamps have no microseconds.
-                hold = step.hold + (ends and step.name.startswith("session"))
-            ends = ends or step.ends
+                hold = step.hold + step.name.startswith("session")
+            elif step.name.startswith("per time"):
+                hold = 1
         return hold
+
+    @property
+    def given_hold(self) -> timedelta | None:
+        """Return the hold for `write`: none, except where a Python function hides what is stamped."""
+        hidden = any(step.name == "mapInPandas" for step in self.steps)
+        return timedelta(milliseconds=self.hold) if hidden else None
 
     @property
     def shift(self) -> int:
@@ -134,7 +144,7 @@ class Query:
         for step in self.steps:
             rows = step.plain(rows, clock)
             clock = replace(clock, stateful=clock.stateful or step.stateful)
-        return rows, replace(clock, behind=clock.behind + self.hold)
+        return rows, clock
 
 
 def _latest(rows: Iterable[Row]) -> int | None:

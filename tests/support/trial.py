@@ -139,7 +139,7 @@ def run(
             trial.query.spark(given),
             out,
             f"{place}-{number}" if trial.lost else place,
-            watermark_hold=timedelta(milliseconds=trial.query.hold),
+            watermark_hold=trial.query.given_hold,
             on_batch=partial(_note, batches, number if trial.lost else 0),
             **_start(trial),
             **{"lookahead": timedelta(seconds=60 if trial.live else 0), **trial.write},
@@ -205,7 +205,7 @@ def differences(trial: Trial, ran: Ran) -> list[str]:
         return [*_of_all(kept, total(ran.written)), *_of_doubts(ran)]
     if trial.lost:  # other batches than those that were published
         return [*_of_all(Counter((row.k, row.stamp, row.n) for row in rows), total(ran.written)), *_of_doubts(ran)]
-    return [*_of_rows(rows, ran), *_of_marks(clock, ran), *_of_counts(trial, ran)]
+    return [*_of_rows(rows, ran), *_of_marks(clock, trial.query.hold, ran), *_of_counts(trial, ran)]
 
 
 def _of_rows(rows: Rows, ran: Ran) -> list[str]:
@@ -241,12 +241,15 @@ def _of_doubts(ran: Ran) -> list[str]:
     return [*doubts, *([f"{late} rows were late"] if late else [])]
 
 
-def _of_marks(clock: Clock, ran: Ran) -> list[str]:
-    """Marks keep up with what a batch ran with, and are never ahead of what it has read."""
+def _of_marks(clock: Clock, hold: int, ran: Ran) -> list[str]:
+    """Marks keep up with what a batch ran with, and are never ahead of what it has read.
+
+    `batches_of` has compared them with the rows of later batches.
+    """
     least = most = None
     for number, batch in enumerate(ran.written):
         with_, read_ = ran.batch_watermark(number), ran.batches[number].watermark
-        least = _highest(least, with_ if clock.stateful else read_, clock.behind)
+        least = _highest(least, with_ if clock.stateful else read_, clock.behind + hold)
         most = _highest(_highest(most, with_, clock.behind), read_, clock.behind)
         for mark in batch.marks:
             ended = mark.status is Status.ENDED

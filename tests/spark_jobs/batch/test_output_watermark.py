@@ -9,7 +9,7 @@ import pytest
 from floodmark.producers import Data, Mark, Observer, WatermarkedProducer, explicit
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import PromiseBrokenError
-from floodmark.spark_jobs import ReadOptions, WriteOptions, formats, read, write
+from floodmark.spark_jobs import ReadOptions, WriteOptions, event_time, formats, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
 
@@ -186,11 +186,30 @@ def test_a_window_behind_a_join_is_handed_on_when_the_join_is_complete(
     assert sum(batch.rows for batch in batches) == rows
 
 
+def test_a_session_that_ends_between_two_milliseconds_is_not_behind_the_mark_before_it(kafka, topic, feeds, checkpoint):
+    left, _ = feeds
+    rows = event_time(left.rows().withColumn("at", F.expr("at + INTERVAL 500 MICROSECONDS")), "at")
+    sessions = rows.groupBy("k", F.session_window("at", "10 seconds")).agg(F.count("*").alias("n"))
+    ended = sessions.select(F.col("session_window.end").alias("at"), "n")
+    left.send(1)
+    left.mark(10_002)  # a watermark without microseconds, which Spark gets a millisecond lower
+    out = topic(1)
+    job = write(ended, topic=out, checkpoint_location=checkpoint, **_OUTPUT)
+    until(lambda: job.watermark == _BASE + 10_002, "the watermark")
+    job.processAllAvailable(_LIMIT)
+    left.mark(10_003)
+    left.producer.end()
+    job.awaitTermination(_LIMIT)
+    marks, rows = kept_promises(kafka.config, out)
+    assert (_BASE + 10_001 in marks, rows) == (True, 1)
+
+
 def test_a_late_row_does_not_switch_the_check_off(topic, feeds, checkpoint):
     """The window starts below the mark; the row is late, but no excuse: the window drops late rows itself."""
     left, _ = feeds
     started = windows(left.rows()).select(F.col("window.start").alias("at"), "n")
-    job = write(started, topic=topic(1), checkpoint_location=checkpoint, **_OUTPUT)
+    options = WriteOptions(watermark_hold=timedelta(0))
+    job = write(started, topic=topic(1), checkpoint_location=checkpoint, options=options, **_OUTPUT)
     left.send(1)
     left.mark(5_000)
     until(lambda: job.watermark == _BASE + 5_000, "the watermark")

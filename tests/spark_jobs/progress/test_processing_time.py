@@ -27,7 +27,7 @@ class Stage:
         self.read += len(taken)
         before = self.progress.processing_time
         self.progress.apply([Mark(self.reads, 0, n, 0, one) for n, one in enumerate(taken) if not isinstance(one, int)])
-        self.progress.finish_batch(complete=self.progress.next_watermark)
+        self.progress.finish_batch(self.progress.next_watermark)
         worked_off = self.progress.processing_time
         assert before is None or worked_off >= before
         logs[self.writes] += [one for one in taken if isinstance(one, int)]
@@ -120,5 +120,5 @@ def test_the_last_stage_follows_the_clock_where_all_is_worked_off():
 def test_a_stage_of_an_older_version_says_nothing():
     progress = Progress(Tracker({"middle"}))
     progress.apply([Mark("middle", 0, 0, 0, replace(mark("job", 5, emitted_at=90), holder=Holder("given")))])
-    progress.finish_batch(complete=5)
+    progress.finish_batch(5)
     assert progress.processing_time is None

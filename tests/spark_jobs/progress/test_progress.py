@@ -3,6 +3,7 @@
 import ast
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
+from floodmark.spark_jobs.progress.stamp import Stamp
 from floodmark.spark_jobs.progress.unusable import Skipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,11 +36,11 @@ def test_the_marks_of_a_batch_give_the_watermark_of_the_next():
 
 
 def test_a_hold_keeps_the_output_back_and_the_end_releases_it():
-    progress = Progress(Tracker({"t"}))
-    assert progress.finish_batch(complete=None, hold=10) is None
-    assert progress.finish_batch(complete=30, hold=10) == 20
+    progress, stamp = Progress(Tracker({"t"})), Stamp.held(timedelta(milliseconds=10))
+    assert progress.finish_batch(stamp.output(None, "after")) is None
+    assert progress.finish_batch(stamp.output(30, "after")) == 20
     assert not progress.ended
-    assert progress.finish_batch(complete=END_OF_TIME, hold=10) == END_OF_TIME
+    assert progress.finish_batch(stamp.output(END_OF_TIME, "after")) == END_OF_TIME
     assert progress.ended
 
 
@@ -68,7 +70,8 @@ def test_watermarks_keep_their_order_over_batches_and_restarts(history, percenti
             sequences[partition] += 1
         progress.apply(batch, {"t": MarkPolicy(50 if percentile else None)})
         complete = batch_watermark if stateful else progress.next_watermark
-        before, output = output, progress.finish_batch(complete=complete, hold=hold)
+        stamp = Stamp.held(timedelta(milliseconds=hold))
+        before, output = output, progress.finish_batch(stamp.output(complete, "after"))
         assert before is None or (output is not None and not is_late(output, before))
         assert output is None or output <= progress.next_watermark
         if progress.promised is not None:
@@ -81,8 +84,8 @@ def test_watermarks_keep_their_order_over_batches_and_restarts(history, percenti
             progress.resume(now=0, percentile=percentile)
             assert progress.epoch > epoch
         if then == "lose the snapshot":
-            progress.set_rebuilt_output(progress.next_watermark, stateful=stateful, hold=hold)
-            output = progress.output
+            complete = progress.complete_after_rebuild(progress.next_watermark, stateful=stateful)
+            output = progress.finish_batch(stamp.output(complete, "after"))
 
 
 @pytest.mark.parametrize(
@@ -91,13 +94,12 @@ def test_watermarks_keep_their_order_over_batches_and_restarts(history, percenti
 )
 def test_a_rebuilt_job_hands_on_only_what_is_certainly_complete(batch_watermark, stateful, output):
     progress = Progress(Tracker({"t"}), next_watermark=30)
-    progress.set_rebuilt_output(batch_watermark, stateful=stateful, hold=0)
-    assert progress.output == output
+    assert progress.finish_batch(progress.complete_after_rebuild(batch_watermark, stateful=stateful)) == output
 
 
 def test_a_rebuilt_job_that_had_ended_has_ended():
     progress = Progress(Tracker({"t"}), next_watermark=END_OF_TIME)
-    progress.set_rebuilt_output(END_OF_TIME, stateful=True, hold=10)
+    progress.finish_batch(progress.complete_after_rebuild(END_OF_TIME, stateful=True))
     assert progress.ended
 
 
@@ -109,14 +111,14 @@ def test_spark_is_driven_one_millisecond_below_unless_told_otherwise(watermark, 
 def test_a_snapshot_is_the_whole_state():
     progress = Progress(Tracker({"t"}), counts={"late": 2}, epoch=7)
     progress.apply([marked(30)])
-    progress.finish_batch(complete=30)
+    progress.finish_batch(30)
     progress.look_ahead(Ahead(35, {("t", 0): 3}))
     progress.topic_ids["t"] = "Xq3"
     again = Progress.restore(progress.snapshot(), "here")
     assert again.snapshot() == progress.snapshot()
     assert again.topic_ids == {"t": "Xq3"}
     again.apply([marked(40, 1)])
-    assert again.finish_batch(complete=again.next_watermark) == 40
+    assert again.finish_batch(again.next_watermark) == 40
 
 
 def test_a_watermark_ahead_drives_the_next_batch_alone():
@@ -151,7 +153,7 @@ def test_at_a_start_it_stays_only_where_the_planned_batch_reads_it(planned, forg
 def test_counts_and_what_each_topic_brought_are_kept_apart():
     progress = Progress(Tracker({"t"}))
     progress.tally("t", 0, {"missing_event_time": Skipped(3, "t", 1, 7)})
-    progress.finish_batch(complete=None, counts={"late": 1, "missing_event_time": 3})
+    progress.finish_batch(None, {"late": 1, "missing_event_time": 3})
     again = Progress.restore(json.loads(json.dumps(progress.snapshot())), "here")
     assert again.counts == {"late": 1, "missing_event_time": 3}
     error = again.nothing_usable(["t"])

@@ -115,6 +115,14 @@ def test_what_no_watermark_can_drive_is_refused_at_the_start(rows, others, check
     assert not Path(checkpoint).exists()
 
 
+def test_the_start_of_a_session_is_refused_as_event_time(rows, topic, checkpoint):
+    sessions = rows.groupBy("user", F.session_window("at", "1 minute")).count()
+    started = sessions.select("user", F.col("session_window.start").alias("ended"), F.col("count").alias("n"))
+    with pytest.raises(UnsupportedQueryError, match="longest session"):
+        counted(started, topic(1), checkpoint)
+    assert not Path(checkpoint).exists()
+
+
 @pytest.mark.parametrize("setting", ["statefulOperator.allowMultiple", "noDataMicroBatches.enabled"])
 def test_settings_that_would_stop_the_watermark_are_refused(spark, rows, checkpoint, setting):
     name = f"spark.sql.streaming.{setting}"

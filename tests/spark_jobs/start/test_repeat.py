@@ -1,7 +1,6 @@
 """A join of streams that has lost its checkpoint writes all of its results again with `Start(published="repeat")`."""
 
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 from floodmark.producers import Data, Mark, Observer
@@ -39,8 +38,7 @@ def test_a_join_of_streams_writes_all_of_its_results_again(spark, kafka, topic, 
 
     def job(place, **options):
         result = query.spark(frames(session, kafka.bootstrap_servers, inputs, 3))
-        hold = timedelta(milliseconds=query.hold)
-        return start(result, out, f"{checkpoint}-{place}", watermark_hold=hold, **options)
+        return start(result, out, f"{checkpoint}-{place}", **options)
 
     batches = []
     first = job("first", on_batch=batches.append)

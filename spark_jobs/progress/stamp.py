@@ -1,0 +1,70 @@
+"""How early the event times of results may be, and the output watermark that follows.  Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from floodmark.schemas.timestamps import END_OF_TIME, milliseconds
+from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
+from floodmark.spark_jobs.queries.plan import Windows
+
+_MICROS: Final = 1000
+UNLIMITED: Final = 1 << 62
+"""How much earlier than its end the start of a session may be, microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A lower bound of a time: it is at most ``before`` microseconds earlier than the time of its anchor."""
+
+    anchor: tuple[int, ...] = ()
+    """The column of the anchor: an event time, or the windows of an aggregate, whose time is their end."""
+    before: int = 0
+    is_end: bool = False
+    """Whether a later anchor is after Spark's watermark; if not, it is not before Floodmark's."""
+    windows: Windows | None = None
+    """If the anchor is the end of a fixed window: these windows."""
+
+    def earlier(self, more: int) -> "Bound":
+        """Return the bound of a time that is ``more`` microseconds earlier."""
+        return replace(self, before=self.before + more)
+
+    def lowest(self, complete: int, windows_close: WindowsClose) -> int:
+        """Return the lowest time in later results; ``complete`` and the result are epoch milliseconds."""
+        anchor = complete * _MICROS
+        if self.is_end:
+            closed = spark_watermark(complete, windows_close) * _MICROS
+            anchor = closed + 1 if self.windows is None else self.windows.next_end(closed)
+        return (anchor - self.before) // _MICROS
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """The event time of results, with a bound for each way in which the query computes it; none: unknown.
+
+    >>> windows = Windows(slide=10_000_000, start=0, width=10_000_000)
+    >>> start = Stamp([Bound((), windows.width, is_end=True, windows=windows)])
+    >>> start.output(13_000, "after"), start.output(20_000, "after"), start.output(20_001, "after")
+    (10000, 10000, 20000)
+    >>> Stamp().output(13_000, "after"), Stamp.held(timedelta(seconds=10)).output(13_000, "after")
+    (13000, 3000)
+    """
+
+    bounds: Sequence[Bound] = ()
+
+    @classmethod
+    def held(cls, hold: timedelta) -> "Stamp":
+        """Return the stamp that may be this much earlier than the completion of its result."""
+        return cls([Bound(before=milliseconds(hold) * _MICROS)])
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether it may be any time before the completion of its result."""
+        return any(bound.before >= UNLIMITED for bound in self.bounds)
+
+    def output(self, complete: int | None, windows_close: WindowsClose) -> int | None:
+        """Return the output watermark by the watermark up to which results are complete, epoch milliseconds."""
+        if complete is None or complete == END_OF_TIME:
+            return complete
+        return min([complete, *(bound.lowest(complete, windows_close) for bound in self.bounds)])
