@@ -1,6 +1,5 @@
 """A Spark session that can read Kafka, with the connector of the installed Spark version."""
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -12,7 +11,8 @@ from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options
 from floodmark.spark_jobs.internals.file_manager import disk_settings
 from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+"""Errors alone, from the first line on; `SparkContext.setLogLevel` comes after Spark's warnings at startup."""
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -69,6 +69,8 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
     }
     chosen = {**defaults, **(settings or {})}
     chosen[JAVA_OPTIONS] += f" {archive}"
+    if "SPARK_CONF_DIR" not in os.environ:  # that folder has the log settings of its owner
+        chosen[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"'
     for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
