@@ -53,6 +53,7 @@ class Background:
         """Stop the thread.  Hold the owner's lock, so that it sends nothing afterwards."""
         self._stop.set()
         atexit.unregister(self._at_exit)
+        self._serve, self._finish = (lambda: None), (lambda _timeout: True)  # frees the owner and its client
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):

@@ -47,9 +47,9 @@ class WatermarkedProducer:
     """One source of one topic: produces records and, on an interval, its watermark to every partition.
 
     Marks (watermark records) use the same client and partitions as the data, so they keep its order.  A mark is never
-    ahead of a record that Kafka has not acknowledged.  ``produce``, ``poll``, ``flush`` and ``emit`` send the marks
-    that are due: as with any confluent-kafka producer, call ``poll`` while there is no data, or use ``background``.
-    Threads may share a producer; each call takes a lock.  In a forked process, its calls raise `ForkedError`.
+    ahead of a record that Kafka has not acknowledged.  ``produce``, ``poll``, ``flush``, ``emit`` and a thread send the
+    marks that are due.  Threads may share a producer; each call takes a lock.  In a forked process, its calls raise
+    `ForkedError`.
 
     While the broker is unreachable, ``produce`` queues records.  It blocks only when confluent-kafka's queue is full
     (``queue.buffering.max.messages``), for a minute at most.  A thread looks for new partitions every 10 seconds.
@@ -71,9 +71,9 @@ class WatermarkedProducer:
         alignment: how far this source may be ahead of the slowest other source of the topic, or an `Alignment`, also
             to stay near another topic; ``produce`` then blocks.  It waits for a dead source until its lease ends, or a
             minute without a lease.
-        background: also send marks from a thread.  ``close`` and the end of the process then flush, ``on_delivery`` may
+        background: send marks from a thread, too.  ``close`` and the end of the process then flush, ``on_delivery`` may
             be called in the thread, and the next ``produce``, ``poll``, ``flush``, ``end`` or ``close`` raises its
-            errors.
+            errors.  With ``False``, call ``poll`` at least once an interval, or readers wait.
         clock: for tests, a `ManualClock`.
         channel: set by `SourcePool.join`; default: a Kafka client for this source alone.
 
@@ -96,7 +96,7 @@ class WatermarkedProducer:
         on_late: Literal["send", "raise"] = "send",
         early: timedelta | None = None,
         alignment: Alignment | timedelta | None = None,
-        background: bool = False,
+        background: bool = True,
         clock: Clock = Clock(),
         channel: Channel | None = None,
     ) -> None:
@@ -525,8 +525,8 @@ class WatermarkedProducer:
     def close(self, timeout: float = 10) -> bool:
         """Wait until Kafka has acknowledged all records, and close what this source does not share.
 
-        ``close`` sends marks only with ``background``.  Otherwise, call `flush` or `end` first, or use ``with``, which
-        flushes.  ``timeout``: of each wait, seconds.
+        Without ``background``, ``close`` sends no marks: call `flush` or `end` first, or use ``with``, which flushes.
+        ``timeout``: of each wait, seconds.
 
         Returns:
             Whether each record was acknowledged or has failed; see `failed`.

@@ -325,6 +325,6 @@ class Sender:
             self.polled = False
             _log.warning(
                 "source %r sent no marks for %d s, because nothing called it, and readers waited; call poll() at least "
-                "once an interval, or pass background=True",
+                "once an interval, or leave out background=False",
                 *(self.emitter.identity.source, (overdue_ms + self._interval) // 1000),
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import EmbeddedKafka, create_topics
+from floodmark.producers.channel import _CHANNELS
 from floodmark.producers.embedded.broker import KAFKA_VERSION
 from floodmark.producers.embedded.jars import fetch
 from floodmark.schemas import FloodmarkError
@@ -75,6 +76,15 @@ def topic(kafka: EmbeddedKafka) -> Callable[..., str]:
         return name
 
     return new
+
+
+@pytest.fixture(autouse=True)
+def _stopped_producers() -> Iterator[None]:
+    """Stop the threads of producers that a test leaves open: at the end of the process, each would wait for Kafka."""
+    before = set(_CHANNELS)
+    yield
+    for channel in set(_CHANNELS) - before:
+        channel.stop_background()
 
 
 @pytest.fixture(scope="session")

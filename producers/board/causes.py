@@ -39,7 +39,7 @@ class _Words(NamedTuple):
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
-        "if {0} runs, create it with background=True, or call poll() at least once per interval. If it does not run, "
+        "if {0} runs with background=False, leave that out, or call poll() once an interval. If it does not run, "
         "restart it (an injector: run floodmark inject again). With lease=, readers stop waiting for a dead source",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),

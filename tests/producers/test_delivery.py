@@ -54,7 +54,7 @@ def test_what_a_callback_raises_comes_out_of_poll_and_flush_alone_and_once(kafka
     def fail(_error, _message):
         raise ValueError("the caller's own")
 
-    ours = producer(kafka, topic(1))
+    ours = producer(kafka, topic(1), background=False)
     ours.produce(b"12", event_time=12, on_delivery=fail)
     until(lambda: ours.emit() or ours._emitter.watermark_hold is None, "delivery")  # noqa: SLF001
     ours.produce(b"13", event_time=13)
@@ -92,7 +92,7 @@ def test_a_timestamp_is_kafkas_and_moves_no_watermark(kafka, topic):
 
 def test_close_waits_for_deliveries_and_promises_nothing(kafka, topic):
     target = topic(1)
-    ours = producer(kafka, target, interval=timedelta(days=1))
+    ours = producer(kafka, target, interval=timedelta(days=1), background=False)
     ours.produce(b"12", event_time=12)
     assert ours.close()
     assert ours.close(), "twice is as good as once"

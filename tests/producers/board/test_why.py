@@ -117,7 +117,7 @@ FAULTS = {
     "a process is dead, or never polled": (
         [Writer(seconds=range(30))],
         (1, "web", Cause.SILENT),
-        ("no longer sends marks", "background=True", "poll()", "restart it"),
+        ("no longer sends marks", "background=False", "poll()", "restart it"),
     ),
     "a process is dead that had marked twice": (
         [Writer(seconds=range(2))],
@@ -267,7 +267,7 @@ FAULTS = {
             Writer("counts", until(30, behind(5)), topic="counts", reads="clicks", writes=lambda second: second < 30),
         ],
         (1, "web", Cause.SILENT),
-        ("background=True",),
+        ("background=False",),
     ),
     "a job's input has two processes with one name": (
         [

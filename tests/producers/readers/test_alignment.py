@@ -71,7 +71,13 @@ def test_a_dead_peer_does_not_block_produce_for_ever(kafka, topic, lease):
     target, steady = topic(1), [0]
     two = Membership(1, 2)
     slow = WatermarkedProducer(
-        kafka.config, topic=target, source="slow", strategy=ascending(), membership=two, lease=lease
+        kafka.config,
+        topic=target,
+        source="slow",
+        strategy=ascending(),
+        membership=two,
+        lease=lease,
+        background=False,  # it is silent, as if dead
     )
     fast = WatermarkedProducer(
         kafka.config,
@@ -82,6 +88,7 @@ def test_a_dead_peer_does_not_block_produce_for_ever(kafka, topic, lease):
         interval=timedelta(milliseconds=100),
         alignment=timedelta(milliseconds=100),
         clock=Clock(steady=lambda: time.monotonic_ns() // 1_000_000 + steady[0]),
+        background=False,
     )
     fast.produce(b"1", event_time=1)
     fast.flush()
@@ -130,6 +137,7 @@ def test_a_fast_source_is_held_and_not_called_idle(kafka, topic):
             membership=Membership(1, 2),
             interval=timedelta(milliseconds=50),
             alignment=timedelta(seconds=1),
+            background=False,
         )
 
     slow = source("slow", ascending())

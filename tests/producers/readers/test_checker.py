@@ -208,9 +208,8 @@ def test_the_command_passes_a_sound_topic(kafka, topic, tmp_path):
 @pytest.mark.kafka
 def test_the_command_names_the_place_of_a_fault_and_fails(kafka, topic, tmp_path):
     target = topic(1)
-    ours = WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending())
-    ours.produce(events.encode({"user": "u", "at": 30}), event_time=30)
-    ours.flush()
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
+        ours.produce(events.encode({"user": "u", "at": 30}), event_time=30)
     plain = Producer(kafka.config)
     plain.produce(target, value=events.encode({"user": "u", "at": 29}))
     plain.produce(target, value=b"garbage")

@@ -252,7 +252,9 @@ def number_of(record):
 
 def write_numbers(kafka, topic, numbers, *, end=False):
     """Write numbers as their own event times, each with a mark behind it."""
-    with WatermarkedProducer(kafka.config, topic=topic, source="a", strategy=explicit()) as ours:
+    with WatermarkedProducer(
+        kafka.config, topic=topic, source="a", strategy=explicit(), interval=timedelta(days=1)
+    ) as ours:
         for number in numbers:
             ours.produce(b"%d" % number, event_time=number)
             ours.advance(number)
