@@ -87,6 +87,7 @@ def sources(kafka):
                 membership=Membership(1, len(case["sources"])),
                 interval=timedelta(hours=1),
                 clock=clock,
+                background=False,
             )
 
     def step(name, times, wait=0):

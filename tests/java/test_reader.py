@@ -163,7 +163,7 @@ def test_a_topic_of_producers(plain, kafka, topic):
     def source(name, size, **more):
         membership = Membership(version=2, size=size)
         options = {"strategy": explicit(), "membership": membership, "interval": timedelta(hours=1)}
-        return WatermarkedProducer(kafka.config, topic=target, source=name, **options, **more)
+        return WatermarkedProducer(kafka.config, topic=target, source=name, **options, **more, background=False)
 
     late, lazy, third = source("source-0", 3), source("source-1", 3, lease=timedelta(minutes=1)), source("third", 3)
     for number, each in enumerate([late, lazy, third]):

@@ -41,7 +41,9 @@ def manual_clock():
 
 
 def producer(kafka, target, **options):
-    return WatermarkedProducer(kafka.config, **{"topic": target, "source": "a", "strategy": ascending(), **options})
+    return WatermarkedProducer(
+        kafka.config, **{"topic": target, "source": "a", "strategy": ascending(), **options}, background=False
+    )
 
 
 def faults(kafka, target):
@@ -151,7 +153,9 @@ def test_a_failed_record_is_named_and_holds_until_resend_has_brought_it(kafka, t
     ours.produce(b"0", event_time=0)
     ours.flush()
     config = {**kafka.config, "linger.ms": 60_000}
-    ours = WatermarkedProducer(config, topic=target, source="a", strategy=ascending(), interval=DAY, epoch=2)
+    ours = WatermarkedProducer(
+        config, topic=target, source="a", strategy=ascending(), interval=DAY, epoch=2, background=False
+    )
     ours.emit()
     ours.produce(b"12", event_time=12, key="k", headers=[("h", b"v")])
     ours._channel.client.purge(in_queue=True, in_flight=False)  # noqa: SLF001  # as when its time has run out
@@ -349,7 +353,7 @@ def test_a_plain_number_of_sources_is_version_1_and_a_change_says_what_to_write(
 def test_a_slip_is_told_what_to_write_before_anything_is_connected(slip, hint):
     given = {"config": {}, "topic": "t", "source": "a", "strategy": ascending(), **slip}
     with pytest.raises(UsageError, match=hint):
-        WatermarkedProducer(given.pop("config"), **given)
+        WatermarkedProducer(given.pop("config"), **given, background=False)
 
 
 class FullClient:

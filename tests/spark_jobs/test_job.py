@@ -132,7 +132,7 @@ def test_no_window_comes_behind_the_mark_that_completes_it(kafka, topic, source,
 )
 def test_when_a_window_closes(kafka, topic, source, checkpoint, windows_close, watermark, closed):
     given, out = topic(1), topic(1)
-    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit())
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit(), background=False)
     upstream.produce(events.encode({"user": "u", "at": 5}), event_time=5)
     upstream.advance(watermark)
     upstream.flush()
@@ -153,7 +153,7 @@ def test_a_row_at_exactly_the_watermark_is_no_late_row_by_default(
 ):
     """DropDuplicates works on raw event times: Spark's own filter drops a row at exactly its watermark."""
     given, out = topic(1), topic(1)
-    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit())
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit(), background=False)
     upstream.advance(1_000)
     upstream.flush()
     unique = (
@@ -185,7 +185,9 @@ def test_two_topics_wait_for_the_slower_one(kafka, topic, source, checkpoint):
     assert job.watermark == slower
     membership = Membership(version=1, size=2)
     for name in two.steps:
-        WatermarkedProducer(kafka.config, topic=right, source=name, strategy=explicit(), membership=membership).end()
+        WatermarkedProducer(
+            kafka.config, topic=right, source=name, strategy=explicit(), membership=membership, background=False
+        ).end()
     job.awaitTermination(_LIMIT)
     total = Counter(one.windows(WIDTH))
     total.update(two.windows(WIDTH))
@@ -195,7 +197,7 @@ def test_two_topics_wait_for_the_slower_one(kafka, topic, source, checkpoint):
 @pytest.mark.every_spark
 def test_late_rows_are_counted_exactly(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending(), background=False)
     for event_time in (5_000, 25_000):
         upstream.produce(events.encode({"user": "u", "at": event_time}), event_time=event_time)
         upstream.flush()
@@ -213,7 +215,7 @@ def test_late_rows_are_counted_exactly(kafka, topic, source, checkpoint):
 
 def test_what_cannot_be_read_is_skipped_and_counted(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending(), background=False)
     upstream.produce(events.encode({"user": "u", "at": 5}), event_time=5)
     upstream.produce(b"garbage", event_time=6)
     upstream.produce(counts.encode({"user": "u", "ended": 1, "n": 1}), event_time=6)
@@ -247,7 +249,7 @@ def test_a_job_without_state_hands_the_watermark_on_at_once(kafka, topic, source
 
 def test_new_partitions_of_input_and_output_are_taken_in(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending(), background=False)
     upstream.produce(events.encode({"user": "u", "at": 5_000}), event_time=5_000)
     upstream.flush()
     options = {"kafka.metadata.max.age.ms": "1000"}
@@ -290,7 +292,7 @@ def test_a_function_takes_batches_and_at_least_once_writes_them(kafka, topic, so
 
 def test_json_values_work_the_same(kafka, topic, source, checkpoint):
     given, out = topic(1), topic(1)
-    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending())
+    upstream = WatermarkedProducer(kafka.config, topic=given, source="a", strategy=ascending(), background=False)
     for user in ("u", "v"):
         upstream.produce(json.dumps({"user": user, "at": "1970-01-01T00:00:05Z"}).encode(), event_time=5_000)
     upstream.produce(b"{", event_time=5_000)

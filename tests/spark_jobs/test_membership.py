@@ -26,6 +26,7 @@ def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # one story, 
             membership=Membership(version=version, size=size),
             interval=timedelta(hours=1),
             **options,
+            background=False,
         )
 
     def work(producers, begin, end):

@@ -34,6 +34,7 @@ def run(spark, kafka, topic, checkpoint, percent):
         source="scores",
         strategy=percentile(timedelta(seconds=380), (33, 66, 100)),
         interval=timedelta(hours=1),
+        background=False,
     )
     rows = read(
         spark,

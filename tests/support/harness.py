@@ -71,6 +71,7 @@ class Stream:
                 membership=membership,
                 interval=interval,
                 on_late="raise",
+                background=False,
             )
             for name in self.steps
         }

@@ -14,7 +14,9 @@ def write(config: dict[str, str], topic: str, *, end: bool) -> list[tuple[int, s
     """Write events of five keys, out of order, up to different watermarks; return the (time, key) of each."""
     chance, sent = random.Random(1), []  # noqa: S311  # a repeatable stream
     options = {"strategy": explicit(), "membership": Membership(version=1, size=2), "interval": timedelta(hours=1)}
-    sources = [WatermarkedProducer(config, topic=topic, source=name, **options) for name in ("a", "b")]
+    sources = [
+        WatermarkedProducer(config, topic=topic, source=name, **options, background=False) for name in ("a", "b")
+    ]
     for step in range(8):
         for number, source in enumerate(sources):
             watermark = step * 5_000 + number * 1_000

@@ -96,7 +96,7 @@ def test_from_confluents_serializer_over_a_job_to_confluents_deserializer(
 def test_a_schema_registered_while_the_job_runs_and_a_registry_that_is_away(spark, kafka, topic, checkpoint, tmp_path):
     """A batch that meets an unknown schema while the registry is away fails, and the next start loses nothing."""
     source, seen = topic(1), []
-    producer = WatermarkedProducer(kafka.config, topic=source, source="shop", strategy=explicit())
+    producer = WatermarkedProducer(kafka.config, topic=source, source="shop", strategy=explicit(), background=False)
     with EmbeddedRegistry(tmp_path) as registry, producer:
         known = Registry(registry.url, {"max.retries": 0})
 
