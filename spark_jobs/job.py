@@ -93,7 +93,7 @@ class Job:
         """Whether the query runs: it has not stopped or failed."""
         while True:
             query = self._query
-            if query.isActive or not self._handler.stopping.restarted.is_set():
+            if query.isActive or (self._handler.failure is None and not self._handler.stopping.restarted.is_set()):
                 return True
             if self._query is query:  # else it was restarted in between
                 return False

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 ORIGINS: Final = ("EWR", "JFK", "LGA")
 TOPIC: Final = "flights"
 FIRST_DAY: Final = datetime(2013, 1, 1, tzinfo=UTC)
+FIRST_MOMENT: Final = FIRST_DAY + timedelta(hours=10)
+"""The simulated time at the start: no flight departs in the hours before, early in the morning in New York."""
 _TICK: Final = 0.02
 _SLOWER: Final = 10
 """The sources are slower by this factor until the jobs are ready."""
@@ -177,7 +179,7 @@ def main(
     """Write the flights of one airport as they land, with a perfect watermark."""
     landings = deque(_landings(origin, days))
     departures = deque(sorted(landing.departed for landing in landings))
-    flights, first, last = len(landings), from_datetime(FIRST_DAY), landings[-1].landed
+    flights, first, last = len(landings), from_datetime(FIRST_MOMENT), landings[-1].landed
     pace = timedelta(days=days).total_seconds() / seconds
     sky, codec = InTheAir(), codec_of("flight")
     while ready_file is not None and _moment(ready_file) is None:

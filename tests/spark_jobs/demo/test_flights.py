@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from floodmark.spark_jobs.demo.flights import InTheAir, Pace, landed, load
+from floodmark.spark_jobs.demo.flights import FIRST_MOMENT, InTheAir, Pace, landed, load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +29,16 @@ def test_the_data_set_is_the_one_the_readme_speaks_of():
     assert len(every) == 336_776
     assert (len(flights), int(every["departed"].isna().sum())) == (327_346, 8_255)
     assert (flights["landed"] > flights["departed"]).all()
+
+
+def test_the_shortest_demo_writes_flights_before_its_jobs_are_ready():
+    """Otherwise the jobs would wait for a first row, and the sources for the jobs."""
+    flights = landed(load(1))
+    first, last = (int(moment.timestamp()) for moment in (FIRST_MOMENT, flights["landed"].max()))
+    assert flights["departed"].min().timestamp() >= first
+    reached = Pace(0, first * 1000, last * 1000, 1.0).at(1e9)
+    for _, of_airport in flights.groupby("origin"):
+        assert reached >= of_airport["landed"].min().timestamp() * 1000
 
 
 @given(st.floats(0, 100), st.floats(0.1, 1e6), st.integers(0, 10**10), st.lists(st.floats(0, 1_000), min_size=2))
