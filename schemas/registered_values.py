@@ -5,6 +5,7 @@ The frame is Confluent's wire format: a byte 0, the id of the schema in four byt
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
@@ -18,6 +19,26 @@ FRAME_SIZE: Final = 5
 _SHOWN: Final = 80
 _MAX_PATH: Final = 100
 _MORE: Final = 0x80  # the bit that says that more bytes of the number follow
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema of a registry."""
+
+    kind: str
+    """``AVRO``, ``PROTOBUF`` or ``JSON``."""
+    text: str
+    """In Protobuf: the serialized file descriptor, in base64."""
+    references: tuple[tuple[str, "Schema"], ...] = ()
+    """Schemas of other subjects, by the name in ``text``."""
+
+    @property
+    def referenced(self) -> list[str]:
+        """The texts of all referenced schemas, dependencies first."""
+        found: dict[str, None] = {}
+        for _, schema in self.references:
+            found |= dict.fromkeys([*schema.referenced, schema.text])
+        return list(found)
 
 
 def frame(schema_id: int) -> bytes:

@@ -4,8 +4,8 @@ from base64 import b64decode
 from datetime import UTC
 from typing import Any
 
-from floodmark.producers.clients.registry import Schema
 from floodmark.schemas.errors import SchemaError, UnreadableValueError
+from floodmark.schemas.registered_values import Schema
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import DecodeError, Message

@@ -4,7 +4,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,7 +18,7 @@ from floodmark.schemas.errors import (
     UnregisteredSchemaError,
     UsageError,
 )
-from floodmark.schemas.registered_values import AvroBody, message_path, unframed
+from floodmark.schemas.registered_values import AvroBody, Schema, message_path, unframed
 from typing_extensions import override
 
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
@@ -37,26 +36,6 @@ _MOST_RETRIED: Final = 5  # missing ids
 _MOST_REMEMBERED: Final = 10_000  # missing ids
 _Decode = Callable[[bytes], dict[str, Any]]
 _NAMED: Final = "a framed value"
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """A schema of a registry."""
-
-    kind: str
-    """``AVRO``, ``PROTOBUF`` or ``JSON``."""
-    text: str
-    """In Protobuf: the serialized file descriptor, in base64."""
-    references: tuple[tuple[str, "Schema"], ...] = ()
-    """Schemas of other subjects, by the name in ``text``."""
-
-    @property
-    def referenced(self) -> list[str]:
-        """The texts of all referenced schemas, dependencies first."""
-        found: dict[str, None] = {}
-        for _, schema in self.references:
-            found |= dict.fromkeys([*schema.referenced, schema.text])
-        return list(found)
 
 
 class Registry:

@@ -12,9 +12,9 @@ from functools import lru_cache
 from json import dumps
 from typing import Any, Final, TypeVar
 
-from floodmark.producers.clients.registry import FramedValues, Registry, Schema
+from floodmark.producers.clients.registry import FramedValues, Registry
 from floodmark.schemas.errors import SchemaError, UnreadableValueError
-from floodmark.schemas.registered_values import AvroResolution, unframed
+from floodmark.schemas.registered_values import AvroResolution, Schema, unframed
 
 _T = TypeVar("_T")
 _kept: Final[dict[tuple[str, ...], Any]] = {}

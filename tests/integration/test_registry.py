@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClien
 from floodmark.producers import TimePolicy, WatermarkedConsumer, WatermarkedProducer, ascending
 from floodmark.producers.cli import main
 from floodmark.producers.clients.messages import Messages
-from floodmark.producers.clients.registry import FramedValues, Registry, Schema
+from floodmark.producers.clients.registry import FramedValues, Registry
 from floodmark.producers.event_times.formats import FramedField
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
@@ -27,7 +27,7 @@ from floodmark.schemas.errors import (
     UnregisteredSchemaError,
     UsageError,
 )
-from floodmark.schemas.registered_values import frame
+from floodmark.schemas.registered_values import Schema, frame
 from support.orders import GARBAGE, V2, Order, writer
 from typer.testing import CliRunner
 
