@@ -30,7 +30,7 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, check_versioned, is_mark_key
-from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of, is_late, to_datetime
+from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of, is_late, milliseconds, to_datetime
 
 _log = client_log(__name__)
 _ALIGNMENT_INTERVAL: Final = 20  # milliseconds
@@ -109,7 +109,7 @@ class WatermarkedProducer:
         lease_ms = None if lease is None else duration_of(lease, f"source {source!r}: the lease", 1)
         if alignment is not None:
             alignment = alignment if isinstance(alignment, Alignment) else Alignment(alignment)
-            self._bound = duration_of(alignment.bound, f"source {source!r}: the bound of alignment")
+            self._bound = milliseconds(alignment.bound)
         build, apart = generators(strategy_of(strategy))
         generator = self._generator = build()
         identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from floodmark import producers, spark_jobs
 from floodmark.producers import (
+    Alignment,
     LogFolder,
     SourcePool,
     WatermarkedConsumer,
@@ -60,6 +61,8 @@ SLIPS = {
     ("WatermarkedProducer", "lease"): lambda: producing(lease=5),
     ("WatermarkedProducer", "early"): lambda: producing(early=5),
     ("WatermarkedProducer", "alignment"): lambda: producing(alignment=5),
+    ("Alignment", "bound"): lambda: Alignment(5),
+    ("Alignment", "patience"): lambda: Alignment(timedelta(0), patience=5),
     ("WatermarkedConsumer.windows", "width"): lambda: WatermarkedConsumer.windows(None, 60),
     ("bounded_out_of_orderness", "bound"): lambda: bounded_out_of_orderness(5),
     ("with_idleness", "timeout"): lambda: with_idleness(ascending(), 5),

@@ -15,7 +15,7 @@ from floodmark.producers.clients.consumers import classified, consume, reading_c
 from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Status, WatermarkRecord
-from floodmark.schemas.timestamps import duration_of
+from floodmark.schemas.timestamps import duration_of, milliseconds
 from floodmark.schemas.tracker import Tracker
 
 _log = logging.getLogger(__name__)
@@ -36,6 +36,9 @@ class Alignment:
             exceed the usual distance of the two watermarks, for example the width of a window, or each wait lasts this
             long.
 
+    Raises:
+        UsageError: a duration is no timedelta, or below 0.
+
     >>> Alignment(timedelta(minutes=5), topic="daily").patience
     datetime.timedelta(seconds=60)
     """
@@ -43,6 +46,10 @@ class Alignment:
     bound: timedelta
     topic: str | None = None
     patience: timedelta = timedelta(milliseconds=PATIENCE)
+
+    def __post_init__(self) -> None:
+        duration_of(self.bound, "the bound of alignment")
+        duration_of(self.patience, "the patience of alignment")
 
 
 class Peers:
@@ -179,8 +186,7 @@ class AlignmentReader:
     """
 
     def __init__(self, config: Config, alignment: Alignment, *, topic: str, source: str) -> None:
-        bound = duration_of(alignment.bound, f"source {source!r}: the bound of alignment")
-        patience = duration_of(alignment.patience, f"source {source!r}: the patience of alignment")
+        bound, patience = milliseconds(alignment.bound), milliseconds(alignment.patience)
         self._consumer = reading_consumer(shared(config), "floodmark-alignment", _log, reset="latest")
         self.peers: Peers | Downstream = Peers(source, bound, patience)
         partitions = 1

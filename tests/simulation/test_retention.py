@@ -138,7 +138,9 @@ class Reader:
         """Whether it has, in the end, what the living sources have promised."""
         self.tracker.advance()
         live = [one.emitter for one in self.world.pool.here() if one.emitter.status is Status.ACTIVE]
-        return (self.tracker.watermark or 0) >= min(one.scope(0).promised for one in live) if live else self.tracker.idle
+        return (
+            (self.tracker.watermark or 0) >= min(one.scope(0).promised for one in live) if live else self.tracker.idle
+        )
 
 
 class World:
