@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from floodmark.schemas.classify import Offsets, Unreadable
+from floodmark.schemas.classify import AnyMark, Mark, Offsets, Unreadable
 from floodmark.schemas.counts import Discrepancy, Mismatch
-from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.errors.base import iso
+from floodmark.schemas.timestamps import END_OF_TIME, are_seconds
 from floodmark.spark_jobs.batch.output import Output
 from floodmark.spark_jobs.batch.report import COUNTED
 from floodmark.spark_jobs.batch.reread import observation
@@ -63,6 +64,7 @@ def update_progress(
         if isinstance(mark, Unreadable):
             counts["unreadable_marks"] += 1
             _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
+    _warn_of_seconds(job, observed, marks.marks)
     progress.apply(marks.marks, {topic: spec.mark_policy for spec, _ in observed.inputs for topic in spec.topics})
     for process in progress.ignored.news():
         _log.warning("job %s: %s", job, process)
@@ -75,6 +77,19 @@ def update_progress(
         if discrepancy.kind is not Mismatch.GAP:
             counts["lost" if discrepancy.kind is Mismatch.LOST else "surplus"] += discrepancy.records
     return counts, tuple(discrepancies)
+
+
+def _warn_of_seconds(job: str, observed: ObservedBatch, marks: Sequence[AnyMark]) -> None:
+    """Log a warning if rows are in January 1970 and the marks beside them are not: the sources know the right unit."""
+    known = [mark.record.watermark for mark in marks if isinstance(mark, Mark)]
+    highest = max((time for time in known if time is not None and time < END_OF_TIME), default=0)
+    for spec, found in observed.inputs:
+        if found.earliest is not None and are_seconds(found.earliest, highest):
+            _log.warning(
+                "job %s: event times of %s begin at %s, but its marks are at %s: are the values seconds? Then read "
+                'them with unit="s"',
+                *(job, ", ".join(spec.topics), iso(found.earliest), iso(highest)),
+            )
 
 
 def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> None:

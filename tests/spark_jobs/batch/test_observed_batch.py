@@ -33,11 +33,13 @@ class Partition:
         self._marks.append({"topic": "clicks", "partition": 0, "offset": self._offset, "log_time": 0, **text})
         self._offset += 1
 
-    def batch(self):
+    def batch(self, earliest=None):
         begin, self._begin = self._begin, self._offset
         marks, self._marks = self._marks, []
         read = self._offset - begin
-        found = Observation(marks=json.dumps(marks), records={("clicks", 0): read}, rows=read - len(marks))
+        found = Observation(
+            marks=json.dumps(marks), records={("clicks", 0): read}, rows=read - len(marks), earliest=earliest
+        )
         spec = SimpleNamespace(topics=("clicks",), mark_policy=AS_WRITTEN)
         offsets = [{("clicks", 0): offset} for offset in (begin, self._offset)]
         return update_progress("counts", self.progress, ObservedBatch([(spec, found)], Output(), {}, *offsets), ())
@@ -97,3 +99,14 @@ def test_surplus_rows_are_logged_where_one_process_writes(logged):
         partition.rows(10)
         partition.batch()
     assert len([line for line in logged() if "surplus" in line]) == 4
+
+
+@pytest.mark.parametrize(("earliest", "warns"), [(1_767_225_600, True), (1_767_225_600_000, False), (5_000, False)])
+def test_values_in_seconds_beside_marks_in_milliseconds_are_named(logged, earliest, warns):
+    """Their windows would be in 1970, and a job that reads all in one batch has no watermark to count them late."""
+    partition = Partition()
+    partition.rows(1)
+    partition.mark(watermark=1_767_225_600_000, records=1)
+    partition.batch(earliest)
+    assert [line for line in logged() if 'unit="s"' in line and "clicks" in line and "1970" in line] == logged()
+    assert bool(logged()) == warns
