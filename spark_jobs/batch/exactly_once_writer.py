@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Final
 
-from floodmark.schemas.errors import ReplacedCheckpointError
+from floodmark.schemas.errors import ContinueError, ReplacedCheckpointError
 from floodmark.spark_jobs.batch.sinks import LateRows, Sink, run_into_cache
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published, StoredPosition
@@ -78,6 +78,7 @@ class StoreSink(Sink):
 
         Raises:
             ReplacedCheckpointError: if another instance has written from another checkpoint meanwhile.
+            ContinueError: if the store lacks a batch of this checkpoint: its rows would be missing without an error.
         """
         found = stored_position(self._writer)
         is_own = found is not None and found.checkpoint_id == self._checkpoint_id
@@ -86,6 +87,11 @@ class StoreSink(Sink):
             return
         if found != self._found and not is_own:
             raise self._replaced(batch_id - 1)
+        last = found.batch_id if found is not None and is_own else -1
+        if (found is None or is_own) and batch_id > last + 1:
+            reason = f"the store lacks batch {batch_id - 1} of this checkpoint"
+            new = f"the store as it was, or a new checkpoint_location and {EMPTY_STORE}"
+            raise ContinueError(job=self._job, output=STORE, reason=reason, new_output=new)
         earlier = {} if found is None else dict(found.earlier)
         if found is not None and not is_own:
             earlier[found.checkpoint_id] = found.batch_id

@@ -1,0 +1,60 @@
+"""Which batches of a job a store takes."""
+
+from types import SimpleNamespace
+
+import pytest
+from floodmark.schemas.errors import ContinueError, ReplacedCheckpointError
+from floodmark.spark_jobs.batch.exactly_once_writer import ExactlyOnceWriter, StoreSink
+from floodmark.spark_jobs.progress.published import Published
+
+
+class Store(ExactlyOnceWriter):
+    """Keeps the rows of each batch, and the position."""
+
+    def __init__(self):
+        self.batches, self.text = [], None
+
+    def write(self, rows, position):
+        self.batches.append(rows)
+        self.text = position
+
+    def position(self):
+        return self.text
+
+
+def job(store, checkpoint="first"):
+    """Start a job, and return its step: write the rows of a batch."""
+    sink = StoreSink(store, "totals", checkpoint)
+    sink.open()
+    return lambda rows, batch: sink.commit(rows, batch, SimpleNamespace(output=None), Published({}, 0), {})
+
+
+def test_a_store_takes_each_batch_once_over_restarts():
+    store = Store()
+    for rows, batch in (("a", 0), ("b", 1), ("b again", 1), ("c", 2)):
+        job(store)(rows, batch)
+    assert store.batches == ["a", "b", "c"]
+
+
+def test_a_new_checkpoint_follows_and_the_old_one_is_refused():
+    store = Store()
+    old = job(store)
+    old("a", 0)
+    job(store, "second")("b", 3)  # after three batches that restored its state
+    with pytest.raises(ReplacedCheckpointError):
+        old("b", 1)
+    with pytest.raises(ReplacedCheckpointError):
+        job(store)
+    assert store.batches == ["a", "b"]
+
+
+@pytest.mark.parametrize("kept", [0, 1], ids=["emptied", "restored from a backup"])
+def test_a_store_that_lost_batches_is_refused(kept):
+    """Otherwise their rows would be missing without an error."""
+    store, text = Store(), [None]
+    for batch in range(3):
+        job(store)("rows", batch)
+        text.append(store.text)
+    store.text = text[kept]
+    with pytest.raises(ContinueError, match=r"lacks batch 2 of this checkpoint\. Use the store as it was"):
+        job(store)("rows", 3)
