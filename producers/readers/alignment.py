@@ -121,6 +121,7 @@ class Downstream:
     A topic that waits for the source itself, or whose job is dead, must not hold the source for ever: the wait ends
     after ``patience`` milliseconds without a higher watermark.  Before the first marks, the source does not wait.
 
+    >>> from dataclasses import replace
     >>> from floodmark.schemas.classify import Mark
     >>> daily = Downstream("daily", bound=100, patience=1_000)
     >>> record = WatermarkRecord(source="job", epoch=1, sequence=0, watermark=50, partitions=1, emitted_at=0)
@@ -129,6 +130,7 @@ class Downstream:
     >>> daily.read(Mark("daily", 0, offset=0, log_time=0, record=record), now=0)
     >>> daily.is_ahead(150, now=0), daily.is_ahead(151, now=500), daily.is_ahead(151, now=1_500)
     (False, True, True)
+    >>> daily.read(Mark("daily", 0, offset=1, log_time=0, record=replace(record, sequence=1)), now=1_400)  # no progress
     >>> daily.is_ahead(151, now=1_501)
     False
     """
@@ -144,9 +146,8 @@ class Downstream:
 
     def read(self, mark: Mark, now: int) -> None:
         """Apply a mark; ``now``: steady clock, milliseconds."""
-        before = self._tracker.watermark
         self._tracker.apply(mark.record, topic=mark.topic, partition=mark.partition, log_time=mark.log_time)
-        if self._tracker.advance() != before and self._since is not None:
+        if self._tracker.advance() is not None and self._since is not None:  # it is higher than before
             self._since, self._released = now, False
 
     def slowest(self, now: int = 0) -> tuple[int, str] | None:  # noqa: ARG002  # as of `Peers`

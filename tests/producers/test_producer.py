@@ -219,7 +219,7 @@ def test_an_unknown_topic_is_named(kafka):
 
 
 def test_no_broker_is_named(monkeypatch):
-    monkeypatch.setattr("floodmark.producers.clients.admin.TIMEOUT", 1.0)
+    monkeypatch.setattr("floodmark.producers.clients.admin.partition_count.__defaults__", (1.0,))
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1 within 1\.0 s"):
         WatermarkedProducer({"bootstrap.servers": "127.0.0.1:1"}, topic="t", source="a", strategy=ascending())
 

@@ -42,7 +42,7 @@ def manual_clock():
 
 def producer(kafka, target, **options):
     return WatermarkedProducer(
-        kafka.config, **{"topic": target, "source": "a", "strategy": ascending(), **options}, background=False
+        kafka.config, **{"topic": target, "source": "a", "strategy": ascending(), "background": False, **options}
     )
 
 
