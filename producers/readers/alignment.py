@@ -16,7 +16,7 @@ from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Status, WatermarkRecord
 from floodmark.schemas.timestamps import duration_of, milliseconds
-from floodmark.schemas.tracker import Tracker
+from floodmark.schemas.tracker import Tracker, apply_mark
 
 _log = logging.getLogger(__name__)
 PATIENCE: Final = 60_000
@@ -146,7 +146,7 @@ class Downstream:
 
     def read(self, mark: Mark, now: int) -> None:
         """Apply a mark; ``now``: steady clock, milliseconds."""
-        self._tracker.apply(mark.record, topic=mark.topic, partition=mark.partition, log_time=mark.log_time)
+        apply_mark(self._tracker, mark)
         if self._tracker.advance() is not None and self._since is not None:  # it is higher than before
             self._since, self._released = now, False
 
