@@ -78,7 +78,7 @@ class Background:
         try:
             if not self._finish(_EXIT_TIMEOUT):
                 _log.error("%s: the process ends, but Kafka has not acknowledged all records", self._owner)
-        except Exception:  # noqa: BLE001  # nobody is left to catch it
+        except Exception:  # noqa: BLE001  # no caller is left to catch it
             _log.exception("%s: the process ends after an error", self._owner)
 
 

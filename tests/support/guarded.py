@@ -72,7 +72,7 @@ def _protocol(certificates: Certificates | None) -> str:
 
 
 class GuardedKafka(EmbeddedKafka):
-    """A broker that lets nobody in without a password: ``users``, and "us", the administrator.
+    """A broker that refuses clients without a password: ``users``, and "us", the administrator.
 
     If ``authorized``, the users need rights.  With ``certificates`` it uses TLS, and asks each client for its own.
     """
