@@ -38,11 +38,7 @@ class ExactlyOnceWriter(ABC):
 
 
 def stored_position(writer: ExactlyOnceWriter) -> StoredPosition | None:
-    """Return the position that a store has; ``None``: none.
-
-    Raises:
-        CorruptSnapshotError: if it cannot be read.
-    """
+    """Return the position that a store has; ``None``: none."""
     text = writer.position()
     return None if text is None else StoredPosition.of(text)
 
@@ -59,11 +55,7 @@ class StoreSink(Sink):
 
     @override
     def open(self) -> None:
-        """Read the position.
-
-        Raises:
-            ReplacedCheckpointError: if the job has written from another checkpoint since.
-        """
+        """Read the position."""
         self._found = stored_position(self._writer)
         if self._found is not None and self._checkpoint_id in self._found.earlier:
             raise self._replaced(self._found.earlier[self._checkpoint_id])
@@ -74,12 +66,7 @@ class StoreSink(Sink):
 
     @override
     def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
-        """Write the batch, unless the store has it.
-
-        Raises:
-            ReplacedCheckpointError: if another instance has written from another checkpoint meanwhile.
-            ContinueError: if the store lacks a batch of this checkpoint: its rows would be missing without an error.
-        """
+        """Write the batch, unless the store has it; refuse a gap, since its rows would be missing without an error."""
         found = stored_position(self._writer)
         is_own = found is not None and found.checkpoint_id == self._checkpoint_id
         if found is not None and is_own and batch_id <= found.batch_id:

@@ -110,13 +110,7 @@ class BatchHandler:
         self._watches: list[TopicWatch] = []
 
     def attach(self, query: StreamingQuery, spark: SparkSession, start: Callable[[], StreamingQuery]) -> None:
-        """Load the progress for a query that has started, whose first batch waits for this; ``start`` restarts it.
-
-        Raises:
-            SnapshotError: if the progress is lost; the query fails with it, too.
-            RecreatedTopicError: if a topic was deleted and created again since the job has read it.
-            UnreadInputError: if the job has ended and would not read new records.
-        """
+        """Load the progress for a query that has started, whose first batch waits for this; ``start`` restarts it."""
         self._spark, self._start = spark, start
         self._query_id, self._run_id = query.id, query.runId
         job = self.identity.job

@@ -32,12 +32,7 @@ _MOST: Final = 100_000
 def resume(
     job: str, specs: Sequence[SourceSpec], snapshots: Snapshots, settings: Settings, last: Committed | None
 ) -> Progress:
-    """Return the progress after the last batch that Spark has committed, in a new epoch.
-
-    Raises:
-        SnapshotError: if the progress is lost.
-        UnreadInputError: if the job has ended, and there are new rows.
-    """
+    """Return the progress after the last batch that Spark has committed, in a new epoch."""
     if last is None:
         topics = [topic for spec in specs for topic in spec.topics]
         progress = Progress(Tracker(topics), record_counts=RecordCounts(_partly_read(specs)))

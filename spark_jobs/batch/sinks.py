@@ -213,11 +213,7 @@ class ExactlyOnceSink(_KafkaSink):
         self._connected()
 
     def _connected(self) -> Transaction:
-        """Return the client; a new client fences older instances, and reads which batch was the last.
-
-        Raises:
-            ReplacedCheckpointError: if the job has published from another checkpoint since; this fences nobody.
-        """
+        """Return the client; a new one fences older instances, unless another checkpoint has replaced this one."""
         if self._out is not None:
             return self._out
         last = self._newest()

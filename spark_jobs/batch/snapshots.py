@@ -67,9 +67,6 @@ class Snapshots:
 
         Returns:
             The identity with the id that this checkpoint has had since its first use.
-
-        Raises:
-            ForeignCheckpointError: if it belongs to another job, or to a query that is not Floodmark's.
         """
         if new_output is not None:
             self._new = f"use a new checkpoint_location and {new_output}"
@@ -91,9 +88,6 @@ class Snapshots:
         """Refuse the state of another query, and note this query.
 
         A checkpoint without a committed batch, or of another Spark version, accepts any query.
-
-        Raises:
-            ChangedQueryError: if the state is that of another query.
         """
         name = f"{FOLDER}/query.json"
         text = self._files.read(name)

@@ -46,11 +46,7 @@ class Stopping:
 
     @contextmanager
     def batch(self, batch_id: int) -> Iterator[None]:
-        """Keep a stop waiting while a batch runs.
-
-        Raises:
-            InterruptedBatchError: if a stop was requested before; raised when the query has stopped.
-        """
+        """Keep a stop waiting while a batch runs; after the stop, interrupt the next batch."""
         with self._lock:
             if not self._requested.is_set():
                 yield

@@ -57,9 +57,6 @@ def load(days: int) -> "pd.DataFrame":
     """Return the flights scheduled in the first days of 2013 (UTC), landed or not, in the order of the data set.
 
     Columns: ``airline``, ``aircraft``, ``origin``, ``destination``, ``departed`` and ``landed`` (UTC, or missing).
-
-    Raises:
-        UsageError: if the data set is not installed.
     """
     import pandas as pd  # noqa: PLC0415  # an extra: only the demo needs it
 

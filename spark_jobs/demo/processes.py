@@ -59,11 +59,7 @@ class Child:
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended without an error.
-
-        Raises:
-            JobFailedError: if it ended with an error; the message has the end of its log.
-        """
+        """Whether it has ended without an error."""
         code = self._process.poll()
         if code:
             tail = self.errors.read_text(encoding="utf-8", errors="replace")[-_TAIL:].strip()
@@ -104,11 +100,7 @@ class Children(Closing):
         return child
 
     def check(self) -> bool:
-        """Tell whether all have finished.
-
-        Raises:
-            JobFailedError: if one has ended with an error.
-        """
+        """Tell whether all have finished."""
         finished = [child.finished for child in self.all.values()]  # checks each child for an error
         return all(finished)
 

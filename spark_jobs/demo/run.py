@@ -132,12 +132,7 @@ class Watch:
 
 
 def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watch]:
-    """Run the demo, and return its outcome and the observer.
-
-    Raises:
-        UsageError: if another demo uses the directory.
-        JobFailedError, DeadlineError, InfrastructureError: after all child processes and the broker have been stopped.
-    """
+    """Run the demo, and return its outcome and the observer."""
     began, directory = time.monotonic(), options.directory
     with ExitStack() as stack:
         stack.enter_context(_claimed(directory))

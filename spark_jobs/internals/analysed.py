@@ -36,11 +36,7 @@ _SOME_TIME: Final = 10**13
 
 
 def with_event_time(rows: DataFrame, name: str) -> DataFrame:
-    """Make a column Spark's event time, with a delay so long that data never advance the watermark.
-
-    Raises:
-        UnsupportedSparkError: if Spark stores the delay in another way.
-    """
+    """Make a column Spark's event time, with a delay so long that data never advance the watermark."""
     timed = rows.withWatermark(name, _NEVER)
     found = [field.metadata.get(DELAY) for field in timed.schema if DELAY in field.metadata]
     if found != [NEVER_MS]:
@@ -53,9 +49,6 @@ def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
     """Return the operators of a DataFrame's query down to its tables and sources.
 
     ``is_source`` tells whether the observation of a name is that of a source, see `source_spec`.
-
-    Raises:
-        UnsupportedSparkError: if the plan cannot be reached.
     """
     with reaching(PLAN):
         plan = analysed(frame)
@@ -69,9 +62,6 @@ def event_times_of_state(frame: DataFrame) -> list[tuple[str, list[str]]]:
     """Return Spark's name of each operator with state, and the event-time columns that it could judge its input by.
 
     An operator with two inputs occurs twice.  Unused columns are left out, as Spark's optimizer does.
-
-    Raises:
-        UnsupportedSparkError: if the plan cannot be reached.
     """
     with reaching("SessionState.optimizer()"):
         optimizer = frame._jdf.sparkSession().sessionState().optimizer()  # noqa: SLF001
@@ -102,12 +92,7 @@ def is_event_time(column: Any) -> bool:  # noqa: ANN401  # a JVM column
 
 
 def check_supported(frame: DataFrame, output_mode: str) -> None:
-    """Let Spark check a streaming query as at its start.
-
-    Raises:
-        AnalysisException: if Spark does not support it.
-        UnsupportedSparkError: if the check cannot be reached.
-    """
+    """Let Spark check a streaming query as at its start."""
     with reaching("UnsupportedOperationChecker.checkForStreaming()"):
         spark: Any = frame.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
         mode = getattr(spark.streaming.OutputMode, output_mode.capitalize())()

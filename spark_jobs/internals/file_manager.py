@@ -44,9 +44,6 @@ def require_replacing(spark: SparkSession, checkpoint_location: str, files: File
 
     If the file of the first run stays, Spark reports no error, and the next start loads it.  File systems are cached,
     so settings alone do not tell.
-
-    Raises:
-        CheckpointFilesError: if the existing file stays.
     """
     with reaching("CheckpointFileManager"):
         jvm: Any = spark._jvm  # noqa: SLF001

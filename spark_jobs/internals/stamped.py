@@ -48,11 +48,7 @@ _Leaf = Callable[[Any, str], _Bounds]
 
 
 def stamp_of(frame: DataFrame, name: str) -> Stamp:
-    """Return how early the times in a column of a query's results may be, if its plan tells it.
-
-    Raises:
-        UnsupportedSparkError: if the plan cannot be reached.
-    """
+    """Return how early the times in a column of a query's results may be, if its plan tells it."""
     with reaching(PLAN):
         plan = analysed(frame)
         (column,) = (one for one in each(plan.output()) if str(one.name()) == name)

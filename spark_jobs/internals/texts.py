@@ -104,9 +104,6 @@ def bins(numbers: Column, most: int) -> Column:
 def sizes(text: str | None) -> list[tuple[int, int]]:
     """Return each bin and its count from the text of `bins`; ``None``: no row.
 
-    Raises:
-        UnsupportedSparkError: if Spark's text has another form.
-
     >>> sizes("[{1048576, 3.0}, {1048577, 1.2E7}]"), sizes(None)
     ([(1048576, 3), (1048577, 12000000)], [])
     """

@@ -94,11 +94,7 @@ class StoredPosition:
 
     @classmethod
     def of(cls, text: str) -> "StoredPosition":
-        """Read the text.
-
-        Raises:
-            CorruptSnapshotError: if it has another format or is damaged.
-        """
+        """Read the text."""
         with restoring("in the store of the writer", "restore the position that the store had, or use an empty store"):
             found = json.loads(text)
             return cls(

@@ -25,9 +25,6 @@ def refuse(
 ) -> None:
     """Refuse a query that cannot be exact; ``settings``: the values of `SETTINGS` in the session.
 
-    Raises:
-        UnsupportedQueryError: names the operator, the reason and what to do.
-
     >>> try:
     ...     refuse(Operator("StreamingRelation", text="rate"), output_mode="append", trigger=None, settings={})
     ... except UnsupportedQueryError as error:
@@ -51,9 +48,6 @@ def refuse(
 
 def refuse_two_event_times(judged: Iterable[tuple[str, Sequence[str]]]) -> None:
     """Refuse operators with state whose rows have two event times, of which Spark would take one.
-
-    Raises:
-        UnsupportedQueryError: names the operator and the columns.
 
     >>> try:
     ...     refuse_two_event_times([("Aggregate", ["at"]), ("Deduplicate", ["at", "at2"])])
@@ -107,9 +101,6 @@ def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]], n
     A replay reads the operators' input again: without a watermark up to its end, then with the job's last watermark.
     If state depends on the watermarks in between, or on all rows ever read, it would differ.  ``new_output``: what to
     use instead of the output.
-
-    Raises:
-        UnsupportedQueryError: names the operator and the reason.
 
     >>> read = Operator("EventTimeWatermark")
     >>> refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", ["at"])], "")

@@ -19,9 +19,6 @@ _ISOLATION: Final = "kafka.isolation.level"
 def check_source_options(options: Mapping[str, str]) -> None:
     """Refuse options with which a job would read other records than its watermarks describe.
 
-    Raises:
-        UsageError: names the option.
-
     >>> check_source_options({"Subscribe": "clicks"})
     Traceback (most recent call last):
     floodmark.schemas.errors.UsageError: source option Subscribe: name the topics in read(topics=) instead

@@ -109,12 +109,7 @@ class Derived:
 
 
 def derived_times(plan: Operator) -> Derived:
-    """Return the event times that a query derives.
-
-    Raises:
-        UsageError: for a shift after an operator with state, which has already used the watermark; and for
-            ``dropDuplicatesWithinWatermark`` without a time.
-    """
+    """Return the event times that a query derives."""
     names = [node.observation for node in plan.walk() if node.observation is not None]
     found = {name: shift for name in names if (shift := shift_of(name)) is not None}
     after_state = observations_after_state(plan)

@@ -48,9 +48,8 @@ def settings_of(client: Client | None) -> dict[str, Any]:
 def spark_options(settings: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
     """Convert the security settings of confluent-kafka to options of Spark's Kafka source and writer.
 
-    Raises:
-        UsageError: if a security setting cannot be converted, and ``own`` has none of its kind (``kafka.sasl.*`` or
-            ``kafka.ssl.*``).  Spark's client would connect without it, or fail with an error that does not name it.
+    It refuses a security setting that it cannot convert, unless ``own`` has one of its kind (``kafka.sasl.*`` or
+    ``kafka.ssl.*``): Spark's client would connect without it, or fail with an error that does not name it.
 
     >>> secret = {"sasl.mechanism": "PLAIN", "sasl.username": "us", "sasl.password": "${env:PASSWORD}"}
     >>> options = spark_options({"security.protocol": "SASL_SSL", **secret, "ssl.ca.location": "/ca.pem"}, {})

@@ -31,11 +31,7 @@ class Needs:
     """How far event times may be ahead of Kafka's timestamps."""
 
     def since(self, time: int) -> int:
-        """Return the lowest Kafka timestamp of records that results from ``time`` on may need, epoch milliseconds.
-
-        Raises:
-            UsageError: if neither the plan nor `largest_window` says how far before a result its input may be.
-        """
+        """Return the lowest Kafka timestamp of records that results from ``time`` on may need, epoch milliseconds."""
         return time - self._reach() - milliseconds(self.early)
 
     def retained(self, since: int) -> dict[Partition, RetainedOffsets]:
@@ -70,12 +66,7 @@ class Needs:
 
 
 def start_at_time(needs: Needs, time: int) -> StartPoint:
-    """Start with the first record that results from ``time`` (epoch milliseconds) on may need.
-
-    Raises:
-        RetentionError: if Kafka has deleted some of these records.
-        UsageError: if neither the plan nor `largest_window` says how far before a result its input may be.
-    """
+    """Start with the first record that results from ``time`` (epoch milliseconds) on may need."""
     since = needs.since(time)
     retained = needs.retained(since)
     for place, found in retained.items():
@@ -87,14 +78,7 @@ def start_at_time(needs: Needs, time: int) -> StartPoint:
 def start_after_published(
     needs: Needs, last: LastBatch, output: JobOutput, windows_close: WindowsClose, output_at: int | None
 ) -> StartPoint:
-    """Start after the results that the output has from the job, by ``last``, its newest batch there.
-
-    Raises:
-        ContinueError: if the job has ended, or the topics do not fit the offsets that it had read.
-        RecreatedTopicError: if a topic was deleted and created again since the job had read it.
-        RetentionError: if Kafka has deleted records that the job needs.
-        UsageError: if neither the plan nor `largest_window` says how far before a result its input may be.
-    """
+    """Start after the results that the output has from the job, by ``last``, its newest batch there."""
     published = last.published
     refused = partial(ContinueError, job=needs.job, output=output.name, new_output=output.new)
     if last.ended or published is None:

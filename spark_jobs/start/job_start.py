@@ -55,11 +55,7 @@ class JobStart:
         return self._wished if self._stored is None else self._stored.output_at
 
     def refuse(self) -> None:
-        """Refuse options that contradict each other or the checkpoint.
-
-        Raises:
-            UsageError: if they do.
-        """
+        """Refuse options that contradict each other or the checkpoint."""
         options = self.options
         if self.output is None and options.published != "refuse":
             reason = (
@@ -88,11 +84,6 @@ class JobStart:
         """Refuse, before anything is written, a start that would write results again, or could not be exact.
 
         ``judged`` comes from `event_times_of_state`.
-
-        Raises:
-            PublishedError: if the output topic has results of the job, and `Start` does not say how to continue.
-            UnsupportedQueryError: if a replay would not restore the query's state, see `refuse_replay`.
-            ContinueError, RetentionError, UsageError: if the job cannot start as the options say.
         """
         self._judged = list(judged)
         if not self._is_new:
@@ -142,11 +133,7 @@ class JobStart:
         return not self._moved
 
     def prepare(self, spark: SparkSession, sink: Sink, query: Query) -> None:
-        """Move the checkpoint to where the job starts.
-
-        Raises:
-            ContinueError, RetentionError, UsageError: if the job cannot start there.
-        """
+        """Move the checkpoint to where the job starts."""
         start_point = self._stored
         if start_point is None and self._is_new:
             if self.output is not None and self._last is not None:

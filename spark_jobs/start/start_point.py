@@ -65,11 +65,7 @@ class StartPoint:
 
 
 def stored(files: Files) -> StartPoint | None:
-    """Return the start point that a checkpoint has; ``None``: the job started with the first records.
-
-    Raises:
-        CorruptSnapshotError: if the file cannot be read.
-    """
+    """Return the start point that a checkpoint has; ``None``: the job started with the first records."""
     text = files.read(_NAME)
     if text is None:
         return None
