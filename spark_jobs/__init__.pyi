@@ -1,5 +1,5 @@
-from floodmark.spark_jobs.batch.exactly_once_writer import ExactlyOnceWriter as ExactlyOnceWriter
 from floodmark.spark_jobs.batch.report import Batch as Batch
+from floodmark.spark_jobs.batch.sinks import ExactlyOnceWriter as ExactlyOnceWriter
 from floodmark.spark_jobs.formats import Format as Format
 from floodmark.spark_jobs.formats import avro as avro
 from floodmark.spark_jobs.formats import confluent_avro as confluent_avro
@@ -14,9 +14,9 @@ from floodmark.spark_jobs.reading.event_time import drop_duplicates_within as dr
 from floodmark.spark_jobs.reading.event_time import event_time as event_time
 from floodmark.spark_jobs.reading.rows import kafka_timestamp as kafka_timestamp
 from floodmark.spark_jobs.reading.source_spec import route as route
-from floodmark.spark_jobs.result_preview import preview as preview
 from floodmark.spark_jobs.session import local_session as local_session
 from floodmark.spark_jobs.session import packages as packages
 from floodmark.spark_jobs.start.start_options import Start as Start
 from floodmark.spark_jobs.substreams import windows_per_key as windows_per_key
+from floodmark.spark_jobs.writer import preview as preview
 from floodmark.spark_jobs.writer import write as write

@@ -16,7 +16,7 @@ from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
-from floodmark.spark_jobs.internals.failure import reason_of, was_interrupted
+from floodmark.spark_jobs.internals.texts import reason_of, was_interrupted
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.errors import PySparkException

@@ -8,7 +8,7 @@ from typing import Final
 import pyspark
 from floodmark.producers.embedded.jars import fetch
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options
-from floodmark.spark_jobs.internals.file_manager import disk_settings
+from floodmark.spark_jobs.internals.files import disk_settings
 from pyspark.sql import SparkSession
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")

@@ -1,10 +1,13 @@
 """Start a job that writes results and watermark records: the second half of the public API."""
 
 import itertools
+import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 import pyspark
@@ -12,17 +15,26 @@ from floodmark.producers.clients.admin import require_topics
 from floodmark.producers.clients.secrets import resolved
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import membership_of
+from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.batch import output, running_jobs
-from floodmark.spark_jobs.batch.exactly_once_writer import ExactlyOnceWriter, StoreSink
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import withdraw_at_start
-from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, BatchWriter, ExactlyOnceSink, FunctionSink, Sink
+from floodmark.spark_jobs.batch.sinks import (
+    AtLeastOnceSink,
+    BatchWriter,
+    ExactlyOnceSink,
+    ExactlyOnceWriter,
+    FunctionSink,
+    Sink,
+    StoreSink,
+)
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import check_supported, event_times_of_state
-from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, is_for_disks, require_replacing
+from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
 from floodmark.spark_jobs.internals.plain_queries import start_query
 from floodmark.spark_jobs.internals.stamped import stamp_of
@@ -39,12 +51,13 @@ from floodmark.spark_jobs.reading.source_spec import SourceSpec, plan_of, specs_
 from floodmark.spark_jobs.start.job_output import job_output
 from floodmark.spark_jobs.start.job_start import JobStart
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
+_POLL: Final = 0.05
 _starts = itertools.count()
 
 
@@ -160,6 +173,52 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         raise
     running_jobs.started(handler)
     return started_job
+
+
+def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows: int = 20) -> None:
+    """Print the first complete results of a query, its watermark, and which source holds the watermark back.
+
+    The query runs as a job with a temporary checkpoint and writes nothing to Kafka.  It stops when it has enough rows,
+    when its input has ended, or after ``wait``.
+
+    Args:
+        result: any operators over one or more `floodmark.spark_jobs.read`, in a session with a local master.
+        wait: the longest time to wait for rows, more than 0.
+        rows: the number of rows to print, 1 or more.
+
+    Raises:
+        UsageError: if an argument is out of its bounds, or the session's master is a cluster.
+        JobFailedError, UnsupportedQueryError: as `floodmark.spark_jobs.write`.
+    """
+    seconds = duration_of(wait, "wait", least=1) / 1_000
+    if rows < 1:
+        raise UsageError(reason=f"rows is {rows}, expected 1 or more")
+    spark = result.sparkSession
+    if not str(spark.sparkContext.master).startswith("local"):
+        reason = "preview() needs a session with a local master, because its checkpoint is on this machine; use write()"
+        raise UsageError(reason=reason)
+    found: list[Row] = []
+    enough = threading.Event()
+
+    def keep(batch: DataFrame, _batch_id: int) -> None:
+        found.extend(batch.limit(rows - len(found)).collect())
+        if len(found) == rows:
+            enough.set()
+
+    with TemporaryDirectory(prefix="floodmark-preview-", ignore_cleanup_errors=True) as directory:
+        job = write(result, writer=keep, job="preview", checkpoint_location=directory)
+        deadline = time.monotonic() + seconds
+        while job.isActive and not job.ended and time.monotonic() < deadline and not enough.wait(_POLL):
+            pass
+        job.stop()
+    failure = job.exception()
+    if failure is not None:
+        raise failure
+    if found:
+        spark.createDataFrame(found, result.schema).show(rows, truncate=False)
+    held = [] if job.ended or enough.is_set() else [hold.sentence for hold in job.holders()[:3]]
+    told = "; ".join([f"{len(found)} row(s), watermark {iso(job.watermark)}", *held])
+    print(told)  # noqa: T201  # as DataFrame.show does
 
 
 def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) -> Stamp:

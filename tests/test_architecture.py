@@ -51,7 +51,6 @@ SMALL = {
     "spark_jobs/progress/stamp.py": "how early results may be, apart from the state that snapshots store",
     "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",
     "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",
-    "spark_jobs/result_preview.py": "one call of the public API, which no other part needs",
 }
 # Classes with over 18 methods or 10 attributes, and why each is one.
 LARGE = {

@@ -1,4 +1,4 @@
-"""Small text files below one folder: on any file system of Hadoop, and on a local disk without Hadoop.
+"""Small text files below one folder: on any file system of Hadoop, on a local disk without Hadoop, or by Spark.
 
 Without Hadoop's native library, as beside PySpark from PyPI, Hadoop's local file system starts ten processes
 (``chmod``, ``readlink``) to write one file through `FileContext`, which takes about 50 ms.  The format is the same, a
@@ -7,12 +7,13 @@ checksum of each 512 bytes in a hidden file, so that Hadoop reads these files an
 
 import os
 import struct
+import uuid
 import zlib
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from floodmark.schemas.errors import CorruptSnapshotError
-from floodmark.spark_jobs.internals.jvm import reaching
+from floodmark.schemas.errors import CheckpointFilesError, CorruptSnapshotError
+from floodmark.spark_jobs.internals.jvm import RELEASE, reaching
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from typing_extensions import override
@@ -25,6 +26,15 @@ _APPEARS_WHEN_CLOSED: Final = "fs.capability.outputstream.abortable"
 
 They have no rename: they copy and delete, and to overwrite a file they first delete it.
 """
+
+FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+"""Spark's setting that names the class."""
+
+_MANAGER: Final = "FileSystemBasedCheckpointFileManager"
+_MOVED: Final = (4, 1)
+"""The Spark version in which file managers got a package of their own."""
+
+_PACKAGE: Final = f"org.apache.spark.sql.execution.streaming{'' if RELEASE < _MOVED else '.checkpointing'}"
 
 
 class Files(Protocol):
@@ -195,3 +205,55 @@ class HadoopFiles(Files):
     @override
     def delete(self, name: str) -> None:
         self._fs.delete(self._path(name), False)  # noqa: FBT003  # not recursive
+
+
+def disk_settings() -> dict[str, str]:
+    """Return the settings with which Spark starts one process per checkpoint file on a local disk instead of ten.
+
+    They are for local disks only: elsewhere two runs of one job could replace each other's files without an error.  The
+    manager renames by ``FileSystem``, for which Spark uses Hive's: its rename keeps an existing file, Hadoop's replaces
+    it.
+    """
+    settings = {
+        FILE_MANAGER: f"{_PACKAGE}.{_MANAGER}",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    }
+    # A second checksum file for each file, beside Hadoop's.
+    checksums = {"spark.sql.streaming.checkpoint.fileChecksum.enabled": "false"}
+    return settings if RELEASE < _MOVED else {**settings, **checksums}
+
+
+def is_for_disks(file_manager: str) -> bool:
+    """Tell whether a file manager of Spark is safe on local disks only."""
+    return file_manager.rpartition(".")[2] == _MANAGER
+
+
+def require_replacing(spark: SparkSession, checkpoint_location: str, files: Files) -> None:
+    """Make sure that Spark replaces a file of state when it runs a batch again.
+
+    If the file of the first run stays, Spark reports no error, and the next start loads it.  File systems are cached,
+    so settings alone do not tell.
+    """
+    with reaching("CheckpointFileManager"):
+        jvm: Any = spark._jvm  # noqa: SLF001
+        package = jvm.org.apache.spark.sql.execution.streaming
+        managers = package if RELEASE < _MOVED else package.checkpointing
+        folder = jvm.org.apache.hadoop.fs.Path(checkpoint_location)
+        settings = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        manager = managers.CheckpointFileManager.create(folder, settings)
+    name = f"{uuid.uuid4().hex}.probe"
+    path = jvm.org.apache.hadoop.fs.Path(folder, name)
+    files.write(name, "existing")
+    try:
+        manager.createAtomic(path, True).close()  # noqa: FBT003  # overwrite
+        found = manager.open(path)
+        is_empty = found.read() < 0
+        found.close()
+    finally:
+        files.delete(name)
+    if not is_empty:
+        raise CheckpointFilesError(
+            checkpoint_location=checkpoint_location,
+            file_manager=str(manager.getClass().getSimpleName()),
+            file_system=str(folder.getFileSystem(settings).getClass().getName()),
+        )

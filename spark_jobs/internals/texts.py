@@ -1,4 +1,4 @@
-"""Texts of Spark: its lines of a plan, and the bins of a histogram.  Only this file depends on how they look.
+"""Texts of Spark: its lines of a plan, the bins of a histogram, the causes of errors.  Only this file depends on them.
 
 Each version of Spark may change these texts.
 """
@@ -31,6 +31,17 @@ _BINS: Final = re.compile(r"\[(?:\{[0-9.E]+, [0-9.E]+\}(?:, (?!\])|(?=\])))*\]")
 """Pairs of a bin and its count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
 _NUMBER: Final = re.compile(r"[0-9.E]+")
 _SHOWN: Final = 100
+
+_LONGEST: Final = 500
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_PLAN: Final = "=== Streaming Query ==="
+"""The plan of the query follows in Spark's message."""
+_CAUSED_BY: Final = "Caused by: "
+_INTERRUPTS: Final = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
 
 
 def meaning(plan: Operator) -> list[str]:
@@ -114,3 +125,55 @@ def sizes(text: str | None) -> list[tuple[int, int]]:
         raise UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=text[:_SHOWN])
     numbers = [int(float(number)) for number in _NUMBER.findall(text)]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the line that names the cause of an error of Spark."""
+    return cause(str(error), "".join(_traces(error)))
+
+
+def cause(text: str, trace: str = "") -> str:
+    r"""Return the line of an error's text, or else of its trace, that names the cause.
+
+    >>> python = "Traceback (most recent call last):\n  File 'job.py', line 3, in f\nValueError: no such user\n"
+    >>> cause("An error occurred: org.apache.spark.SparkException: aborted: " + python + "\n\tat org.apache.spark")
+    'ValueError: no such user'
+    >>> cause("org.apache.spark.SparkException: [SOME_CLASS] what it is\n\tat org.apache.spark")
+    'org.apache.spark.SparkException: [SOME_CLASS] what it is'
+    >>> cause("null\n=== Streaming Query ===\nIdentifier: j", "a.B\n\tat a.C\nCaused by: java.util.D: none\n\tat a.C")
+    'java.util.D: none'
+    """
+    _, found, python = text.rpartition(_TRACEBACK)
+    if found:
+        last = [line for line in python.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+        if last:
+            return last[0][:_LONGEST]
+    message = text.partition(_PLAN)[0].strip()
+    lines = [line for line in message.splitlines() if line.strip() and not line.startswith("\t")]
+    named = " ".join(line for line in lines if "Exception" in line)
+    if not named and not message.startswith("["):  # neither a class nor an error condition of Spark
+        thrown = [line for line in trace.splitlines() if line.strip() and not line.startswith("\t")]
+        innermost = [line.removeprefix(_CAUSED_BY) for line in thrown if line.startswith(_CAUSED_BY)] or thrown
+        named = innermost[-1] if innermost else ""
+    return (named or message)[:_LONGEST]
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Tell whether an interrupt of the JVM has caused an error."""
+    told = [text for link in _chain(error) for text in (str(link), *_traces(link))]
+    return any(name in text for text in told for name in _INTERRUPTS)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _traces(error: BaseException | None) -> Iterator[str]:
+    """Yield the JVM's stack traces of an error and its causes."""
+    while error is not None:
+        yield f"{getattr(error, '_stackTrace', '')}\n"
+        error = getattr(error, "_cause", None)

@@ -8,8 +8,7 @@ from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, mark_header
 from floodmark.schemas.records import READ_HEADER, Status
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.spark_jobs.batch.exactly_once_writer import EMPTY_STORE, STORE, ExactlyOnceWriter, stored_position
-from floodmark.spark_jobs.batch.sinks import BatchWriter
+from floodmark.spark_jobs.batch.sinks import EMPTY_STORE, STORE, BatchWriter, ExactlyOnceWriter, stored_position
 from floodmark.spark_jobs.progress.published import Published
 
 

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.spark_jobs import WriteOptions, local_session, write
-from floodmark.spark_jobs.batch.exactly_once_writer import StoreSink
-from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink
+from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink, StoreSink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.engine import Engine
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from floodmark.schemas.errors import ContinueError, ReplacedCheckpointError
-from floodmark.spark_jobs.batch.exactly_once_writer import ExactlyOnceWriter, StoreSink
+from floodmark.spark_jobs.batch.sinks import ExactlyOnceWriter, StoreSink
 from floodmark.spark_jobs.progress.published import Published
 
 

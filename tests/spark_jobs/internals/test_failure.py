@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from floodmark.schemas.errors import JobFailedError, UnsupportedSparkError
 from floodmark.spark_jobs.batch.stopping import Stopping
-from floodmark.spark_jobs.internals.failure import reason_of
 from floodmark.spark_jobs.internals.jvm import reaching
+from floodmark.spark_jobs.internals.texts import reason_of
 from floodmark.spark_jobs.job import Job
 from py4j.protocol import Py4JJavaError
 from pyspark.sql.streaming.query import StreamingQuery

@@ -9,8 +9,14 @@ import sys
 import pytest
 from floodmark.schemas.errors import CheckpointFilesError, CorruptSnapshotError, UsageError
 from floodmark.spark_jobs import write
-from floodmark.spark_jobs.internals.file_manager import FILE_MANAGER, disk_settings, require_replacing
-from floodmark.spark_jobs.internals.files import HadoopFiles, LocalFiles, files
+from floodmark.spark_jobs.internals.files import (
+    FILE_MANAGER,
+    HadoopFiles,
+    LocalFiles,
+    disk_settings,
+    files,
+    require_replacing,
+)
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
