@@ -336,6 +336,6 @@ def test_the_client_of_an_ended_source_goes_with_it_and_waits_for_no_garbage_col
     gc.disable()
     try:
         del ours
-        assert outbox() is None
+        until(lambda: outbox() is None, "the last look of the background thread", 30)
     finally:
         gc.enable()
