@@ -39,18 +39,17 @@ class Background:
     def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
         self._owner, self._serve, self._finish = owner, serve, finish
         self._period = min(interval, _LONGEST_PERIOD) / 1000
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """The first error that was not raised yet."""
+        self.stopped = False
+        """Whether `stop` was called."""
         self._stop = threading.Event()
         atexit.register(self._at_exit)
         threading.Thread(target=self._run, name=f"floodmark {owner}", daemon=True).start()
 
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stop.is_set()
-
     def stop(self) -> None:
         """Stop the thread.  Hold the owner's lock, so that it sends nothing afterwards."""
+        self.stopped = True
         self._stop.set()
         atexit.unregister(self._at_exit)
         self._serve, self._finish = (lambda: None), (lambda _timeout: True)  # frees the owner and its client
@@ -64,13 +63,13 @@ class Background:
 
     def keep_failure(self, failure: Exception) -> None:
         """Log an error, and keep the first one for the owner's next call; the thread continues."""
-        if self._failure is None:
-            self._failure = failure
+        if self.failure is None:
+            self.failure = failure
             _log.error("%s: an error beside the caller: %r", self._owner, failure, exc_info=failure)
 
     def raise_failure(self) -> None:
         """Raise the kept error, once."""
-        failure, self._failure = self._failure, None
+        failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
 

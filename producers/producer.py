@@ -14,7 +14,7 @@ from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.other_runs import Predecessors
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader
-from floodmark.producers.sender import FailedRecord, Headers, OnDelivery, Record, Sender
+from floodmark.producers.sender import FailedRecord, Headers, OnDelivery, Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.interface import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
@@ -114,8 +114,11 @@ class WatermarkedProducer:
         generator = self._generator = build()
         identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)
         self.topic = topic
-        self._clock = clock
+        self._clock, self._steady = clock, clock.steady
         self._first_time_checked = False
+        self._plain_times = False
+        """Whether `event_time_of` is the only check of an event time: the first one also has others."""
+        self._served = clock.steady()
         self._stamps = generator.stamps
         self._alignment: AlignmentReader | None = None
         self._next_alignment = clock.steady()
@@ -215,20 +218,18 @@ class WatermarkedProducer:
             BufferError: the queue stayed full for a minute; nothing was sent.
         """
         with self._channel.lock:
-            channel, emitter = self._channel, self._emitter
-            if channel.background is not None:
+            emitter, outbox, background = self._emitter, self._outbox, self._channel.background
+            if background is not None and (background.stopped or background.failure or outbox.callback_error):
                 self._check_background()
-            if timestamp is not None:
-                timestamp = self._checked_timestamp(timestamp)
-            time = None if self._stamps and event_time is None else self._time_of(event_time)
-            raw_key = key.encode() if isinstance(key, str) else key
-            if is_mark_key(raw_key):
-                raise ReservedKeyError(key=raw_key, prefix=KEY_PREFIX)
-            if headers is not None:
-                headers = self._checked_headers(headers)
+            if timestamp is not None or headers is not None:
+                timestamp, headers = self._checked_timestamp(timestamp), self._checked_headers(headers)
+            time = event_time_of(event_time) if self._plain_times else self._time_of(event_time)
+            key = key.encode() if isinstance(key, str) else key
+            if is_mark_key(key):
+                raise ReservedKeyError(key=key, prefix=KEY_PREFIX)
             if partition is None or partition == -1:
-                partition = self._partitioner(raw_key, emitter.partitions)
-            elif not 0 <= partition < emitter.partitions:
+                partition = self._partitioner(key, emitter.partitions)
+            else:
                 self._require_partition(partition)
             if self._alignment is not None or not emitter.registered:
                 self._prepare(partition, time)
@@ -237,14 +238,22 @@ class WatermarkedProducer:
                 timestamp = max(1, time)  # 0 is "now" to confluent-kafka
             elif self._raise_late:
                 self._refuse_late(time, emitter.scope(partition).promised)
-            now = self._clock.steady()
-            record = Record(value, raw_key, partition, headers, timestamp, on_delivery or self._on_delivery)
-            self._outbox.send(record, event_time=time, now=now)
-            channel.client.poll(0)
-            self._sender.send_due_marks(now)
+            now = self._steady()
+            outbox.send(value, key, partition, time, now, headers, timestamp, on_delivery or self._on_delivery)
+            if now != self._served:
+                self._serve(now)
 
-    def _time_of(self, event_time: float | datetime | None) -> int:
+    def _serve(self, now: int) -> None:
+        """Serve delivery reports, and send the marks that are due: at most once a millisecond, since it takes time."""
+        self._served = now
+        self._channel.client.poll(0)
+        self._sender.send_due_marks(now)
+
+    def _time_of(self, event_time: float | datetime | None) -> int | None:
+        """Check and convert an event time; ``None``: the strategy sets it."""
         if self._stamps:
+            if event_time is None:
+                return None
             raise UsageError(reason=f"{self!r}: the strategy is ingress(), so a record has no event time of its own")
         time = self._checked_time(event_time)
         if self._early is not None:
@@ -259,6 +268,7 @@ class WatermarkedProducer:
         time = event_time_of(value)
         if not self._first_time_checked:
             self._first_time_checked = True
+            self._plain_times = self._early is None and not self._stamps
             if are_seconds(time, self._clock.wall()):
                 _log.warning(
                     "%r: the first event time is %d, which is %s; times are epoch milliseconds: did you pass seconds? "
@@ -270,7 +280,9 @@ class WatermarkedProducer:
                 )
         return time
 
-    def _checked_timestamp(self, timestamp: object) -> int:
+    def _checked_timestamp(self, timestamp: object) -> int | None:
+        if timestamp is None:
+            return None
         if self._stamps:
             raise UsageError(
                 reason=f"{self!r}: the strategy is ingress(), whose event time is the timestamp; pass none"
@@ -280,7 +292,9 @@ class WatermarkedProducer:
             raise UsageError(reason=f"{self!r}: {reason}")
         return int(timestamp)
 
-    def _checked_headers(self, headers: Headers) -> Headers:
+    def _checked_headers(self, headers: Headers | None) -> Headers | None:
+        if headers is None:
+            return None
         pairs = list(headers.items() if isinstance(headers, dict) else headers)
         if any(name == HEADER for name, _ in pairs):
             reason = f"{self!r}: the header {HEADER!r} is that of watermark records, and plain consumers skip it"
@@ -292,7 +306,9 @@ class WatermarkedProducer:
             raise LateRecordError(source=self._emitter.identity.source, event_time=event_time, watermark=promised)
 
     def _require_partition(self, partition: int) -> None:
-        """Ask Kafka for new partitions; refuse a partition that the topic does not have."""
+        """Refuse a partition that the topic does not have; ask Kafka whether it is new."""
+        if 0 <= partition < self._emitter.partitions:
+            return
         if partition >= 0 and self._emitter.grow(self._channel.ask_partitions()) and self._emitter.registered:
             self.emit()
         if not 0 <= partition < self._emitter.partitions:
@@ -344,6 +360,7 @@ class WatermarkedProducer:
 
     def _prepare(self, partition: int, event_time: int | None) -> None:
         """Before the first record, or the first after idleness, send marks: readers must know the source."""
+        self._sender.check_fenced()
         if self._emitter.ended:
             raise EndedError(source=self._emitter.identity.source, action="send a record")
         if self._raise_late and event_time is not None and not self._emitter.registered:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 from floodmark.producers.channel import Channel
@@ -12,7 +12,7 @@ from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.transaction import send
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import InFlight
-from floodmark.schemas.classify import round_records
+from floodmark.schemas.classify import MarkRecord, round_records
 from floodmark.schemas.errors import DeliveryError, FencedError
 
 _log = logging.getLogger(__name__)
@@ -24,26 +24,6 @@ _MOST_ROUNDS: Final = 8
 
 Headers = list[tuple[str, str | bytes | None]] | dict[str, str | bytes | None]
 OnDelivery = Callable[[KafkaError | None, Message], None]
-
-
-class Record(NamedTuple):
-    """The arguments of ``confluent_kafka.Producer.produce``."""
-
-    value: bytes | None
-    key: bytes | None
-    partition: int
-    headers: Headers | None = None
-    timestamp: int | None = None
-    """Kafka's timestamp, epoch milliseconds; ``None`` or 0: now."""
-    on_delivery: OnDelivery | None = None
-
-
-class _Sent(NamedTuple):
-    """What Floodmark needs with the delivery report of a record."""
-
-    in_flight: InFlight
-    headers: Headers | None = None
-    on_delivery: OnDelivery | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +51,67 @@ class Outbox:
         self._topic = topic
         self._emitter = emitter
         self._clock = clock
-        self._failed_marks: dict[int, tuple[Record, str]] = {}
+        self.callback_error: Exception | None = None
+        """The first error of an ``on_delivery`` that was not raised yet."""
+        self._failed_marks: dict[int, tuple[MarkRecord, str]] = {}
         self._marks_in_flight = 0
-        self._callback_error: Exception | None = None
-        self._default_report: tuple[InFlight, OnDelivery] | None = None
-        """The delivery report of records without headers and ``on_delivery``, for this `InFlight`."""
+        self._plain_report: tuple[InFlight | None, OnDelivery | None] = None, None
+        """A group, and the delivery report of all its records that have neither headers nor an ``on_delivery``."""
 
-    def send(self, record: Record, *, event_time: int, now: int) -> None:
+    def send(  # the arguments of the client's ``produce``, and two times
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        event_time: int,
+        now: int,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
         """Send one record; ``event_time``: epoch milliseconds, ``now``: steady clock, milliseconds.
 
         After an error it was not sent: `BufferError` if the queue stayed full for a minute, or the client's own error.
         """
-        value, key, partition, headers, timestamp, on_delivery = record
         in_flight = self._emitter.send(partition, event_time, now, value)
-        report: OnDelivery
-        if headers is not None or on_delivery is not None:
-            report = partial(self._delivered, _Sent(in_flight, headers, on_delivery))
-        elif self._default_report is not None and self._default_report[0] is in_flight:
-            report = self._default_report[1]
-        else:
-            report = partial(self._delivered, _Sent(in_flight))
-            self._default_report = in_flight, report
+        group, report = self._plain_report
+        if report is None or group is not in_flight or headers is not None or on_delivery is not None:
+            report = self._report(in_flight, headers, on_delivery)
         try:
-            try:  # the fast path; `_enqueue` waits for room in the queue
-                self._client.produce(
-                    self._topic, value, key, partition, report, headers=headers, timestamp=timestamp or 0
-                )
+            try:  # without keyword arguments: they would double the time of the client's call
+                self._client.produce(self._topic, value, key, partition, report, None, timestamp or 0, headers)
             except BufferError:
-                self._enqueue(record, report)
+                self._enqueue(value, key, partition, report, timestamp, headers)
         except BaseException:
             self._emitter.unsend(partition, in_flight)
             raise
+
+    def _report(self, in_flight: InFlight, headers: Headers | None, on_delivery: OnDelivery | None) -> OnDelivery:
+        """Return a delivery report, a closure: of all calls it costs the least."""
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                in_flight.pending -= 1
+            else:
+                self._keep_failed(error, message, in_flight, headers, on_delivery)
+            if on_delivery is not None:
+                try:
+                    on_delivery(error, message)
+                except Exception as failure:  # noqa: BLE001  # of the caller; `raise_callback_error` raises it
+                    self.callback_error = self.callback_error or failure
+
+        if headers is None and on_delivery is None:
+            self._plain_report = in_flight, report
+        return report
 
     def resend(self) -> int:
         """Send all failed records again, in order; return their number.  After an error, the rest is in ``failed``."""
         failed, self.failed = self.failed, []
         for position, lost in enumerate(failed):
             in_flight = self._emitter.resend(lost.in_flight, lost.partition, self._clock.steady())
-            record = Record(lost.value, lost.key, lost.partition, lost.headers, lost.timestamp)
-            sent = _Sent(in_flight, lost.headers, lost.on_delivery)
+            report = self._report(in_flight, lost.headers, lost.on_delivery)
             try:
-                self._enqueue(record, partial(self._delivered, sent))
+                self._enqueue(lost.value, lost.key, lost.partition, report, lost.timestamp, lost.headers)
             except BaseException:
                 self._emitter.fail(in_flight, lost.partition)
                 self.failed[:0] = [replace(lost, in_flight=in_flight), *failed[position + 1 :]]
@@ -120,7 +120,7 @@ class Outbox:
 
     def release(self) -> None:
         """Break the reference cycle with the client, which otherwise stays until a garbage collection."""
-        self._default_report = None
+        self._plain_report = None, None
 
     @property
     def has_mark_backlog(self) -> bool:
@@ -135,13 +135,13 @@ class Outbox:
             return True
         # After the end, rejected marks are sent again unchanged: Kafka may have written one all the same.
         failed, self._failed_marks = self._failed_marks, {}
-        for record, _ in failed.values() if emitter.ended else ():
-            self._send_mark(record, wait=True)
+        for partition, (record, _) in failed.items() if emitter.ended else ():
+            self._send_mark(partition, record, wait=True)
         marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
         sent = 0
         try:
-            for number, (key, value, headers) in zip(marks.numbers, round_records(marks), strict=True):
-                self._send_mark(Record(value, key, number.partition, list(headers)), wait=wait)
+            for number, record in zip(marks.numbers, round_records(marks), strict=True):
+                self._send_mark(number.partition, record, wait=wait)
                 sent += 1
         except BaseException as error:
             for number in marks.numbers[sent:]:
@@ -151,8 +151,9 @@ class Outbox:
             return False
         return True
 
-    def _send_mark(self, record: Record, *, wait: bool) -> None:
-        self._enqueue(record, partial(self._mark_delivered, record), wait=wait)
+    def _send_mark(self, partition: int, record: MarkRecord, *, wait: bool) -> None:
+        report = partial(self._mark_delivered, partition, record)
+        self._enqueue(record.value, record.key, partition, report, headers=list(record.headers), wait=wait)
         self._marks_in_flight += 1
 
     @property
@@ -188,27 +189,32 @@ class Outbox:
                 held_at=self._emitter.watermark_hold,
             )
 
-    def _enqueue(self, record: Record, report: OnDelivery, *, wait: bool = True) -> None:
+    def _enqueue(  # the arguments of the client's ``produce``
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        report: OnDelivery,
+        timestamp: int | None = None,
+        headers: Headers | None = None,
+        *,
+        wait: bool = True,
+    ) -> None:
         """Hand a record to the client; with ``wait``, for a minute until its queue has room."""
-        value, key, partition, headers, timestamp, _ = record
-        options = {} if timestamp is None else {"timestamp": timestamp}
         seconds = _QUEUE_TIMEOUT if wait else 0.0
-        send(self._client, self._topic, value, key, partition, report, seconds=seconds, headers=headers, **options)
+        record = (self._topic, value, key, partition, report, None, timestamp or 0, headers)
+        send(self._client, *record, seconds=seconds)
 
-    def _delivered(self, sent: _Sent, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            sent.in_flight.ack()
-        else:
-            self._keep_failed(sent, error, message)
-        if sent.on_delivery is not None:
-            try:
-                sent.on_delivery(error, message)
-            except Exception as failure:  # noqa: BLE001  # of the caller; `raise_callback_error` raises it
-                self._callback_error = self._callback_error or failure
-
-    def _keep_failed(self, sent: _Sent, error: KafkaError, message: Message) -> None:
+    def _keep_failed(
+        self,
+        error: KafkaError,
+        message: Message,
+        in_flight: InFlight,
+        headers: Headers | None,
+        on_delivery: OnDelivery | None,
+    ) -> None:
         partition, (kind, timestamp) = int(message.partition() or 0), message.timestamp()
-        self._emitter.fail(sent.in_flight, partition)
+        self._emitter.fail(in_flight, partition)
         if not self.failed:
             source = self._emitter.identity.source
             _log.error("source %r: a record for %r failed, and holds the watermark: %s", source, self._topic, error)
@@ -218,21 +224,23 @@ class Outbox:
             partition=partition,
             reason=str(error),
             timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
-            **sent._asdict(),
+            headers=headers,
+            on_delivery=on_delivery,
+            in_flight=in_flight,
         )
         self.failed.append(record)
 
-    def _mark_delivered(self, record: Record, error: KafkaError | None, _message: Message) -> None:
+    def _mark_delivered(self, partition: int, record: MarkRecord, error: KafkaError | None, _message: Message) -> None:
         self._marks_in_flight -= 1
         if error is not None:
             self._emitter.fail_mark()
-            self._failed_marks[record.partition] = record, str(error)
+            self._failed_marks[partition] = record, str(error)
             source = self._emitter.identity.source
-            _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, record.partition, error)
+            _log.error("source %r: a mark for %r/%d failed: %s", source, self._topic, partition, error)
 
     def raise_callback_error(self) -> None:
         """Raise the first error of an ``on_delivery``, once."""
-        error, self._callback_error = self._callback_error, None
+        error, self.callback_error = self.callback_error, None
         if error is not None:
             raise error
 

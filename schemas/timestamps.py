@@ -74,6 +74,8 @@ def event_time_of(value: object) -> int:
     >>> event_time_of(12), event_time_of(1_763_938_400_123.4567)
     (12, 1763938400123)
     """
+    if type(value) is int and EARLIEST <= value <= END_OF_TIME:  # the most frequent, and the checks below take time
+        return value
     if isinstance(value, datetime):
         if value != value:  # noqa: PLR0124  # pandas' NaT is a datetime, and equal to nothing
             raise InvalidEventTimeError(value=value, reason="it is a missing time; leave such a record out")

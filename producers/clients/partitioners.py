@@ -47,13 +47,13 @@ def _random(_key: bytes | None, partitions: int) -> int:
     return random.randrange(partitions)  # noqa: S311  # spreading load, no secret
 
 
-def _or_random(partitioner: Partitioner) -> Partitioner:
-    return lambda key, partitions: (partitioner if key else _random)(key, partitions)
+def _consistent_random(key: bytes | None, partitions: int) -> int:
+    return zlib.crc32(key) % partitions if key else _random(key, partitions)
 
 
 _PARTITIONERS: Final[dict[str, Partitioner]] = {
     "consistent": _consistent,
-    "consistent_random": _or_random(_consistent),
+    "consistent_random": _consistent_random,
     "murmur2": _murmur2,
     "murmur2_random": lambda key, partitions: (_random if key is None else _murmur2)(key, partitions),
     "random": _random,

@@ -5,7 +5,7 @@ event time of a record of its scope that is in flight or has failed.
 """
 
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight
 from floodmark.producers.strategies.interface import Generator
@@ -15,6 +15,9 @@ from floodmark.schemas.errors import EndedError, IdleError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Membership, Round, Status
 from floodmark.schemas.timestamps import is_late
+
+_ACTIVE: Final = Status.ACTIVE
+"""A class gives its member slowly, and `Emitter.send` compares for each record."""
 
 
 class Emitter:
@@ -90,22 +93,22 @@ class Emitter:
         ``event_time``: epoch milliseconds; ``now``: steady clock, milliseconds; ``value``: for generators that examine
         it.
         """
-        if self.status is not Status.ACTIVE:
+        if self.status is not _ACTIVE:
             self._refuse_send()
         scope = self._scopes[0 if self._apart is None else partition]
-        generator, groups = scope.generator, scope.in_flight
-        generator.on_event(event_time, now, value)
+        scope.generator.on_event(event_time, now, value)
         if self._apart is not None and now is not None:
             scope.last_event = self._awake(now)
         if is_late(event_time, scope.promised):
             self.late += 1
         self._writer.count(partition, 1)
-        if groups.open.sent >= IN_FLIGHT_SIZE:
-            groups.close(self._rounds)
-        in_flight = groups.open
+        in_flight = scope.in_flight.open
+        if in_flight.sent >= IN_FLIGHT_SIZE:
+            scope.in_flight.close(self._rounds)
+            in_flight = scope.in_flight.open
         in_flight.send(event_time, now)
-        if self.punctual and scope.is_ahead(generator.watermark()):
-            groups.close(self._rounds)  # so that the mark does not wait for the acknowledgement of later records
+        if self.punctual and scope.is_ahead(scope.generator.watermark()):
+            scope.in_flight.close(self._rounds)  # or the mark would wait for the acknowledgement of later records
         return in_flight
 
     def fail(self, in_flight: InFlight, partition: int) -> None:
@@ -120,7 +123,7 @@ class Emitter:
 
     def resend(self, in_flight: InFlight, partition: int, now: int | None = None) -> InFlight:
         """Count a failed record that is about to be sent again, which holds the watermark; otherwise as `send`."""
-        if self.status is not Status.ACTIVE:
+        if self.status is not _ACTIVE:
             self._refuse_send()
         again = self.scope(partition).in_flight.open
         again.resend(in_flight, now)

@@ -27,20 +27,19 @@ class InFlight:
     sent: int = 0
     pending: int = 0
     failed: int = 0
-    earliest: int | None = None
+    earliest: int = EARLIEST
+    """The earliest event time since the group last began to hold."""
     since: int | None = None
     """When the first unacknowledged record may have been sent, by the clock of `Emitter.send`."""
 
     def send(self, event_time: int, now: int | None = None) -> None:
         """Count a record as pending, since ``now``."""
-        if not self.holds:
+        if not self.pending and not self.failed:
             self.since, self.earliest = now, event_time
-        elif now is not None and self.since is not None and now < self.since:
-            self.since = now
+        elif event_time < self.earliest:
+            self.earliest = event_time
         self.sent += 1
         self.pending += 1
-        if self.earliest is None or event_time < self.earliest:
-            self.earliest = event_time
 
     def ack(self, *, failed: bool = False) -> None:
         """Count a record as acknowledged or as failed."""
@@ -50,9 +49,10 @@ class InFlight:
     def resend(self, failed: "InFlight", now: int | None) -> None:
         """Count a record that failed in another group as pending in this one, since it was first sent."""
         failed.failed -= 1
-        # The record's own event time is not known; the earliest of its group is never too high.
-        event_time = EARLIEST if failed.earliest is None else failed.earliest
-        self.send(event_time, now if failed.since is None else failed.since)
+        since = now if failed.since is None else failed.since
+        self.send(failed.earliest, since)  # the record's own event time is not known, and is not earlier
+        if since is not None and self.since is not None:
+            self.since = min(self.since, since)
 
     @property
     def holds(self) -> bool:
@@ -84,7 +84,7 @@ class InFlights:
     def close(self, round_: int) -> InFlight:
         """Open a new group; return the closed one, which gets no more records."""
         closed, self.open = self.open, InFlight(round_)
-        if closed.earliest is not None and closed.holds:
+        if closed.holds:
             self._number += 1
             heapq.heappush(self._closed, (closed.earliest, self._number, closed))
         if len(self._closed) > self._limit:  # one old group must not keep acknowledged ones in memory

@@ -3,7 +3,7 @@
 Producers, the injector and Spark jobs build all their marks here; the caller decides the watermark.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypedDict
@@ -84,8 +84,8 @@ class MarkWriter:
     def __init__(self, identity: Identity, partitions: int) -> None:
         self.identity = identity
         self.partitions = partitions
-        self._records: Counter[int] = Counter()
-        self._sequences: Counter[int] = Counter()
+        self._records: defaultdict[int, int] = defaultdict(int)
+        self._sequences: defaultdict[int, int] = defaultdict(int)
         self._ended: set[int] = set()
 
     def count(self, partition: int, records: int) -> None:
@@ -95,7 +95,7 @@ class MarkWriter:
     @property
     def records(self) -> int:
         """Number of records in all partitions."""
-        return self._records.total()
+        return sum(self._records.values())
 
     def grow(self, partitions: int) -> bool:
         """Set the topic's partition count, if it is higher; return whether it was."""

@@ -25,7 +25,7 @@ from floodmark.producers import (
 )
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.readers.check import checker_of, findings
-from floodmark.producers.sender import Outbox, Record
+from floodmark.producers.sender import Outbox
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock
@@ -363,7 +363,7 @@ class FullClient:
         self.room = room
         self.queued = []
 
-    def produce(self, _topic, value, _key, partition, on_delivery, **_):
+    def produce(self, _topic, value, _key, partition, on_delivery, *_):
         if not self.room:
             raise BufferError
         self.room -= 1
@@ -386,7 +386,7 @@ def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(ro
     client.room = 100
     assert outbox.send_marks(wait=False)
     assert emitter.registered
-    outbox.send(Record(b"x", None, 0), event_time=5, now=0)
+    outbox.send(b"x", None, 0, event_time=5, now=0)
     sequences = {}
     for partition, value in client.queued[:-1]:
         sequences.setdefault(partition, []).append(decode_watermark(b"__floodmark__/a", value).sequence)
