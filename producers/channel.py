@@ -12,12 +12,12 @@ from confluent_kafka import KafkaException, Producer
 from floodmark.producers.clients.admin import (
     TIMEOUT,
     Config,
-    client_log,
     overwrites_timestamps,
     partition_count,
     shared,
 )
 from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.consumers import client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
 from floodmark.schemas.errors import FloodmarkError, ForkedError, UsageError
 from floodmark.schemas.records import Membership, WatermarkRecord, membership_of

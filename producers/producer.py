@@ -8,8 +8,9 @@ from numbers import Integral
 from typing import Final, Literal, Self
 
 from floodmark.producers.channel import Channel, check_settings
-from floodmark.producers.clients.admin import Config, client_log
+from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock, Deadline
+from floodmark.producers.clients.consumers import client_log
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.other_runs import Predecessors

@@ -1,4 +1,4 @@
-"""Requests to a Kafka cluster, with clear errors, and the logs of its clients.  A thin shell around AdminClient."""
+"""Requests to a Kafka cluster, with clear errors.  A thin shell around AdminClient."""
 
 import logging
 import time
@@ -25,7 +25,6 @@ from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
-from typing_extensions import override
 
 TIMEOUT: Final = 15.0
 """Seconds to wait for a broker's answer."""
@@ -307,26 +306,6 @@ def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], tim
     return {
         place: end if since[place] < 0 else min(max(since[place], first), end) for place, (first, end) in bounds.items()
     }
-
-
-class _WithoutRetries(logging.Filter):
-    """Brokers tell the first producers after their start to retry; the client does, and loses nothing."""
-
-    @override
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().endswith("Coordinator load in progress: retrying")
-
-
-def client_log(name: str) -> logging.Logger:
-    """Return the logger that a module gives to its Kafka client.
-
-    >>> log = client_log("floodmark.example")
-    >>> log.warning("GETPID: Failed to acquire idempotence PID: Broker: Coordinator load in progress: retrying")
-    """
-    log = logging.getLogger(name)
-    if not any(isinstance(existing, _WithoutRetries) for existing in log.filters):
-        log.addFilter(_WithoutRetries())
-    return log
 
 
 class TopicWatch:

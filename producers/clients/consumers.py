@@ -1,12 +1,15 @@
-"""Consumers that read without committing offsets, their records with exact types, and what closes such clients."""
+"""Consumers that read without committing offsets, their records, what closes such clients, and the logs of clients."""
 
 import logging
+import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol, Self, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
 from floodmark.schemas.classify import Classified, Headers, classify
+from typing_extensions import override
 
 _log = logging.getLogger(__name__)
 BATCH: Final = 10_000
@@ -14,6 +17,49 @@ BATCH: Final = 10_000
 
 UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
 """Raised by `Record.headers` if a name is not UTF-8: the client then returns no header at all."""
+_CLIENT: Final = "[rdkafka#"
+"""Part of each message of a client."""
+_REPEATED: Final = 60.0
+"""Seconds until the same message of a client is logged again."""
+_VARYING: Final = re.compile(r"\[rdkafka#[^]]*\]|\(after \d+ms.*\)")
+"""What differs between two equal messages: the client, and how long it has tried."""
+
+
+class _WithoutRepeats(logging.Filter):
+    """Drops the retries of a client: what a new broker tells all its producers, and the same failure again and again.
+
+    While a broker is away, each client tells about its failed connection several times a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged: dict[str, float] = {}
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if message.endswith("Coordinator load in progress: retrying"):
+            return False
+        if _CLIENT not in message:  # Floodmark's own
+            return True
+        text, now = _VARYING.sub("", message), time.monotonic()
+        if now < self._logged.get(text, now):
+            return False
+        self._logged = {known: until for known, until in self._logged.items() if now < until}
+        self._logged[text] = now + _REPEATED
+        return True
+
+
+def client_log(name: str) -> logging.Logger:
+    """Return the logger that a module gives to its Kafka client; it logs the same failure once a minute.
+
+    >>> log = client_log("floodmark.example")
+    >>> log.warning("GETPID: Failed to acquire idempotence PID: Broker: Coordinator load in progress: retrying")
+    """
+    log = logging.getLogger(name)
+    if not any(isinstance(existing, _WithoutRepeats) for existing in log.filters):
+        log.addFilter(_WithoutRepeats())
+    return log
 
 
 def reading_consumer(
@@ -34,7 +80,7 @@ def reading_consumer(
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
     }
-    return Consumer({"group.id": group, **config, **fixed}, logger=log)
+    return Consumer({"group.id": group, **config, **fixed}, logger=client_log(log.name))
 
 
 class Record(Protocol):

@@ -6,8 +6,9 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from floodmark.producers.clients.admin import Config, client_log
+from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Deadline
+from floodmark.producers.clients.consumers import client_log
 from floodmark.schemas.classify import Headers, mark_record
 from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError
 from floodmark.schemas.records import WatermarkRecord

@@ -8,7 +8,6 @@ time writes to a partition, no record is copied twice, and no watermark goes bac
 All members write as one source.  Its epoch is counted per partition, as readers do.
 """
 
-import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.consumers import Closing
+from floodmark.producers.clients.consumers import Closing, client_log
 from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
@@ -29,7 +28,7 @@ from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
-_log = logging.getLogger(__name__)
+_log = client_log(__name__)
 _PATIENCE: Final = 0.1
 """Seconds that a step waits for records, over all its partitions."""
 

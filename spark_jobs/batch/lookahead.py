@@ -9,14 +9,13 @@ It looks ahead only if few records are unread: while a job catches up, each batc
 The watermark is in Spark's log before batch n is planned.  If batch n turns out to end earlier, `withdraw` removes it.
 """
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from floodmark.producers.clients.consumers import Record, classified, consume, is_end
+from floodmark.producers.clients.consumers import Record, classified, client_log, consume, is_end
 from floodmark.schemas.classify import Data, Offsets
 from floodmark.schemas.errors import SnapshotError
 from floodmark.schemas.timestamps import END_OF_TIME
@@ -31,7 +30,7 @@ from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
-_log = logging.getLogger(__name__)
+_log = client_log(__name__)
 _SLICE: Final = 0.02
 """Seconds between two checks whether a caller wants no wait."""
 _SETTLE: Final = 0.01

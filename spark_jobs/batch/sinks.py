@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import Final
 
 from confluent_kafka import KafkaError, Message, Producer
-from floodmark.producers.clients.admin import Config, answering, client_log, partition_count
+from floodmark.producers.clients.admin import Config, answering, partition_count
+from floodmark.producers.clients.consumers import client_log
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction, send
 from floodmark.producers.readers.replay import last_matching

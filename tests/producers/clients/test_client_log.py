@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from floodmark.producers.clients.admin import client_log
+from floodmark.producers.clients.consumers import client_log
 
 PROGRAM = """\
 import sys
@@ -33,3 +33,16 @@ def test_the_first_program_of_a_new_broker_says_nothing(tmp_path):
     command = [sys.executable, "-c", PROGRAM, tmp_path / "kafka"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stderr == ""
+
+
+def test_a_failure_that_each_client_repeats_is_logged_once(caplog):
+    log = client_log("floodmark.test_repeats")
+    text = "FAIL [rdkafka#producer-%d] [thrd:k:9092/1]: Connection refused (after %dms in state CONNECT)"
+    for number in range(3):
+        log.error(text, number, number)
+        log.error("batch 7 is retried")
+    log.error("FAIL [rdkafka#producer-9] [thrd:k:9092/1]: Disconnected")
+    said = [record.getMessage() for record in caplog.records]
+    own = ["batch 7 is retried"] * 3
+    refused = "FAIL [rdkafka#producer-0] [thrd:k:9092/1]: Connection refused (after 0ms in state CONNECT)"
+    assert said == [refused, *own, "FAIL [rdkafka#producer-9] [thrd:k:9092/1]: Disconnected"]
