@@ -17,7 +17,7 @@ from floodmark.spark_jobs.internals.analysed import with_event_time
 from floodmark.spark_jobs.internals.jvm import machine
 from floodmark.spark_jobs.internals.plain_queries import refuse_plain_queries
 from floodmark.spark_jobs.options import ReadOptions
-from floodmark.spark_jobs.queries.source_options import fitting_batch
+from floodmark.spark_jobs.queries.source_options import fitting_batch, starting_small
 from floodmark.spark_jobs.reading.judge import SPLITTING
 from floodmark.spark_jobs.reading.observation import PREPARED, columns, prepared
 from floodmark.spark_jobs.reading.rows import decoded, flat, header_time
@@ -90,22 +90,25 @@ def read(
     check_late(late)
     shift_ms = duration_of(shift, "shift")
     source_options = dict(options.source_options)
-    most = options.max_offsets_per_trigger
-    if most is not None and "maxoffsetspertrigger" not in map(str.lower, source_options):
-        source_options["maxOffsetsPerTrigger"] = str(fitting_batch(*machine(spark)) if most == "auto" else most)
+    most, given = options.max_offsets_per_trigger, set(map(str.lower, source_options))
+    grows = most == "auto" and not given & {"minoffsetspertrigger", "maxoffsetspertrigger"}
+    if most == "auto":
+        most = fitting_batch(*machine(spark))
+    if most is not None and "maxoffsetspertrigger" not in given:
+        source_options["maxOffsetsPerTrigger"] = str(most)
     connection = Connection(names, bootstrap_servers, options.client, source_options)
     require_topics(connection.config(), list(names))
     source = connection.source_options()
     _require_whole_partitions(late, source)
     decode = value.decode if isinstance(value, Format) else value
-    kafka = _load(spark, source)
+    kafka = _load(spark, starting_small(source) if grows else source)
     fields = _fields(kafka, decode)
     if options.adjusted in fields:
         reason = f"adjusted is {options.adjusted!r}, which is a field of the values: choose another name"
         raise UsageError(reason=reason)
     column, own = _event_time(flat(kafka, decode), event_time, fields)
     name = f"floodmark-read-{next(_numbers)}"
-    spec = SourceSpec(name, connection, column, decode, options.percentile, shift_ms, late)
+    spec = SourceSpec(name, connection, column, decode, options.percentile, shift_ms, late, most if grows else None)
     time = options.adjusted or own
     result = _selected(fields, time, options.substream, _time(late))
     records = prepared(decoded(kafka, spec), result, names, judged=late is not None)

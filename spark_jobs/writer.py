@@ -45,6 +45,7 @@ from floodmark.spark_jobs.options import WriteOptions
 from floodmark.spark_jobs.progress.stamp import Stamp
 from floodmark.spark_jobs.queries import refusals
 from floodmark.spark_jobs.queries.plan import Operator, limited
+from floodmark.spark_jobs.queries.source_options import next_limits
 from floodmark.spark_jobs.reading.event_time import derived_times
 from floodmark.spark_jobs.reading.security import settings_of, spark_options
 from floodmark.spark_jobs.reading.source_spec import SourceSpec, plan_of, specs_of
@@ -141,6 +142,10 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         options.lookahead,
         LookaheadRules.of(plan, output_mode=output_mode, trigger=trigger),
         derived,
+        next_limits(
+            {topic: spec.most for spec in specs if spec.most is not None for topic in spec.topics},
+            at_once="processingTime" in (trigger or {}),
+        ),
     )
     handler = BatchHandler(
         identity,

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol, Self, cast
@@ -42,7 +41,7 @@ class _WithoutRepeats(logging.Filter):
             return False
         if _CLIENT not in message:  # Floodmark's own
             return True
-        text, now = _VARYING.sub("", message), time.monotonic()
+        text, now = _VARYING.sub("", message), record.created
         if now < self._logged.get(text, now):
             return False
         self._logged = {known: until for known, until in self._logged.items() if now < until}

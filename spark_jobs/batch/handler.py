@@ -6,7 +6,7 @@ Spark calls the handler with each batch, on the query's own thread.  The handler
 2. apply the watermark records that this batch has read, from its observation, to the tracker;
 3. store the snapshot of batch n;
 4. make the rows durable, and after them the marks of the job (``sink.commit``);
-5. set Spark's watermark for the next batch;
+5. set Spark's watermark and limit for the next batch;
 6. look ahead: if marks that the next batch will read give a higher watermark, store it in the snapshot and set it.
    Spark then commits batch n.
 
@@ -36,7 +36,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from traceback import clear_frames
@@ -107,6 +107,7 @@ class BatchHandler:
         self._compacted: set[str] = set()
         """Input topics with log compaction, which deletes rows, so their counts prove nothing."""
         self._standstill = Standstill(identity.job)
+        self._limits: Iterator[Mapping[str, int]] = iter(())
         self._watches: list[TopicWatch] = []
 
     def attach(self, query: StreamingQuery, spark: SparkSession, start: Callable[[], StreamingQuery]) -> None:
@@ -221,6 +222,7 @@ class BatchHandler:
         engine = self._engine()
         if self.stopping.is_first:
             engine.ask_latest_offsets()
+            self._limits = iter(self._settings.limits)
         job, spark, progress = self.identity.job, frame.sparkSession, self.progress
         watermark_before, batch_watermark, ahead = progress.watermark, progress.next_watermark, progress.ahead
         last_batch_watermark = progress.batch_watermark
@@ -255,8 +257,9 @@ class BatchHandler:
         published = Published(observed.end, engine.ran, progress.topic_ids)
         self._sink.commit(frame, batch_id, progress, published, late_rows)
 
-        # 5. The watermark of the next batch is set.
+        # 5. The watermark of the next batch is set, and its limit.
         engine.set_watermark(progress.next_watermark)
+        engine.set_limits(spark, next(self._limits, {}))
         self._standstill.note(progress, moved=progress.watermark != watermark_before)
         batch = Batch(
             job=job,

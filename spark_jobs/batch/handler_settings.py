@@ -1,5 +1,6 @@
 """The settings of a job that its batches need."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -19,6 +20,8 @@ class Settings:
     lookahead: timedelta = timedelta(0)
     rules: LookaheadRules = LookaheadRules(possible=False)  # noqa: RUF009  # frozen
     derived: Derived = Derived()  # noqa: RUF009  # frozen
+    limits: Sequence[Mapping[str, int]] = ()
+    """The most records of the second batch of a start, the third, ..., by topic; later ones have the last limit."""
 
     def output(self, complete: int | None) -> int | None:
         """See `Stamp.output`."""

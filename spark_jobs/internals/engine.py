@@ -3,7 +3,8 @@
 The watermark of the next batch is set by ``setWatermark`` of the query's watermark tracker.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
 from floodmark.spark_jobs.lookahead.rules import WindowEnds
 from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 _STATEFUL: Final = "StateStoreWriter"
@@ -70,6 +72,19 @@ class Engine:
         then = self._for_spark(self._spark_watermark(watermark))
         if then is not None and then > self.ran:
             self._tracker.setWatermark(then)
+
+    def set_limits(self, spark: SparkSession, limits: Mapping[str, int]) -> None:
+        """Set the most records of the next batches, by topic; topics of one source have the same limit."""
+        if not limits:
+            return
+        with reaching("StreamExecution.uniqueSources()"):
+            max_rows = spark._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows  # type: ignore[union-attr]  # noqa: SLF001
+            sources = self._engine.uniqueSources()
+            for pair in each(self._engine.availableOffsets()):
+                source, topics = pair.productElement(0), json.loads(pair.productElement(1).json())
+                for limit in {limits[topic] for topic in topics if topic in limits}:
+                    sources = sources.updated(source, max_rows(limit))
+            getattr(self._engine, "uniqueSources_$eq")(sources)
 
     @property
     def ran(self) -> int:

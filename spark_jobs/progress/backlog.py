@@ -32,13 +32,13 @@ class Backlog:
     read: int
     """Records read since this start of the job, in the batches that Spark remembers."""
     read_rate: float
-    """Records per second, in the last batches with records."""
+    """Records per second, in the last batches with records but the first one, which is slow; 0: only that one ran."""
     arrival_rate: float
     """New offsets per second meanwhile."""
 
     @property
     def seconds(self) -> float | None:
-        """The time to read all records at this pace; ``None``: the topics grow faster than the job reads."""
+        """The time to read all records at this pace; ``None``: unknown, or the topics grow faster than it."""
         return seconds_to_read(self.unread, self.read_rate, self.arrival_rate)
 
     def __str__(self) -> str:
@@ -46,9 +46,12 @@ class Backlog:
         share = self.read / (self.read + self.unread) if self.unread else 1.0
         done = int(share * _WIDTH)
         bar = "#" * done + "-" * (_WIDTH - done)
+        shown = f"[{bar}] {share * 100:3.0f} %, {self.unread:,} unread"
+        if self.unread and not self.read_rate:
+            return f"{shown}, the second batch will show the pace"
         pace = f"{self.read_rate:,.0f} a second read, {self.arrival_rate:,.0f} come"
         left = "it falls further behind" if self.seconds is None else f"{self.seconds:,.0f} s to go"
-        return f"[{bar}] {share * 100:3.0f} %, {self.unread:,} unread, {left} ({pace})"
+        return f"{shown}, {left} ({pace})"
 
 
 def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
@@ -59,7 +62,7 @@ def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
         return None
     _, latest, last = known[-1]
     recent = known[-_LAST:]
-    busy = [batch for _, _, batch in recent if batch["numInputRows"]]
+    busy = [batch for _, _, batch in recent if batch["numInputRows"] and batch is not batches[0]]
     spent = sum(batch["durationMs"].get("triggerExecution", 0) for batch in busy) / 1000
     elapsed = (recent[-1][0] - recent[0][0]).total_seconds()
     grown = sum(max(0, after[1] - before[1]) for before, after in pairwise(recent))

@@ -14,6 +14,10 @@ _TUNED: Final = {
 }
 _TOPICS: Final = {"subscribe", "subscribepattern", "assign"}
 _ISOLATION: Final = "kafka.isolation.level"
+_MOST: Final = "maxOffsetsPerTrigger"
+_FIRST_BATCH: Final = 25_000
+"""More than a look ahead reads, so that no job with a backlog looks ahead after its first batch."""
+_SECOND_BATCH: Final = 250_000
 
 
 def check_source_options(options: Mapping[str, str]) -> None:
@@ -77,6 +81,27 @@ def fitting_batch(cores: int, heap: int) -> int:
     (1000000, 1048576)
     """
     return max(1, min(500_000 * cores, heap // 1024))
+
+
+def starting_small(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with a small limit for the first batch, so that a long backlog soon shows results.
+
+    >>> starting_small({"maxOffsetsPerTrigger": "1000000"}), starting_small({"maxOffsetsPerTrigger": "120"})
+    ({'maxOffsetsPerTrigger': '25000'}, {'maxOffsetsPerTrigger': '120'})
+    """
+    return {**options, _MOST: str(min(_FIRST_BATCH, int(options[_MOST])))}
+
+
+def next_limits(most: Mapping[str, int], *, at_once: bool) -> list[dict[str, int]]:
+    """Return the limits, by topic, of the batches after a small first one; the last of them remains.
+
+    ``at_once``: already the second batch has the highest limit, since it may run long after the first one.
+
+    >>> next_limits({"clicks": 1_000_000}, at_once=False)
+    [{'clicks': 250000}, {'clicks': 1000000}]
+    """
+    second = {topic: min(_SECOND_BATCH, limit) for topic, limit in most.items()}
+    return [dict(most)] if at_once else [second, dict(most)]
 
 
 def batch_limit(options: Mapping[str, str]) -> int | None:

@@ -92,6 +92,8 @@ class SourceSpec:
     """How far event times may be before the times that the marks promise, milliseconds."""
     late: Late | None = None
     """``None``: Spark's operators keep or drop late rows."""
+    most: int | None = None
+    """The limit to which its batches grow; ``None``: a fixed limit, or none."""
     limited: bool = False
     """Whether a limit may end its tasks before they have read all of a batch."""
 

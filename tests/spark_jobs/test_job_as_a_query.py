@@ -11,9 +11,10 @@ import pytest
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.errors import ChangedQueryError, JobFailedError
 from floodmark.spark_jobs import write
+from floodmark.spark_jobs.queries import source_options
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from support.counting import counted, fails, read_events, windowed
-from support.harness import Stream, until
+from support.counting import WIDTH, counted, fails, read_events, windowed
+from support.harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
 
@@ -133,6 +134,35 @@ def test_a_job_says_how_much_it_has_still_to_read(kafka, topic, read, checkpoint
     assert unread[-1] == 0
     records = sum(end_offsets(kafka.config, given).values())
     assert {backlog.read + backlog.unread for backlog in seen} == {records}
+
+
+@pytest.mark.every_spark
+def test_the_first_batches_of_each_start_are_small_and_repeated_as_planned(kafka, topic, read, checkpoint, monkeypatch):
+    """Of two inputs, one has a fixed limit; the first start fails before Spark commits its second batch."""
+    monkeypatch.setattr(source_options, "_FIRST_BATCH", 40)
+    monkeypatch.setattr(source_options, "_SECOND_BATCH", 100)
+    growing, fixed, out, batches = topic(2), topic(1), topic(1), []
+    one, other = Stream.seeded(5, steps=30), Stream.seeded(6, sources=1)
+    one.produce(kafka.config, growing)
+    other.produce(kafka.config, fixed)
+
+    def start():
+        rows = read(growing).unionByName(read(fixed, max_offsets_per_trigger=10))
+        return counted(windowed(rows), out, checkpoint, on_batch=note)
+
+    def note(batch):
+        batches.append(batch.records)
+        assert len(batches) != 2, "fail"
+
+    job = start()
+    with pytest.raises(JobFailedError, match="fail"):
+        job.awaitTermination(_LIMIT)
+    start().awaitTermination(_LIMIT)
+    first, second, again, following, left = batches[:5]
+    assert [first, second, following] == [pytest.approx(limit + 10, abs=3) for limit in (40, 100, 100)]
+    assert again == second
+    assert left > 1_000, "all that one topic has left, in one batch"
+    assert window_counts(drain(kafka.config, out)[0]) == one.windows(WIDTH) + other.windows(WIDTH)
 
 
 def test_recent_progress_is_bounded_as_spark_bounds_its_own(spark, kafka, topic, read, checkpoint):

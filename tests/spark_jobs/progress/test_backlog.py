@@ -30,6 +30,14 @@ def test_a_job_that_is_slower_than_its_input_has_no_end():
     assert "further behind" in str(found)
 
 
+def test_the_first_batch_of_a_start_shows_no_pace():
+    batches = [batch(0, 1_000, 5_000, seconds=60), batch(1, 2_000, 5_000)]
+    first, second = backlog_of(batches[:1]), backlog_of(batches)
+    assert first.seconds is None
+    assert str(first).endswith("4,000 unread, the second batch will show the pace")
+    assert second.read_rate == 500
+
+
 def test_all_is_read():
     found = backlog_of([batch(0, end=1_000, latest=1_000)])
     assert (found.unread, found.seconds) == (0, 0)
