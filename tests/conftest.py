@@ -80,11 +80,17 @@ def topic(kafka: EmbeddedKafka) -> Callable[..., str]:
 
 @pytest.fixture(autouse=True)
 def _stopped_producers() -> Iterator[None]:
-    """Stop the threads of producers that a test leaves open: at the end of the process, each would wait for Kafka."""
+    """Stop producers that a test leaves open: at the end of the process, each would wait for Kafka.
+
+    A client keeps its owner, and its threads run, until each delivery report was served.
+    """
     before = set(_CHANNELS)
     yield
     for channel in set(_CHANNELS) - before:
         channel.stop_background()
+        channel.client.purge()
+        with suppress(Exception):  # what a test's callbacks raise
+            channel.client.flush(1)
 
 
 @pytest.fixture(scope="session")
