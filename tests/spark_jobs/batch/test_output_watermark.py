@@ -13,7 +13,7 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions, event_time, formats,
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.harness import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
+pytestmark = pytest.mark.spark
 
 _LIMIT = 300
 _BASE = 1_000_000
@@ -108,8 +108,16 @@ QUERIES = {
 }
 
 
+_EVERY_SPARK = {"window of windows", "union of a window and a join", "applyInPandasWithState", "dropDuplicates"}
+"""Each kind of operator once."""
+
+
 @pytest.mark.parametrize(
-    ("name", "windows_close"), [*((name, "after") for name in QUERIES), ("join, then a window", "at")]
+    ("name", "windows_close"),
+    [
+        *(pytest.param(name, "after", marks=[pytest.mark.every_spark] * (name in _EVERY_SPARK)) for name in QUERIES),
+        pytest.param("join, then a window", "at", marks=pytest.mark.every_spark),
+    ],
 )
 def test_no_row_comes_behind_a_mark(kafka, topic, feeds, checkpoint, name, windows_close):
     """Random input in many batches, no hold: the job does not fail, and its topic keeps its promises to the end."""
@@ -164,7 +172,7 @@ def kept_promises(config, topic):
         (10_001, 0, 0),
         (20_000, 9_999, 0),
         (20_001, 10_000, 0),
-        (20_002, 10_001, 1),
+        pytest.param(20_002, 10_001, 1, marks=pytest.mark.every_spark),
     ],
 )
 def test_a_window_behind_a_join_is_handed_on_when_the_join_is_complete(
@@ -186,6 +194,7 @@ def test_a_window_behind_a_join_is_handed_on_when_the_join_is_complete(
     assert sum(batch.rows for batch in batches) == rows
 
 
+@pytest.mark.every_spark
 def test_a_session_that_ends_between_two_milliseconds_is_not_behind_the_mark_before_it(kafka, topic, feeds, checkpoint):
     left, _ = feeds
     rows = event_time(left.rows().withColumn("at", F.expr("at + INTERVAL 500 MICROSECONDS")), "at")
