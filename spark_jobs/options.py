@@ -9,7 +9,7 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Membership, membership_of
 from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.batch.report import Batch
-from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
+from floodmark.spark_jobs.progress.watermarks import WindowsClose
 from floodmark.spark_jobs.queries.source_options import check_source_options
 from floodmark.spark_jobs.reading.security import Client
 from floodmark.spark_jobs.start.start_options import Start

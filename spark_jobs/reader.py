@@ -14,8 +14,8 @@ from floodmark.schemas.records import SUBSTREAM_HEADER
 from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import with_event_time
+from floodmark.spark_jobs.internals.engine import refuse_plain_queries
 from floodmark.spark_jobs.internals.jvm import machine
-from floodmark.spark_jobs.internals.plain_queries import refuse_plain_queries
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.queries.source_options import fitting_batch, starting_small
 from floodmark.spark_jobs.reading.judge import SPLITTING

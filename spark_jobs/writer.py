@@ -18,8 +18,8 @@ from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import membership_of
 from floodmark.schemas.timestamps import duration_of
-from floodmark.spark_jobs.batch import output, running_jobs
-from floodmark.spark_jobs.batch.handler import BatchHandler
+from floodmark.spark_jobs.batch import output
+from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import withdraw_at_start
 from floodmark.spark_jobs.batch.sinks import (
@@ -34,15 +34,15 @@ from floodmark.spark_jobs.batch.sinks import (
 from floodmark.spark_jobs.batch.snapshots import REBUILD, SAME_QUERY, JobIdentity, Query, Snapshots
 from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import check_supported, event_times_of_state
+from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
-from floodmark.spark_jobs.internals.plain_queries import start_query
 from floodmark.spark_jobs.internals.stamped import stamp_of
 from floodmark.spark_jobs.internals.texts import meaning
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.options import WriteOptions
-from floodmark.spark_jobs.progress.stamp import Stamp
+from floodmark.spark_jobs.progress.watermarks import Stamp
 from floodmark.spark_jobs.queries import refusals
 from floodmark.spark_jobs.queries.plan import Operator, limited
 from floodmark.spark_jobs.queries.source_options import next_limits
@@ -165,7 +165,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         stream = query(handler)
         return start_query(stream.trigger(**trigger) if trigger else stream)
 
-    if not running_jobs.stop(identity.checkpoint_id):  # a running job has done this
+    if not stop_running(identity.checkpoint_id):  # a running job has done this
         start.prepare(spark, sink, query)
     withdraw_at_start(specs, snapshots, settings)
     snapshots.checkpoint.plan_empty_batch()
@@ -176,7 +176,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     except BaseException:
         handler.stopping.stop()
         raise
-    running_jobs.started(handler)
+    register_running(handler)
     return started_job
 
 

@@ -40,16 +40,12 @@ SMALL = {
     "producers/examples/totals_consumer.py": "an example to run",
     "producers/lazy.py": "the public names of both packages above the contract",
     "schemas/stored_format.py": "the one check that all stored values pass",
-    "spark_jobs/batch/running_jobs.py": "the jobs of this process: the one global of its room",
     "spark_jobs/batch/handler_settings.py": "what the steps of a batch are told",
     "spark_jobs/start/start_options.py": "public values of `write`, apart from the code that uses them",
     "spark_jobs/demo/command.py": "imported by the help of commands, which must be quick",
     "spark_jobs/examples/revenue_job.py": "an example to run",
     "spark_jobs/formats/format.py": "the interface of all formats, which is public",
-    "spark_jobs/internals/plain_queries.py": "the one patch of a class of Spark's",
     "spark_jobs/progress/offsets.py": "Spark's form of offsets, in which they are stored",
-    "spark_jobs/progress/stamp.py": "how early results may be, apart from the state that snapshots store",
-    "spark_jobs/progress/spark_watermark.py": "Spark's own arithmetic of watermarks",
     "spark_jobs/queries/source_options.py": "options of Spark's Kafka source, apart from plans",
 }
 # Classes with over 18 methods or 10 attributes, and why each is one.

@@ -32,7 +32,9 @@ Spark's log, and another thread restarts the query.  The same batch runs again w
 it, so one batch restarts the query at most once.
 """
 
+import atexit
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -41,6 +43,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from traceback import clear_frames
 from typing import Final
+from weakref import WeakValueDictionary
 
 from floodmark.producers.clients.admin import TopicWatch, compacted_topics
 from floodmark.schemas.classify import Offsets
@@ -64,6 +67,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
+_PATIENCE: Final = 10.0
+"""Seconds to wait for the current batch at the end of the program."""
+_handlers: Final = WeakValueDictionary[str, "BatchHandler"]()
+"""The jobs of this process, by the id of the checkpoint; Spark keeps a handler in memory while its query runs."""
+os.register_at_fork(after_in_child=_handlers.clear)  # the end of a forked process stops no job
 
 
 class BatchHandler:
@@ -313,3 +321,29 @@ class BatchHandler:
         """Close all clients."""
         self.lookahead.close()
         self._watches.clear()
+
+
+def register_running(handler: BatchHandler) -> None:
+    """Register a started job."""
+    _handlers[handler.identity.checkpoint_id] = handler
+
+
+def stop_running(checkpoint_id: str) -> bool:
+    """Stop the job that runs from a checkpoint, after its current batch; return whether there was one."""
+    handler = _handlers.pop(checkpoint_id, None)
+    if handler is None or not handler.is_running:
+        return False
+    job = handler.identity.job
+    _log.warning("job %s already runs from this checkpoint_location: the new start stops and replaces it", job)
+    handler.stop()
+    return True
+
+
+@atexit.register
+def _stop_all() -> None:
+    for handler in list(_handlers.values()):
+        with suppress(Exception):  # the session may be gone
+            if handler.is_running:
+                advice = "call its awaitTermination() to wait for the end of its input"
+                _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
+                handler.stop(_PATIENCE)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
-from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
-from floodmark.spark_jobs.progress.stamp import Stamp
+from floodmark.spark_jobs.progress.watermarks import Stamp, WindowsClose
 from floodmark.spark_jobs.reading.event_time import Derived
 
 

@@ -27,7 +27,7 @@ from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead, MarksAhead
 from floodmark.spark_jobs.lookahead.rules import most_ahead
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
+from floodmark.spark_jobs.progress.watermarks import WindowsClose, spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = client_log(__name__)

@@ -21,7 +21,7 @@ from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.checkpoint import Committed
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.spark_watermark import from_spark_watermark
+from floodmark.spark_jobs.progress.watermarks import from_spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = logging.getLogger(__name__)

@@ -1,21 +1,24 @@
-"""The execution of a running query: the metrics of its batch, how far its results are complete, and its watermark.
+"""The execution of a query: its start, the metrics of its batch, how far its results are complete, and its watermark.
 
 The watermark of the next batch is set by ``setWatermark`` of the query's watermark tracker.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, wraps
 from typing import Any, Final
 
 from floodmark.schemas.classify import Offsets
+from floodmark.schemas.errors import PlainQueryError
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.internals.checkpoint import merged
 from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
 from floodmark.spark_jobs.lookahead.rules import WindowEnds
-from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark, spark_watermark
-from pyspark.sql import SparkSession
+from floodmark.spark_jobs.progress.watermarks import WindowsClose, from_spark_watermark, spark_watermark
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _STATEFUL: Final = "StateStoreWriter"
 """The interface of all operators with state."""
@@ -31,6 +34,34 @@ _INNER: Final = {
 
 _known: Final[dict[tuple[str, str], bool]] = {}
 """Whether a class of operators has an interface; a cache."""
+
+# Spark has no hook that could refuse a query (what a listener raises is only logged).  So the two methods that start a
+# query are wrapped, for DataFrames of `read` only: nothing would advance the watermark of a plain query.
+_start: Final = DataStreamWriter.start
+_METHODS: Final = ("start", "toTable")
+
+
+def start_query(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query whose watermark a batch handler drives."""
+    return _start(writer)
+
+
+@cache
+def refuse_plain_queries(topics_of: Callable[[DataFrame], list[str]]) -> None:
+    """Refuse plain queries over DataFrames of `read` from now on; a second call changes nothing."""
+    for name in _METHODS:
+        setattr(DataStreamWriter, name, _refusing(getattr(DataStreamWriter, name), topics_of))
+
+
+def _refusing(plain: Callable[..., Any], topics_of: Callable[[DataFrame], list[str]]) -> Callable[..., Any]:
+    @wraps(plain)
+    def refusing(writer: DataStreamWriter, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as Spark has it
+        topics = topics_of(writer._df)  # noqa: SLF001
+        if topics:
+            raise PlainQueryError(topics=", ".join(topics))
+        return plain(writer, *args, **options)
+
+    return refusing
 
 
 class InterruptedBatchError(Exception):

@@ -17,7 +17,7 @@ from floodmark.spark_jobs.internals.analysed import (
     windows_in,
 )
 from floodmark.spark_jobs.internals.jvm import each, kind_of, reaching
-from floodmark.spark_jobs.progress.stamp import UNLIMITED, Bound, Stamp
+from floodmark.spark_jobs.progress.watermarks import UNLIMITED, Bound, Stamp
 from floodmark.spark_jobs.queries.plan import LIMITS, SILENT_STATE
 from pyspark.sql import DataFrame
 

@@ -9,7 +9,7 @@ from floodmark.producers.clients.admin import RetainedOffsets, TopicWatch, retai
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.errors import ContinueError, RetentionError, UsageError
 from floodmark.schemas.timestamps import milliseconds, to_datetime
-from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, from_spark_watermark
+from floodmark.spark_jobs.progress.watermarks import WindowsClose, from_spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from floodmark.spark_jobs.start.job_output import JobOutput, LastBatch
 from floodmark.spark_jobs.start.start_point import StartPoint

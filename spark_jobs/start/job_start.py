@@ -14,7 +14,7 @@ from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import event_time_of, to_datetime
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
-from floodmark.spark_jobs.progress.spark_watermark import WindowsClose
+from floodmark.spark_jobs.progress.watermarks import WindowsClose
 from floodmark.spark_jobs.queries.plan import Operator, widths
 from floodmark.spark_jobs.queries.refusals import refuse_replay
 from floodmark.spark_jobs.queries.source_options import batch_limit

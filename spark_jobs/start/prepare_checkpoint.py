@@ -19,9 +19,9 @@ from floodmark.spark_jobs.batch.late_rows import pass_thresholds
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
-from floodmark.spark_jobs.internals.plain_queries import start_query
+from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.spark_watermark import WindowsClose, spark_watermark
+from floodmark.spark_jobs.progress.watermarks import WindowsClose, spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from floodmark.spark_jobs.start.progress_from_topics import ProgressFromTopics
 from floodmark.spark_jobs.start.start_point import StartPoint, store

@@ -5,7 +5,7 @@ PYTHONPATH=tests python tests/benchmarks/stamps.py
 
 from pathlib import Path
 
-from floodmark.spark_jobs.progress.stamp import Bound, Stamp
+from floodmark.spark_jobs.progress.watermarks import Bound, Stamp
 from floodmark.spark_jobs.queries.plan import Windows
 
 PICTURE = Path(__file__).parents[2] / "spark_jobs" / "stamps.svg"

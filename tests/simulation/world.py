@@ -26,7 +26,7 @@ from floodmark.schemas.timestamps import promisable
 from floodmark.schemas.tracker import MarkRouter
 from floodmark.spark_jobs.lookahead.marks_ahead import MarksAhead
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
+from floodmark.spark_jobs.progress.watermarks import spark_watermark
 
 WIDTH = 10
 STEP = timedelta(seconds=1)

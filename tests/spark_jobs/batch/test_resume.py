@@ -18,7 +18,7 @@ from floodmark.spark_jobs.internals.files import LocalFiles
 from floodmark.spark_jobs.lookahead.marks_ahead import MarksAhead
 from floodmark.spark_jobs.progress.offsets import to_spark
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
+from floodmark.spark_jobs.progress.watermarks import spark_watermark
 from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st

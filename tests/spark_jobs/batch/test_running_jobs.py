@@ -6,14 +6,14 @@ import sys
 _PROGRAM = """
 import os
 from types import SimpleNamespace
-from floodmark.spark_jobs.batch import running_jobs
+from floodmark.spark_jobs.batch.handler import register_running
 
 class Handler(SimpleNamespace):
     __hash__ = object.__hash__
 
 identity = SimpleNamespace(job="j", checkpoint_id="c")
 handler = Handler(identity=identity, is_running=True, stop=lambda _: print("stopped by", os.getpid(), flush=True))
-running_jobs.started(handler)
+register_running(handler)
 if os.fork() == 0:
     raise SystemExit
 os.wait()

@@ -6,8 +6,7 @@ import pytest
 from benchmarks import stamps
 from floodmark.spark_jobs import drop_duplicates_within, event_time
 from floodmark.spark_jobs.internals.stamped import stamp_of
-from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
-from floodmark.spark_jobs.progress.stamp import UNLIMITED, Bound, Stamp
+from floodmark.spark_jobs.progress.watermarks import UNLIMITED, Bound, Stamp, spark_watermark
 from floodmark.spark_jobs.queries.plan import Windows
 from hypothesis import given
 from hypothesis import strategies as st

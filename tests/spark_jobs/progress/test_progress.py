@@ -14,9 +14,8 @@ from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
-from floodmark.spark_jobs.progress.spark_watermark import spark_watermark
-from floodmark.spark_jobs.progress.stamp import Stamp
 from floodmark.spark_jobs.progress.unusable import Skipped
+from floodmark.spark_jobs.progress.watermarks import Stamp, spark_watermark
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
