@@ -52,17 +52,12 @@ class Lookahead:
         self._specs = specs
         self._settings = settings
         self._stopping = stopping
-        self._marks_ahead = MarksAhead({topic: spec.mark_policy for spec in specs for topic in spec.topics})
+        self.marks_ahead: Final = MarksAhead({topic: spec.mark_policy for spec in specs for topic in spec.topics})
         self._consumers: list[Consumer] = []
         self._assigned: set[tuple[str, int]] = set()
         self._unwaiting_callers: Final = set[object]()
         most = [most_ahead(spec.connection.source_options()) for spec in specs]
         self._most = min(most) if settings.rules.possible and settings.lookahead else 0
-
-    @property
-    def records_ahead(self) -> int:
-        """The number of offsets from the end of the last batch to the last record seen."""
-        return self._marks_ahead.records_ahead
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
@@ -81,7 +76,7 @@ class Lookahead:
         try:
             if records <= self._most:
                 self._read_from(end)
-                self._marks_ahead.start_from(progress.tracker_copy(), end)
+                self.marks_ahead.start_from(progress.tracker_copy(), end)
                 ahead = self._wait(progress.watermark)
                 if ahead is None or self._unread(end) <= self._most:  # else the next batch may end before the marks
                     return ahead
@@ -97,12 +92,12 @@ class Lookahead:
             is_unwaiting = bool(self._unwaiting_callers) or self._stopping.is_requested
             for consumer in self._consumers:
                 self._read(consumer, 0 if is_unwaiting else min(_SLICE, max(0.0, deadline - now)))
-            if self._marks_ahead.records_ahead > self._most:
+            if self.marks_ahead.records_ahead > self._most:
                 self._stop_reading()
                 return None
             now = time.monotonic()
             if is_unwaiting or now >= deadline or self._decides(known):
-                return self._marks_ahead.ahead()
+                return self.marks_ahead.ahead()
 
     def _unread(self, end: Offsets) -> int:
         """Return how many records Kafka has from ``end`` on, according to the last fetches."""
@@ -116,13 +111,13 @@ class Lookahead:
 
     def _decides(self, known: int | None) -> bool:
         """Tell whether the next batch should begin."""
-        rules, new = self._settings.rules, self._marks_ahead.watermark
+        rules, new = self._settings.rules, self.marks_ahead.watermark
         if new is not None and new != known:
             if known is None or rules.ends is None or new == END_OF_TIME:
                 return True
             close = self._settings.windows_close
             return rules.ends.lie_between(spark_watermark(known, close), spark_watermark(new, close))
-        return self._marks_ahead.records_ahead > 0 and not rules.waits_for_watermark
+        return self.marks_ahead.records_ahead > 0 and not rules.waits_for_watermark
 
     def _read(self, consumer: Consumer, seconds: float) -> None:
         """Wait for a record, and take it with those that were written together with it."""
@@ -138,9 +133,9 @@ class Lookahead:
             return
         found = classified(record)
         if isinstance(found, Data):
-            self._marks_ahead.note_offset((found.topic, found.partition), found.offset)
+            self.marks_ahead.note_offset((found.topic, found.partition), found.offset)
         else:
-            self._marks_ahead.add_mark(found)
+            self.marks_ahead.add_mark(found)
 
     def _read_from(self, end: Offsets) -> None:
         """Read from the end of the last batch, or continue to read."""
@@ -153,7 +148,7 @@ class Lookahead:
         for spec, consumer in zip(self._specs, self._consumers, strict=True):
             consumer.assign([TopicPartition(*place, at) for place, at in end.items() if place[0] in spec.topics])
         self._assigned = set(end)
-        self._marks_ahead.clear()
+        self.marks_ahead.clear()
 
     def _stop_reading(self) -> None:
         """Read nothing until few records are unread again."""

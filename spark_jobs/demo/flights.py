@@ -8,7 +8,6 @@ The sources write no record of a flight that never landed: it was cancelled (no 
 time).  No watermark waits for these.
 """
 
-import heapq
 import json
 import statistics
 import time
@@ -92,23 +91,19 @@ class InTheAir:
     """The flights of an airport that have departed and not yet landed.  Times are epoch milliseconds."""
 
     def __init__(self) -> None:
-        self._up: list[int] = []
-        self._down: list[int] = []  # landed, not yet removed from _up; both are heaps
+        self._departures: list[int] = []
 
     def depart(self, departed: int) -> None:
         """Note a departure."""
-        heapq.heappush(self._up, departed)
+        self._departures.append(departed)
 
     def land(self, departed: int) -> None:
         """Note the landing of a flight that departed then."""
-        heapq.heappush(self._down, departed)
+        self._departures.remove(departed)
 
     def watermark(self, now: int) -> int:
         """Return the earliest departure of a flight in the air; without one, ``now``: no next departure is before."""
-        while self._down and self._up[0] == self._down[0]:
-            heapq.heappop(self._up)
-            heapq.heappop(self._down)
-        return self._up[0] if self._up else now
+        return min(self._departures, default=now)
 
 
 class _Landing(NamedTuple):

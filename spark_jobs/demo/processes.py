@@ -42,8 +42,7 @@ class Child:
         self.errors = directory / f"{name}.log"
         self._command = [sys.executable, "-m", module]
         for option, value in options.items():
-            for item in value if isinstance(value, list) else [value]:
-                self._command += [f"--{option}", str(item)]
+            self._command += [f"--{option}", str(value)]
         self._start()
 
     def _start(self) -> None:

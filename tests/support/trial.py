@@ -189,7 +189,7 @@ def _feed(job: Job, feed: Sequence[Iterator[int]], batches: Mapping[int, Batch],
 
 
 def _has_seen(job: Job, batches: Mapping[int, Batch], records: int) -> bool:
-    ahead = job._handler.lookahead.records_ahead  # noqa: SLF001  # no user's business
+    ahead = job._handler.lookahead.marks_ahead.records_ahead  # noqa: SLF001  # no user's business
     return fails(job) or ahead + sum(batch.records for batch in list(batches.values())) >= records
 
 

@@ -84,7 +84,7 @@ class Live:
 
     @property
     def seen(self):
-        return self.job._handler.lookahead.records_ahead + self.read  # noqa: SLF001  # no user's business
+        return self.job._handler.lookahead.marks_ahead.records_ahead + self.read  # noqa: SLF001  # no user's business
 
     def expected(self):
         return Counter((row.k, row.stamp, row.n) for row in self.query.plain([self.log.rows])[0])
@@ -445,7 +445,7 @@ def test_it_rests_on_no_mark_in_front_of_a_burst(monkeypatch, unread, looks):
     settings = Settings(lookahead=timedelta(seconds=9), rules=LookaheadRules(possible=True))
     ahead = Lookahead("job", [spec], settings, Stopping(lambda: None))
     seen = Mark("t", 0, offset=101, log_time=0, record=mark("a", 90))
-    monkeypatch.setattr(Lookahead, "_read", lambda self, *_: self._marks_ahead.add_mark(seen))
+    monkeypatch.setattr(Lookahead, "_read", lambda self, *_: self.marks_ahead.add_mark(seen))
     found = ahead.look(Progress(Tracker({"t"})), {("t", 0): 100}, 0)
     assert found == (Ahead(90, {("t", 0): 102}) if looks else None)
 
