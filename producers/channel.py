@@ -19,6 +19,7 @@ from floodmark.producers.clients.admin import (
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
+from floodmark.producers.readers.alignment import AlignmentReader
 from floodmark.schemas.errors import FloodmarkError, ForkedError, UsageError
 from floodmark.schemas.records import Membership, WatermarkRecord, membership_of
 
@@ -113,6 +114,8 @@ class Channel:
         self.next_refresh = clock.steady() + _REFRESH_INTERVAL
         """When `refresh_in_background` is due, by the steady clock, milliseconds."""
         self.background: Background | None = None
+        self.alignment: AlignmentReader | None = None
+        """What the sources must stay near; ``None``: nothing, or the owner is closed."""
         self.on_source_ended = on_source_ended
         self.last_marks: Mapping[str, WatermarkRecord] | None = None
         """The last mark of each source in the topic, read once by a pool."""
@@ -162,9 +165,12 @@ class Channel:
         return self.background is not None and self.background.stopped
 
     def stop_background(self) -> None:
-        """Stop the background thread.  Hold the lock, so that it sends nothing afterwards."""
+        """Stop the background thread and alignment.  Hold the lock, so that it sends nothing afterwards."""
         if self.background is not None:
             self.background.stop()
+        alignment, self.alignment = self.alignment, None
+        if alignment is not None:
+            alignment.close()
 
     def keep_failure(self, failure: Exception) -> None:
         """Log an error, and raise it in the next call of the owner."""
@@ -195,6 +201,8 @@ class Channel:
             self.ask_partitions()
         except (FloodmarkError, KafkaException) as error:
             _log.info("cannot check whether topic %r has more partitions: %s", self._topic, error)
+        if (alignment := self.alignment) is not None:
+            alignment.look_for_partitions(self.client)
 
     def predecessors(self, source: str, wall: int) -> Predecessors:
         """Return the last marks in the topic before a new source; ``wall``: wall clock, epoch milliseconds."""

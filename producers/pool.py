@@ -10,6 +10,7 @@ from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.other_runs import last_marks, last_membership_version
 from floodmark.producers.producer import WatermarkedProducer
+from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.sender import Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.interface import Strategy
@@ -37,6 +38,8 @@ class SourcePool:
         membership: number of sources that write to the topic, in this process and elsewhere, or a `Membership` once it
             has changed; default: the pool counts its sources.
         interval: time between the marks of each source.
+        alignment: how far each source may be ahead of another topic, before its ``produce`` blocks; give each source a
+            thread then, or a bound above how far the sources are apart.
         clock: for tests, a `ManualClock`.
 
     Raises:
@@ -51,6 +54,7 @@ class SourcePool:
         topic: str,
         membership: Membership | int | None = None,
         interval: timedelta = timedelta(seconds=1),
+        alignment: Alignment | None = None,
         clock: Clock = Clock(),
     ) -> None:
         given = check_settings(config, f"pool of {topic}", 1 if membership is None else membership, "send")
@@ -68,6 +72,8 @@ class SourcePool:
         if membership is None:  # running readers may know marks that retention has deleted: use the clock, too
             version = max(clock.wall() // _MINUTE, last_membership_version(config, topic, channel.partitions))
         self._membership = PoolMembership(f"the pool of {topic!r}", None if membership is None else given, version)
+        if alignment is not None:
+            channel.alignment = AlignmentReader(config, require_topic(alignment, repr(self)), topic=topic)
         channel.owner = repr(self)
         channel.start_background(self._background_step, self.close, milliseconds)
 
@@ -182,6 +188,8 @@ class SourcePool:
             if channel.stopped:
                 return
             channel.client.poll(0)
+            if channel.alignment is not None:
+                channel.alignment.poll(now)
             if self._channel.source_ended:
                 self._shrink_membership()
             if now >= channel.next_refresh:

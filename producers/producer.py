@@ -30,11 +30,12 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.errors.base import iso
-from floodmark.schemas.records import HEADER, KEY_PREFIX, Membership, Status, check_versioned, is_mark_key
-from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of, is_late, milliseconds, to_datetime
+from floodmark.schemas.records import HEADER, KEY_PREFIX, Held, Membership, Status, check_versioned, is_mark_key
+from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of, is_late, to_datetime
 
 _log = client_log(__name__)
-_ALIGNMENT_INTERVAL: Final = 20  # milliseconds
+_LOOK_INTERVAL: Final = 20
+"""Milliseconds between two looks at the marks of others, for alignment."""
 _WAIT_REPORT: Final = 60_000  # milliseconds
 _POLL_SLICE: Final = 0.005
 """Seconds that `WatermarkedProducer.poll` sleeps, without the lock, between two polls of the client.
@@ -70,8 +71,8 @@ class WatermarkedProducer:
         early: refuse records whose event time is further ahead of the clock, since one of them would make later records
             late; default: accept all.
         alignment: how far this source may be ahead of the slowest other source of the topic, or an `Alignment`, also
-            to stay near another topic; ``produce`` then blocks.  It waits for a dead source until its lease ends, or a
-            minute without a lease.
+            to stay near another topic; ``produce`` then blocks, without the lock.  It waits for a dead source until its
+            lease ends, or a minute without a lease.
         background: send marks from a thread, too.  ``close`` and the end of the process then flush, ``on_delivery`` may
             be called in the thread, and the next ``produce``, ``poll``, ``flush``, ``end`` or ``close`` raises its
             errors.  With ``False``, call ``poll`` at least once an interval, or readers wait.
@@ -110,7 +111,6 @@ class WatermarkedProducer:
         lease_ms = None if lease is None else duration_of(lease, f"source {source!r}: the lease", 1)
         if alignment is not None:
             alignment = alignment if isinstance(alignment, Alignment) else Alignment(alignment)
-            self._bound = milliseconds(alignment.bound)
         build, apart = generators(strategy_of(strategy))
         generator = self._generator = build()
         identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)
@@ -121,8 +121,7 @@ class WatermarkedProducer:
         """Whether `event_time_of` is the only check of an event time: the first one also has others."""
         self._served = clock.steady()
         self._stamps = generator.stamps
-        self._alignment: AlignmentReader | None = None
-        self._next_alignment = clock.steady()
+        self._next_look = clock.steady()
         self._announced: int | None = None
         """The watermark of the last marks that were sent early for the other sources."""
         channel = self._channel = Channel(config, topic, clock) if channel is None else channel
@@ -137,7 +136,7 @@ class WatermarkedProducer:
         self._outbox = self._sender.outbox
         self._resume(before, wall)
         if alignment is not None:
-            self._alignment = AlignmentReader(config, alignment, topic=topic, source=source)
+            channel.alignment = AlignmentReader(config, alignment, topic=topic, source=source)
         if channel.on_source_ended is None:
             channel.owner = repr(self)
             if background:
@@ -218,6 +217,8 @@ class WatermarkedProducer:
                 checked once a minute.
             BufferError: the queue stayed full for a minute; nothing was sent.
         """
+        if self._channel.alignment is not None:
+            self._wait_for_others()
         with self._channel.lock:
             emitter, outbox, background = self._emitter, self._outbox, self._channel.background
             if background is not None and (background.stopped or background.failure or outbox.callback_error):
@@ -232,7 +233,7 @@ class WatermarkedProducer:
                 partition = self._partitioner(key, emitter.partitions)
             else:
                 self._require_partition(partition)
-            if self._alignment is not None or not emitter.registered:
+            if not emitter.registered:
                 self._prepare(partition, time)
             if time is None:  # not before `_prepare`, whose marks have the time until now
                 time = self._generator.stamp(self._clock.wall())
@@ -318,46 +319,58 @@ class WatermarkedProducer:
 
     @property
     def ahead(self) -> bool:
-        """Whether ``produce`` would wait for slower sources, as of the last call that read their marks."""
+        """Whether ``produce`` would wait for `alignment`, as of the last call that read the marks of others."""
         with self._channel.lock:
-            return self._slower_peer() is not None
+            return self._held(self._clock.steady()) is not None
 
-    def _slower_peer(self) -> tuple[int, str] | None:
-        """Return the watermark and the id of the source that this one waits for."""
-        if self._alignment is None:
+    def _held(self, now: int) -> Held | None:
+        alignment = self._channel.alignment
+        if alignment is None or self._emitter.ended:
             return None
-        now, peers = self._clock.steady(), self._alignment.peers
-        return peers.slowest(now) if peers.is_ahead(self._emitter.reached, now) else None
+        return alignment.held(self._emitter.reached, now, self.source)
 
-    def _poll_peers(self, now: int) -> None:
-        if self._alignment is not None and now >= self._next_alignment:
-            self._next_alignment = now + min(self._interval, _ALIGNMENT_INTERVAL)
-            self._alignment.poll(now)
-            self._announce()
+    def _poll_alignment(self, now: int) -> None:
+        """Read the marks of others, and let them see this source's.
 
-    def _announce(self) -> None:
-        """Send marks early after half the bound: otherwise aligned sources of a backlog advance by it once an interval.
-
-        The watermark of the last regular marks may be higher; then these come too early, and do no harm.
+        It sends marks early after half the bound: otherwise aligned sources of a backlog advance by it once an
+        interval.  The watermark of the last regular marks may be higher; then these come too early, and do no harm.
         """
+        alignment = self._channel.alignment
+        if alignment is None or now < self._next_look:
+            return
+        self._next_look = now + _LOOK_INTERVAL
+        alignment.poll(now)
         watermark = self._emitter.watermark
-        if watermark is not None and (self._announced is None or watermark - self._announced > self._bound // 2):
+        if watermark is not None and (self._announced is None or watermark - self._announced > alignment.bound // 2):
             self._announced = watermark
             if self._emitter.registered and not self._outbox.has_mark_backlog:
                 self._sender.emit(wait=False)
 
-    def _wait_for_peers(self) -> None:
-        """Wait while this source is ahead; send marks meanwhile, so that readers do not take it for idle or dead."""
-        self._poll_peers(self._clock.steady())
+    def _wait_for_others(self) -> None:
+        """Wait while this source is ahead, without the lock, which other sources of a pool and other threads need."""
         report = self._clock.steady() + _WAIT_REPORT
-        while (slowest := self._slower_peer()) is not None:
-            self._emitter.pause(self._clock.steady())
-            if self._clock.steady() >= report:
-                report += _WAIT_REPORT
-                _log.warning("%r waits for %s, whose watermark is %s", self, slowest[1], iso(slowest[0]))
-            self._channel.client.poll(_ALIGNMENT_INTERVAL / 1000)
-            self._send_due_marks()
-        self._emitter.unpause(self._clock.steady())
+        try:
+            while (held := self._check_held()) is not None:
+                if self._clock.steady() >= report:
+                    report += _WAIT_REPORT
+                    _log.warning("%r waits for %s, whose watermark is %s", self, held.what, iso(held.watermark))
+                time.sleep(_LOOK_INTERVAL / 1000)
+        finally:
+            with self._channel.lock:
+                self._emitter.unpause(self._clock.steady())
+
+    def _check_held(self) -> Held | None:
+        """Return what to wait for; send marks meanwhile, so that readers do not take the source for idle or dead."""
+        with self._channel.lock:
+            now = self._clock.steady()
+            self._poll_alignment(now)
+            held = self._held(now)
+            if held is not None:
+                self._emitter.pause(now, held)
+                self._channel.client.poll(0)
+                self._sender.send_due_marks(now)
+                self._sender.check_fenced()
+            return held
 
     def _prepare(self, partition: int, event_time: int | None) -> None:
         """Before the first record, or the first after idleness, send marks: readers must know the source."""
@@ -366,8 +379,6 @@ class WatermarkedProducer:
             raise EndedError(source=self._emitter.identity.source, action="send a record")
         if self._raise_late and event_time is not None and not self._emitter.registered:
             self._refuse_late(event_time, self._emitter.scope(partition).watermark)  # of the marks that are sent next
-        if self._alignment is not None:
-            self._wait_for_peers()
         self._register()
 
     def _register(self) -> None:
@@ -430,7 +441,7 @@ class WatermarkedProducer:
 
     def _send_due_marks(self) -> None:
         now = self._clock.steady()
-        self._poll_peers(now)
+        self._poll_alignment(now)
         self._sender.send_due_marks(now)
 
     def emit(self) -> None:
@@ -569,9 +580,6 @@ class WatermarkedProducer:
     def _release(self) -> None:
         """Close what the source does not share; a pool keeps its channel open."""
         self._outbox.release()
-        alignment, self._alignment = self._alignment, None
-        if alignment is not None:
-            alignment.close()
         if self._channel.on_source_ended is None:
             self._channel.stop_background()
 

@@ -140,7 +140,8 @@ class Outbox:
         marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
         sent = 0
         try:
-            for number, record in zip(marks.numbers, round_records(marks), strict=True):
+            records = round_records(marks, () if emitter.held is None else emitter.held.headers())
+            for number, record in zip(marks.numbers, records, strict=True):
                 self._send_mark(number.partition, record, wait=wait)
                 sent += 1
         except BaseException as error:

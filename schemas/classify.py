@@ -145,7 +145,7 @@ def mark_record(record: WatermarkRecord, headers: Headers = ()) -> MarkRecord:
     return MarkRecord(mark_key(record.source), encode_watermark(record), [(HEADER, FORMAT_VERSION), *headers])
 
 
-def round_records(marks: Round) -> list[MarkRecord]:
+def round_records(marks: Round, headers: Headers = ()) -> list[MarkRecord]:
     """Return the marks of a round as Kafka records, in its order; errors are those of `encode_round`."""
     key = mark_key(marks.shared.source)
-    return [MarkRecord(key, value, [(HEADER, FORMAT_VERSION)]) for value in encode_round(marks)]
+    return [MarkRecord(key, value, [(HEADER, FORMAT_VERSION), *headers]) for value in encode_round(marks)]

@@ -1,5 +1,6 @@
 """The watermark record and its parts.  Pure values, valid by construction."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,9 @@ SUBSTREAM_HEADER: Final = "floodmark-substream"
 
 READ_HEADER: Final = "floodmark-read"
 """The header of a job's marks in partition 0: a JSON object that says what the job had read."""
+
+HELD_HEADER: Final = "floodmark-held"
+"""The header of marks of a source that alignment holds: a JSON object that names the topic and its watermark."""
 
 MAX_PERCENTS: Final = 64
 """This many percentiles always fit into a mark."""
@@ -109,6 +113,39 @@ class Holder:
     partition: int | None = None
     source: str | None = None
     stage: str | None = None
+
+
+class Held(NamedTuple):
+    """What alignment makes a source wait for.
+
+    >>> held = Held(90, "topic 'daily'", "daily")
+    >>> held.headers()
+    [('floodmark-held', b'{"topic": "daily", "watermark": 90}')]
+    >>> Held.of(held.headers()[0][1]) == held, Held.of(b"?"), Held.of(None)
+    (True, None, None)
+    """
+
+    watermark: int
+    what: str
+    topic: str | None = None
+    """``None``: another source of its own topic."""
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """Return the headers of its marks."""
+        if self.topic is None:
+            return []
+        return [(HELD_HEADER, json.dumps({"topic": self.topic, "watermark": self.watermark}).encode())]
+
+    @classmethod
+    def of(cls, header: bytes | None) -> "Held | None":
+        """Return the value of a `HELD_HEADER`; ``None``: there is none, or it cannot be read."""
+        try:
+            found = json.loads(header or b"")
+            topic, watermark = found["topic"], found["watermark"]
+        except (ValueError, TypeError, LookupError):
+            return None
+        valid = isinstance(topic, str) and _fits(topic, _MAX_TOPIC_BYTES) and type(watermark) is int
+        return cls(watermark, f"topic {topic!r}", topic) if valid and _is_time(watermark) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     FUTURE = "future"
     AHEAD = "ahead"
     WAITS = "waits"
+    ALIGNED = "aligned"
 
 
 class _Words(NamedTuple):
@@ -120,6 +121,10 @@ _WORDS: Final = {
         "with early= (floodmark inject: --early), and restart {0}",
     ),
     Cause.WAITS: _Words("it waits for its input", ""),
+    Cause.ALIGNED: _Words(
+        "alignment makes it wait for topic {older}, whose watermark is {newer}",
+        "if that topic itself waits for {0}, raise the bound of the alignment of {0}",
+    ),
 }
 _OF_A_VERDICT: Final = {Health.STOP: Cause.SILENT, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}
 

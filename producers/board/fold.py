@@ -16,6 +16,7 @@ from floodmark.producers.board.causes import Cause, cause_of, reason_of
 from floodmark.producers.board.model import SOURCES, Board, Lags, PartitionView, SourceView, Stage, State, TopicView
 from floodmark.producers.board.source_history import Health, TopicMarks, severity
 from floodmark.schemas.classify import Classified, Data, Mark
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
 from floodmark.schemas.records import Status
 from floodmark.schemas.timestamps import END_OF_TIME, milliseconds
@@ -114,9 +115,10 @@ class Fold:
         return frozenset(self._topics)
 
     def named(self) -> set[str]:
-        """Return the topics that marks name as inputs, and that nobody has tried to read yet."""
+        """Return the topics that marks name and that were not tried yet: inputs of jobs, and what holds sources."""
         inputs = {topic for marks in self._topics.values() for named in marks.inputs.values() for topic in named}
-        return inputs - self._topics.keys() - self._unread.keys()
+        held = {one.topic for marks in self._topics.values() for one in marks.held.values() if one and one.topic}
+        return (inputs | held) - self._topics.keys() - self._unread.keys()
 
     def add(self, topic: str, *, whole: bool = False) -> None:
         """Put a topic on the board."""
@@ -393,8 +395,11 @@ def _row(
     verdict = history.verdict(heard, front)
     if verdict is Health.STOP and status in {State.ACTIVE, State.CATCHING_UP}:
         status = State.SILENT
-    cause = cause_of(history, verdict, heard)
+    cause, held = cause_of(history, verdict, heard), marks.held.get((part.number, source))
     *older, newer = history.epochs(heard) or (None,)
+    reason = reason_of(cause, " and ".join(map(str, older)), newer)
+    if held is not None and verdict in {Health.WARN, Health.STALL}:
+        cause, reason = Cause.ALIGNED, reason_of(Cause.ALIGNED, held.topic, iso(held.watermark))
     behind = status in {State.ACTIVE, State.CATCHING_UP, State.SILENT}
     return SourceView(
         topic=name,
@@ -411,6 +416,7 @@ def _row(
         since_exact=history.since_exact,
         last=history.seen,
         holder=history.mark.holder,
+        waits_for=None if held is None else held.topic,
         cause=cause,
-        reason=reason_of(cause, " and ".join(map(str, older)), newer),
+        reason=reason,
     )

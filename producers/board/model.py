@@ -76,6 +76,8 @@ class SourceView:
     """The source that a job waits for, by its last mark."""
     inputs: tuple[str, ...] = ()
     """The input topics of a job, by its marks."""
+    waits_for: str | None = None
+    """The topic that alignment makes it wait for, by its last mark."""
     cause: Cause | None = None
     reason: str = ""
 

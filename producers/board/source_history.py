@@ -14,7 +14,15 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from floodmark.schemas.classify import Mark, mark_header
-from floodmark.schemas.records import READ_HEADER, Status, Verdict, WatermarkRecord, processing_time_of
+from floodmark.schemas.records import (
+    HELD_HEADER,
+    READ_HEADER,
+    Held,
+    Status,
+    Verdict,
+    WatermarkRecord,
+    processing_time_of,
+)
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, promisable
 from floodmark.schemas.topic_state import TopicState
 
@@ -347,6 +355,8 @@ class TopicMarks:
     """The input topics of each job that writes to it, by its marks."""
     published: dict[str, bytes] = field(default_factory=dict)
     """The last `READ_HEADER` of each job that writes to it."""
+    held: dict[tuple[int, str], Held | None] = field(default_factory=dict)
+    """By partition and source: the topic that alignment makes it wait for, by its last mark."""
     whole: bool = False
     """Whether all of its records were read, from the first one."""
     read_until: int | None = None
@@ -362,8 +372,11 @@ class TopicMarks:
         history.take(record, mark.log_time, read_at, retired=verdict is Verdict.RETIRED)
         if record.holder is not None:
             self.inputs[record.source].add(record.holder.topic)
+        if verdict not in {Verdict.ACCEPTED, Verdict.REGRESSED}:
+            return
+        self.held[number, record.source] = Held.of(mark_header(mark, record.source, HELD_HEADER))
         published = mark_header(mark, record.source, READ_HEADER)
-        if published is not None and verdict in {Verdict.ACCEPTED, Verdict.REGRESSED}:
+        if published is not None:
             self.published[record.source] = published
 
     def batch_watermark(self) -> int | None:

@@ -113,7 +113,9 @@ def _failing(board: Board, topic: str) -> SourceView | None:
 
 
 def _input(board: Board, row: SourceView) -> str | None:
-    """Return the input that holds a job; ``None``: not a job, or it holds its output itself."""
+    """Return the topic that a source waits for, as a job or by alignment; ``None``: it holds its own topic itself."""
+    if row.cause is Cause.ALIGNED:
+        return row.waits_for
     if is_failure(row.verdict) and row.cause is not Cause.WAITS:
         return None
     if not row.inputs:

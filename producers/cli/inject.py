@@ -14,6 +14,7 @@ from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
 from floodmark.producers.injector.topics import decisions_of
+from floodmark.producers.readers.alignment import Alignment
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import to_datetime
 from rich.console import Console
@@ -80,12 +81,13 @@ def _shown(
         typer.echo(injection_line(injector), err=True)
 
 
-def inject_alone(
+def inject_alone(  # noqa: PLR0913  # each is an option of the command line
     injection: Injection,
     settings: dict[str, str],
     *,
     decisions_from: str | None,
     reset: bool,
+    alignment: Alignment | None,
     metrics_port: int | None,
     until_end: bool,
     end: bool,
@@ -95,7 +97,7 @@ def inject_alone(
     with stop_on_signals() as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
         export = _exported(metrics_port)
-        injector = Injector(injection, settings, decisions=decisions, reset=reset)
+        injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)
         with _shown(injector, "waiting", export, as_json=as_json) as progress:
             export(injector)  # so that counters start at 0
             injector.run(until_end=until_end, progress=progress, stop=stop)
@@ -104,10 +106,16 @@ def inject_alone(
 
 
 def inject_with_others(
-    injection: Injection, settings: dict[str, str], name: str, *, metrics_port: int | None, as_json: bool
+    injection: Injection,
+    settings: dict[str, str],
+    name: str,
+    *,
+    alignment: Alignment | None,
+    metrics_port: int | None,
+    as_json: bool,
 ) -> None:
     """Run a member of a group until Ctrl-C or SIGTERM, and commit what was read."""
     export = _exported(metrics_port)
-    group = InjectorGroup(injection, settings, group=name)
+    group = InjectorGroup(injection, settings, group=name, alignment=alignment)
     with stop_on_signals() as stop, _shown(group, "waiting for the group", export, as_json=as_json) as progress:
         group.run(progress=progress, stop=stop)

@@ -149,6 +149,13 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     align: Annotated[
         float | None, _running("Pause a partition that is more than this many seconds ahead of the slowest one.")
     ] = None,
+    align_topic: Annotated[
+        str | None, _running("Stay near this topic, such as the last one of a chain; needs --align-bound.")
+    ] = None,
+    align_bound: Annotated[
+        float | None,
+        _running("Stop reading a partition that is more than this many seconds ahead of --align-topic."),
+    ] = None,
     decisions_from: Annotated[
         str | None, _running("Repeat the decisions of an earlier run, from its output topic; ignore the clock.")
     ] = None,
@@ -172,7 +179,14 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 done or interrupted, 2 error.
     """
     from floodmark.producers.cli.inject import inject_alone, inject_with_others, show_preview
-    from floodmark.producers.cli.settings import input_format, kafka_settings, registry_of, seconds, substreams
+    from floodmark.producers.cli.settings import (
+        alignment_of,
+        input_format,
+        kafka_settings,
+        registry_of,
+        seconds,
+        substreams,
+    )
     from floodmark.producers.clients.admin import create_topics, require_topics
     from floodmark.producers.event_times.injection import Injection
     from floodmark.producers.event_times.time_policy import TimePolicy
@@ -198,6 +212,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         align=None if align is None else seconds(align, "--align"),
         allow_unreadable=allow_unreadable,
     )
+    alignment = alignment_of(align_topic, align_bound)
     settings = kafka_settings(bootstrap_servers, config)
     if dry_run:
         show_preview(injection, settings)
@@ -211,13 +226,14 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
             raise typer.BadParameter(
                 f"{given[0]} cannot be used with --group: a member reads only some of the partitions"
             )
-        inject_with_others(injection, settings, group, metrics_port=metrics_port, as_json=json)
+        inject_with_others(injection, settings, group, alignment=alignment, metrics_port=metrics_port, as_json=json)
         return
     inject_alone(
         injection,
         settings,
         decisions_from=decisions_from,
         reset=reset,
+        alignment=alignment,
         metrics_port=metrics_port,
         until_end=until_end,
         end=end,

@@ -23,6 +23,7 @@ from floodmark.producers.event_times.formats import (
     substream_json,
     substream_key,
 )
+from floodmark.producers.readers.alignment import Alignment
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
 
@@ -78,6 +79,15 @@ def seconds(value: float, option: str) -> timedelta:
     if not math.isfinite(value) or abs(value) > timedelta.max.total_seconds() / 2:
         raise UsageError(reason=f"{option} is {value:g}, expected a number of seconds")
     return timedelta(seconds=value)
+
+
+def alignment_of(topic: str | None, bound: float | None) -> Alignment | None:
+    """Return the alignment of two options; UsageError if only one of them is given."""
+    if topic is None and bound is None:
+        return None
+    if topic is None or bound is None:
+        raise UsageError(reason="--align-topic and --align-bound work only together: pass both")
+    return Alignment(seconds(bound, "--align-bound"), topic)
 
 
 def registry_of(url: str | None, config: Path | None) -> Registry | None:

@@ -23,6 +23,7 @@ from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.partitions import measured
 from floodmark.producers.injector.topics import sizes_of
+from floodmark.producers.readers.alignment import Alignment, require_topic
 from floodmark.schemas.errors import FencedError, FloodmarkError, UnknownTopicError, UsageError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import milliseconds
@@ -52,6 +53,7 @@ class InjectorGroup(Closing):
         injection: the same in all members; it cannot align partitions, because they belong to different members.
         config: confluent-kafka settings for both sides; all pass through.
         group: the name of the consumer group; default: from the source.
+        alignment: as for `Injector`, for each partition.
         clock: a test passes another one.
 
     Raises:
@@ -60,9 +62,16 @@ class InjectorGroup(Closing):
     """
 
     def __init__(
-        self, injection: Injection, config: Config, *, group: str | None = None, clock: Clock = Clock()
+        self,
+        injection: Injection,
+        config: Config,
+        *,
+        group: str | None = None,
+        alignment: Alignment | None = None,
+        clock: Clock = Clock(),
     ) -> None:
         self.injection, self._clock = injection, clock
+        self._alignment = None if alignment is None else require_topic(alignment, f"injector {injection.source!r}")
         self._config = {name: value for name, value in config.items() if name not in _GROUP_SETTINGS}
         self._injectors: dict[int, Injector] = {}
         self._wanted: set[int] = set()
@@ -216,7 +225,9 @@ class InjectorGroup(Closing):
         if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
             raise KafkaException(error)  # after a late poll, the next one joins the group again
         for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):
-            self._injectors[number] = Injector(self.injection, self._config, partition=number, clock=self._clock)
+            self._injectors[number] = Injector(
+                self.injection, self._config, alignment=self._alignment, partition=number, clock=self._clock
+            )
 
     def close(self) -> None:
         """Leave the group; another member repeats what is not committed."""

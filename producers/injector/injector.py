@@ -34,9 +34,10 @@ from floodmark.producers.injector.partitions import Decisions, InjectedPartition
 from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import InputTopic, reset_target, sizes_of, states_of
+from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError
-from floodmark.schemas.records import Status, membership_of
+from floodmark.schemas.records import Held, Status, membership_of
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
@@ -60,6 +61,8 @@ class Injector(Closing):
         producer_config: further settings for the writing side.
         decisions: those of an earlier run, to repeat it without the clock; see `target_topic.decisions_of`.
         reset: start over: delete all records of the target, which must all be this injector's.
+        alignment: how far each partition may be ahead of another topic, before the injector stops reading it; may be
+            exceeded by the records that are already read.
         partition: copy only this partition, in its own transactions, as a member of an `InjectorGroup`.  Default: all.
         clock: a test passes another one.
 
@@ -71,7 +74,7 @@ class Injector(Closing):
         RecreatedTopicError: if the input was deleted and created again since it was read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is a decision of the user, most have defaults
         self,
         injection: Injection,
         config: Config,
@@ -80,6 +83,7 @@ class Injector(Closing):
         producer_config: Config | None = None,
         decisions: Decisions | None = None,
         reset: bool = False,
+        alignment: Alignment | None = None,
         partition: int | None = None,
         clock: Clock = Clock(),
     ) -> None:
@@ -87,6 +91,8 @@ class Injector(Closing):
         self.counts: Counter[str] = Counter()
         """``records`` read, ``dropped``, ``marks``, ``transactions``, and changes of copied records:
         ``unreadable_headers``, ``headers_removed`` (Floodmark's own), ``timestamps_replaced``."""
+        if alignment is not None:
+            require_topic(alignment, f"injector {injection.source!r}")
         self._config = dict(config)
         self._clock = clock
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
@@ -111,6 +117,9 @@ class Injector(Closing):
         self._watch = TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
         self._input = InputTopic(injection, {**config, **(consumer_config or {})}, nexts)
+        self._alignment: AlignmentReader | None = None
+        if alignment is not None:
+            self._alignment = AlignmentReader(config, alignment, topic=injection.target_topic)
         self._batch_unfinished, self._taken = False, clock.wall()
         self._drained: int | None = None
         """When the client last had no more records, epoch milliseconds; ``None``: never."""
@@ -132,6 +141,8 @@ class Injector(Closing):
         partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
         for number, offset in self._partitions.grow(given, partitions) if self._partition is None else ():
             self._input.add(number, offset)
+        if self._alignment is not None:
+            self._alignment.look_for_partitions(self._out.producer)
 
     def run(
         self,
@@ -172,13 +183,25 @@ class Injector(Closing):
             self._grow()
         wait = max(0.0, min(timeout, (self._next_commit - self._clock.steady()) / 1_000))
         self._take(ahead or self._input.take(wait))
-        if self.injection.align is not None:
-            for number, paused in self._partitions.align(self.injection.align):
-                self._input.hold(number, paused=paused)
+        self._align()
         if self._clock.steady() >= self._next_commit:
             self.commit()
             if progress is not None:
                 progress(self)
+
+    def _align(self) -> None:
+        """Stop reading the partitions that are too far ahead, and resume those that no longer are."""
+        align, alignment, now = self.injection.align, self._alignment, self._clock.steady()
+        if align is None and alignment is None:
+            return
+        if alignment is not None:
+            alignment.poll(now)
+
+        def held(watermark: int | None, number: int) -> Held | None:
+            return None if alignment is None else alignment.held(watermark, now, number)
+
+        for number, paused in self._partitions.align(None if align is None else milliseconds(align), held):
+            self._input.hold(number, paused=paused)
 
     def _look_ahead(self) -> list[Record]:
         """Return the first records, up to one with a plausible time: a wrong option must not copy a whole topic."""
@@ -269,7 +292,8 @@ class Injector(Closing):
         mark = self._writer.mark(
             number, self._clock.wall(), watermark=watermark, status=status, processing_time_watermark=time
         )
-        self._out.produce_mark(number, mark, [(STATE_HEADER, state.pack(self.injection.source, number))])
+        headers = [(STATE_HEADER, state.pack(self.injection.source, number))]
+        self._out.produce_mark(number, mark, headers if partition.held is None else headers + partition.held.headers())
         partition.note_marked()
         self.counts["marks"] += 1
 
@@ -308,3 +332,5 @@ class Injector(Closing):
         """Close the clients; the next instance repeats what is not committed."""
         self._out.abort()
         self._input.close()
+        if self._alignment is not None:
+            self._alignment.close()

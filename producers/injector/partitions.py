@@ -1,9 +1,8 @@
 """The partitions of an injection: the progress of each, their watermarks, and which are too far ahead."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final
 
 from floodmark.producers.clients.clock import Clock
@@ -15,8 +14,8 @@ from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.partition_state import lowest
-from floodmark.schemas.records import Holder
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
+from floodmark.schemas.records import Held, Holder
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.schemas.tracker import Hold
 
 Decisions = Mapping[int, list[tuple[int, int]]]
@@ -42,7 +41,9 @@ class InjectedPartition:
     """The remaining `Decisions` of an earlier run, if it is repeated."""
     at_end: bool = False
     paused: bool = False
-    """Whether reading is paused, because the partition is too far ahead of the slowest."""
+    """Whether reading is paused, because the partition is too far ahead."""
+    held: Held | None = None
+    """The topic that it waits for."""
     processing_time: int | None = None
     """All records before this time are read, epoch milliseconds; ``None``: not known."""
     _polled_to_end: bool = False
@@ -75,13 +76,18 @@ class InjectedPartition:
 
     def reach_end(self, now: int) -> None:
         """Note that the partition is read to its end (wall clock).  A repeated run uses decisions, not the clock."""
+        if self.paused:
+            return
         self.at_end = self._polled_to_end = True
         if self.decisions is None:
             self.input.open(now)
 
     def hold(self, *, paused: bool) -> None:
-        """Note whether reading is paused; the client does not poll a paused partition."""
-        self.paused, self._polled_to_end = paused, self._polled_to_end and not paused
+        """Note whether reading is paused: records may arrive unread, so its watermark must not follow the clock.
+
+        After a pause, the client reports the end of the partition again.
+        """
+        self.paused, self.at_end, self._polled_to_end = paused, False, False
 
     def advance_processing_time(self, time: int) -> None:
         """Note that all records before a time are read."""
@@ -95,11 +101,11 @@ class InjectedPartition:
     @property
     def due(self) -> bool:
         """Whether its next mark would differ from the last one."""
-        return self._changed or self.input.watermark != self._marked
+        return self._changed or self.input.watermark != self._marked or self.held is not None
 
     def note_marked(self) -> None:
         """Note that a mark was written."""
-        self._marked, self._changed = self.input.watermark, False
+        self._marked, self._changed = self.input.watermark, self.held is not None
 
     def state(self, injection: Injection, epoch: int, topic_id: str | None) -> InjectorState:
         """Return the state to store in the next mark."""
@@ -201,16 +207,25 @@ class InjectedPartitions:
         time = partition.processing_time if partition.used else self.follow_time(None)
         return EARLIEST if time is None else time  # with None, readers would take the time of the mark
 
-    def align(self, tolerance: timedelta) -> Iterator[tuple[int, bool]]:
-        """Yield the partitions to pause (``True``), which are too far ahead of the slowest, and those to resume."""
+    def align(
+        self, tolerance: int | None, held: Callable[[int | None, int], Held | None]
+    ) -> Iterator[tuple[int, bool]]:
+        """Yield the partitions to pause (``True``), which are too far ahead, and those to resume.
+
+        Args:
+            tolerance: how far a partition may be ahead of the slowest, milliseconds; ``None``: any distance.
+            held: returns what a partition must wait for, from its watermark and number.
+        """
         used = self.used
         behind = [partition.input.watermark for partition in used.values() if not partition.at_end]
         slowest = lowest(behind)
         for number, partition in used.items():
             watermark = partition.input.watermark
             # A partition with a backlog and no watermark may be the slowest, so it is never paused.
-            ahead = watermark is not None and (slowest is None or watermark > slowest + milliseconds(tolerance))
-            paused = bool(behind) and ahead
+            limit = None if tolerance is None or slowest is None else slowest + tolerance
+            ahead = watermark is not None and tolerance is not None and (limit is None or watermark > limit)
+            partition.held = held(watermark, number)
+            paused = (bool(behind) and ahead) or partition.held is not None
             if paused != partition.paused:
                 partition.hold(paused=paused)
                 yield number, paused
@@ -236,7 +251,11 @@ class InjectedPartitions:
         low = lowest(watermarks.values())
         reason = "has told no event time yet" if low is None else "lowest watermark"
         topic = self._injection.source_topic
-        return [Hold(Holder(topic, number), low, reason) for number, at in watermarks.items() if at == low]
+        lowest_ones = [(number, self._all[number].held) for number, at in watermarks.items() if at == low]
+        return [
+            Hold(Holder(topic, number), low, reason if held is None else f"alignment: it waits for {held.what}")
+            for number, held in lowest_ones
+        ]
 
     @property
     def outcomes(self) -> Counter[str]:

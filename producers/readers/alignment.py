@@ -5,22 +5,28 @@ reads their marks.  The idea is Flink's watermark alignment (FLIP-182), which ne
 """
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, Producer, TopicPartition
 from floodmark.producers.clients.admin import Config, partition_count, shared
-from floodmark.producers.clients.consumers import classified, consume, reading_consumer
+from floodmark.producers.clients.consumers import Closing, classified, consume, reading_consumer
 from floodmark.schemas.classify import Mark, Unreadable
+from floodmark.schemas.errors import FloodmarkError, UsageError
 from floodmark.schemas.errors.base import iso
-from floodmark.schemas.records import Status, WatermarkRecord
+from floodmark.schemas.records import Held, Status, WatermarkRecord
 from floodmark.schemas.timestamps import duration_of, milliseconds
 from floodmark.schemas.tracker import Tracker, apply_mark
 
 _log = logging.getLogger(__name__)
 PATIENCE: Final = 60_000
 """The default of `Alignment.patience`, milliseconds."""
+_POLL_INTERVAL: Final = 20
+"""Milliseconds."""
+_ANSWER: Final = 1.0
+"""Seconds to wait for the leaders of new partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,18 @@ class Alignment:
     def __post_init__(self) -> None:
         duration_of(self.bound, "the bound of alignment")
         duration_of(self.patience, "the patience of alignment")
+
+
+def require_topic(alignment: object, whose: str) -> Alignment:
+    """Return an alignment that names a topic, or raise UsageError.
+
+    >>> require_topic(Alignment(timedelta(minutes=5)), "the pool")
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: the pool can only stay near another topic: pass Alignment(bound, topic=...)
+    """
+    if isinstance(alignment, Alignment) and alignment.topic is not None:
+        return alignment
+    raise UsageError(reason=f"{whose} can only stay near another topic: pass Alignment(bound, topic=...)")
 
 
 class Peers:
@@ -109,17 +127,18 @@ class Peers:
             return False
         return silent <= self._patience if record.lease is None else self._log_time - log_time <= record.lease
 
-    def is_ahead(self, watermark: int | None, now: int = 0) -> bool:
+    def is_ahead(self, watermark: int | None, now: int = 0, source: str | int = "") -> bool:  # noqa: ARG002  # as of `Downstream`
         """Tell whether a source with this watermark must wait; the slowest never must."""
         slowest = self.slowest(now)
         return watermark is not None and slowest is not None and watermark > slowest[0] + self._bound
 
 
 class Downstream:
-    """The watermark of another topic, which a source must stay near.
+    """The watermark of another topic, which sources must stay near.
 
     A topic that waits for the source itself, or whose job is dead, must not hold the source for ever: the wait ends
     after ``patience`` milliseconds without a higher watermark.  Before the first marks, the source does not wait.
+    Several sources may share it; ``source`` tells them apart.
 
     >>> from dataclasses import replace
     >>> from floodmark.schemas.classify import Mark
@@ -140,33 +159,32 @@ class Downstream:
         self._bound = bound
         self._patience = patience
         self._tracker = Tracker([topic])
-        self._since: int | None = None
-        """When the current wait began, or the watermark last advanced within it, by the steady clock."""
-        self._released = False
+        self._since: dict[str | int, int] = {}
+        """By source: when its wait began, or the watermark last advanced within it, by the steady clock."""
+        self._given_up: int | None = None
+        """The watermark for which sources no longer wait."""
 
     def read(self, mark: Mark, now: int) -> None:
         """Apply a mark; ``now``: steady clock, milliseconds."""
         apply_mark(self._tracker, mark)
-        if self._tracker.advance() is not None and self._since is not None:  # it is higher than before
-            self._since, self._released = now, False
+        if self._tracker.advance() is not None:  # it is higher than before
+            self._since = dict.fromkeys(self._since, now)
 
     def slowest(self, now: int = 0) -> tuple[int, str] | None:  # noqa: ARG002  # as of `Peers`
         """Return the topic's watermark and its name; ``None``: unknown."""
         watermark = self._tracker.watermark
         return None if watermark is None else (watermark, f"topic {self._topic!r}")
 
-    def is_ahead(self, watermark: int | None, now: int = 0) -> bool:
+    def is_ahead(self, watermark: int | None, now: int = 0, source: str | int = "") -> bool:
         """Tell whether a source with this watermark must wait."""
         reached = self._tracker.watermark
         if reached is None or watermark is None or watermark <= reached + self._bound:
-            self._since, self._released = None, False
+            self._since.pop(source, None)
             return False
-        if self._since is None:
-            self._since = now
-        if now - self._since <= self._patience:
+        if now - self._since.setdefault(source, now) <= self._patience:
             return True
-        if not self._released:
-            self._released = True
+        if self._given_up != reached:
+            self._given_up = reached
             _log.warning(
                 "alignment: the watermark of topic %r has been %s for %d s; the source no longer waits for it.  Either "
                 "its job has stopped, or it waits for this source: then raise the bound",
@@ -175,8 +193,8 @@ class Downstream:
         return False
 
 
-class AlignmentReader:
-    """Read the marks that a source of a topic must stay near.
+class AlignmentReader(Closing):
+    """Read the marks that a source of a topic, or all sources of a pool, must stay near.
 
     Of the source's own topic it reads partition 0: every source marks all partitions.  (With `per_partition`, the mark
     there is the one of that partition.)  If Kafka deletes marks before they are read, it continues with the next ones:
@@ -186,18 +204,50 @@ class AlignmentReader:
         UnknownTopicError, BrokerUnavailableError: the other topic cannot be reached.
     """
 
-    def __init__(self, config: Config, alignment: Alignment, *, topic: str, source: str) -> None:
-        bound, patience = milliseconds(alignment.bound), milliseconds(alignment.patience)
+    def __init__(self, config: Config, alignment: Alignment, *, topic: str, source: str = "") -> None:
+        self.bound: Final = milliseconds(alignment.bound)
+        patience = milliseconds(alignment.patience)
+        self._config = config
         self._consumer = reading_consumer(shared(config), "floodmark-alignment", _log, reset="latest")
-        self.peers: Peers | Downstream = Peers(source, bound, patience)
-        partitions = 1
+        self._topic = alignment.topic
+        self.peers: Peers | Downstream = Peers(source, self.bound, patience)
+        self._read = 1
         if alignment.topic is not None:
-            topic, self.peers = alignment.topic, Downstream(alignment.topic, bound, patience)
-            partitions = partition_count(self._consumer, topic, config.get("bootstrap.servers"))
-        self._consumer.assign([TopicPartition(topic, number, OFFSET_END) for number in range(partitions)])
+            topic, self.peers = alignment.topic, Downstream(alignment.topic, self.bound, patience)
+            self._read = partition_count(self._consumer, topic, config.get("bootstrap.servers"))
+        self._found = self._read
+        self._next_poll: int | None = None
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_END) for number in range(self._read)])
+
+    def look_for_partitions(self, client: Producer) -> None:
+        """Ask Kafka for new partitions of the other topic, which `poll` then reads; it may run in a thread."""
+        if self._topic is not None:
+            try:
+                self._found = max(self._found, partition_count(client, self._topic, self._config["bootstrap.servers"]))
+            except (FloodmarkError, KafkaException) as error:
+                _log.info("cannot check whether topic %r has more partitions: %s", self._topic, error)
+
+    def _read_new_partitions(self, topic: str) -> None:
+        """Read new partitions from their first record: marks in the others already wait for theirs."""
+        with suppress(KafkaException):  # the consumer learns of them now, not minutes later
+            self._consumer.list_topics(topic, timeout=_ANSWER)
+        new, self._read = range(self._read, self._found), self._found
+        self._consumer.incremental_assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in new])
+
+    def held(self, watermark: int | None, now: int, source: str | int = "") -> Held | None:
+        """Return what a source with this watermark must wait for; ``None``: nothing."""
+        slowest = self.peers.slowest(now)
+        if slowest is None or not self.peers.is_ahead(watermark, now, source):
+            return None
+        return Held(slowest[0], slowest[1], self._topic)
 
     def poll(self, now: int) -> None:
-        """Apply new marks, without waiting; ``now``: steady clock, milliseconds."""
+        """Apply new marks, every 20 ms, without waiting; ``now``: steady clock, milliseconds."""
+        if self._next_poll is not None and now < self._next_poll:
+            return
+        self._next_poll = now + _POLL_INTERVAL
+        if self._topic is not None and self._found > self._read:
+            self._read_new_partitions(self._topic)
         for mark in (classified(record) for record in consume(self._consumer, 0) if record.error() is None):
             if isinstance(mark, Mark):
                 self.peers.read(mark, now)

@@ -13,7 +13,7 @@ from floodmark.producers.strategies.numbering import Identity, MarkWriter, Promi
 from floodmark.producers.strategies.scopes import PerPartition, Scope
 from floodmark.schemas.errors import EndedError, IdleError
 from floodmark.schemas.partition_state import lowest
-from floodmark.schemas.records import Membership, Round, Status
+from floodmark.schemas.records import Held, Membership, Round, Status
 from floodmark.schemas.timestamps import is_late
 
 _ACTIVE: Final = Status.ACTIVE
@@ -58,6 +58,8 @@ class Emitter:
         """Number of records that have failed and were not sent again."""
         self._registered_before = False
         self.punctual = generator.punctual
+        self.held: Held | None = None
+        """What alignment makes the source wait for."""
         self._paused_since: int | None = None
         self._paused_for = 0
         self._resuming = False
@@ -237,14 +239,15 @@ class Emitter:
         if self.status is Status.ACTIVE and not busy and all(scope.quiet for scope in self._scopes):
             self.mark_idle()
 
-    def pause(self, now: int) -> None:
+    def pause(self, now: int, held: Held | None = None) -> None:
         """Note that alignment makes the source wait: it sends nothing, but is not idle; ``now``: as in `send`."""
+        self.held = held
         if self._paused_since is None:
             self._paused_since = now
 
     def unpause(self, now: int) -> None:
         """Note that alignment no longer makes the source wait."""
-        self._paused_for, self._paused_since = now - self._awake(now), None
+        self._paused_for, self._paused_since, self.held = now - self._awake(now), None, None
 
     def _awake(self, now: int) -> int:
         """Return the clock of `send` without the time in which alignment made the source wait."""

@@ -12,7 +12,7 @@ from floodmark.producers.board.source_history import is_failure
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
-from floodmark.schemas.records import Holder, Status
+from floodmark.schemas.records import Held, Holder, Status
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 BEGIN = 1_790_000_000_000
@@ -63,6 +63,7 @@ class Writer:
     partitions: int = 1
     only: int | None = None
     """The one partition that it marks."""
+    held: Held | None = None
     fields: dict[str, Any] = field(default_factory=dict)
 
     def marks(self):
@@ -82,8 +83,9 @@ class Writer:
             holder = None if self.reads is None else Holder(self.reads, 0, "web")
             worked = None if self.waits_since is None else BEGIN + min(second, self.waits_since) * SECOND
             said = replace(said, holder=holder, processing_time_watermark=worked)
+            headers = [] if self.held is None else self.held.headers()
             for number in range(self.partitions) if self.only is None else [self.only]:
-                yield BEGIN + second * SECOND, self.topic, number, said
+                yield BEGIN + second * SECOND, self.topic, number, said, headers
 
 
 def asked(*writers, last="clicks", whole=True, more=()):
@@ -91,10 +93,10 @@ def asked(*writers, last="clicks", whole=True, more=()):
     fold, offsets = Fold(), defaultdict(count)
     for topic in sorted({writer.topic for writer in writers}):
         fold.add(topic, whole=whole)
-    for time, topic, number, said in sorted(
+    for time, topic, number, said, headers in sorted(
         (one for writer in writers for one in writer.marks()), key=lambda one: one[0]
     ):
-        fold.take(Mark(topic, number, next(offsets[topic, number]), time, said))
+        fold.take(Mark(topic, number, next(offsets[topic, number]), time, said, headers))
     for record in more:
         fold.take(record)
     board = fold.board(BEGIN + END * SECOND)
@@ -111,6 +113,7 @@ def ended_at(second):
 
 ONE_OF_TWO = {"size": 2}
 MEMBERSHIP_1, MEMBERSHIP_2 = {"version": 1, "size": 2}, {"version": 2, "size": 2}
+NEAR_COUNTS = Held(BEGIN, "topic 'counts'", "counts")
 NOT_READABLE = Unreadable("clicks", 0, 999, BEGIN + END * SECOND, "damaged", "web")
 
 FAULTS = {
@@ -278,6 +281,14 @@ FAULTS = {
         (1, "web", Cause.TWINS),
         ("epoch 71", "epoch 72"),
     ),
+    "alignment holds a source near a topic that waits for the source": (
+        [
+            Writer(promise=until(20, behind(5)), writes=lambda second: second < 20, held=NEAR_COUNTS),
+            Writer("counts", until(20, behind(9)), topic="counts", reads="clicks", writes=lambda second: second < 20),
+        ],
+        (1, "web", Cause.ALIGNED),
+        ("wait for topic counts, whose watermark is 2026-", "raise the bound"),
+    ),
     "a mark cannot be read": ([Writer()], (2, "web", Cause.UNREADABLE), ("offset 999",)),
     "a source has promised nothing yet": (
         [Writer(promise=lambda _second: None)],
@@ -390,7 +401,7 @@ def test_why_finds_no_fault_where_there_is_none(name):
 def read_from(second, writer):
     """Return the fold of what is read of a source that marks once a second, from a second on, and what it lacks."""
     fold = Fold(["clicks"])
-    for offset, (time, topic, number, said) in enumerate(writer.marks()):
+    for offset, (time, topic, number, said, _) in enumerate(writer.marks()):
         if time >= BEGIN + second * SECOND:
             fold.take(Mark(topic, number, offset, time, said))
     return fold.lacking("clicks", [0]), trace(fold.board(BEGIN + END * SECOND), "clicks")
@@ -409,6 +420,16 @@ def test_the_event_from_the_future_is_looked_for_further_back():
 def test_nothing_is_looked_for_where_event_times_are_ahead_all_the_time(promise):
     lacking, why = read_from(45, Writer(promise=promise))
     assert (lacking, why.exit_status) == (set(), 0)
+
+
+def test_behind_a_source_that_alignment_holds_the_dead_job_is_named():
+    held = Writer(promise=until(20, behind(5)), writes=lambda second: second < 20, held=NEAR_COUNTS)
+    _, why = asked(held, Writer("counts", behind(9), range(20), topic="counts", reads="clicks"))
+    assert [(step.topic, step.held_by.source, step.held_by.cause) for step in why.steps] == [
+        ("clicks", "web", Cause.ALIGNED),
+        ("counts", "counts", Cause.SILENT),
+    ]
+    assert (why.cause.source, why.exit_status) == ("counts", 1)
 
 
 def test_all_that_fails_is_named_with_its_partitions():

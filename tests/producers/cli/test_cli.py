@@ -125,6 +125,7 @@ def test_the_shell_completes_commands_and_options(words, position, expected):
         (["--json-field", "at"], "no Kafka broker answered"),
         (["--json-field", "at", "--late", "nan"], "--late is nan, expected a number of seconds"),
         (["--json-field", "at", "--early", "1e300"], "--early is 1e+300"),
+        (["--json-field", "at", "--align-topic", "daily"], "pass both"),
         (["--schema", "no-such.avsc", "--event-time", "at"], "no-such.avsc cannot be read: No such file"),
     ],
 )
@@ -192,9 +193,9 @@ def test_inject_then_tail(kafka, topic, tmp_path):
     schema.write_text(json.dumps(EVENT))
     servers = ["--bootstrap-servers", kafka.bootstrap_servers]
     avro = ["--schema", schema, "--event-time", "at"]
-    done = floodmark(
-        "inject", "--from", raw, "--to", marked, *servers, *avro, "--until-end", "--end", "--json", "--out-of-order", 0
-    )
+    near = ["--align-topic", raw, "--align-bound", 60]  # it has no marks to wait for
+    more = ["--until-end", "--end", "--json", "--out-of-order", 0]
+    done = floodmark("inject", "--from", raw, "--to", marked, *servers, *avro, *near, *more)
     assert done.returncode == 0, done.stderr
     assert "3 on time, 1 out of order adjusted" in done.stderr
 

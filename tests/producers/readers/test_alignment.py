@@ -5,13 +5,36 @@ import time
 from datetime import timedelta
 
 import pytest
-from floodmark.producers import Alignment, Mark, Observer, WatermarkedProducer, ascending, explicit, with_idleness
+from floodmark.producers import (
+    Alignment,
+    Mark,
+    Observer,
+    SourcePool,
+    TimePolicy,
+    WatermarkedProducer,
+    ascending,
+    explicit,
+    with_idleness,
+)
+from floodmark.producers.board.causes import Cause
+from floodmark.producers.board.why import trace
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.readers.alignment import Peers
+from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.group import InjectorGroup
+from floodmark.producers.injector.injector import Injector
+from floodmark.producers.readers.alignment import Downstream, Peers
+from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.testing import mark
 from floodmark.schemas import Membership, Status
 from floodmark.schemas.errors import UsageError
-from support.harness import until
+from floodmark.schemas.records import HELD_HEADER
+from support.harness import grow, until
+from support.injection import look, send, times
+
+SOON = timedelta(milliseconds=50)
+MINUTE = 60_000
+BEGIN = 1_700_000_000_000
 
 
 def test_only_active_peers_of_the_newest_membership_hold():
@@ -97,7 +120,7 @@ def test_a_dead_peer_does_not_block_produce_for_ever(kafka, topic, lease):
     def knows_slow():
         slow.flush()  # until the other one reads its marks
         fast.poll(0.05)
-        return fast.ahead or fast._alignment.peers.slowest() is not None  # noqa: SLF001
+        return fast.ahead or fast._channel.alignment.peers.slowest() is not None  # noqa: SLF001
 
     until(knows_slow, "the peer's marks")
     sent = []
@@ -121,7 +144,7 @@ def test_a_dead_peer_does_not_block_produce_for_ever(kafka, topic, lease):
     until(goes_on, "records of the one that is alive")
     runner.join(30)
     fast.end()
-    assert fast._alignment is None, "the client that it read with is let go"  # noqa: SLF001
+    assert fast._channel.alignment is None, "the client that it read with is let go"  # noqa: SLF001
 
 
 @pytest.mark.kafka
@@ -158,8 +181,8 @@ def test_a_fast_source_is_held_and_not_called_idle(kafka, topic):
 
     def knows_slow():
         slow.emit()
-        fast._alignment.poll(time.monotonic_ns() // 1_000_000)  # noqa: SLF001  # poll() would mark it, and it is silent
-        return fast.ahead or fast._alignment.peers.slowest() is not None  # noqa: SLF001
+        fast._channel.alignment.poll(time.monotonic_ns() // 1_000_000)  # noqa: SLF001  # poll() would mark it, and it is silent
+        return fast.ahead or fast._channel.alignment.peers.slowest() is not None  # noqa: SLF001
 
     until(knows_slow, "the peers' marks", 20)
     runner = threading.Thread(target=run)
@@ -205,8 +228,8 @@ def test_a_slow_topic_downstream_holds_the_source_and_a_dead_one_not_for_ever(ka
 
     def known():
         job.flush()
-        fast._alignment.poll(0)  # noqa: SLF001
-        return fast._alignment.peers.slowest() is not None  # noqa: SLF001
+        fast._channel.alignment.poll(0)  # noqa: SLF001
+        return fast._channel.alignment.peers.slowest() is not None  # noqa: SLF001
 
     job.advance(0)
     until(known, "the marks of the job")
@@ -222,6 +245,135 @@ def test_a_slow_topic_downstream_holds_the_source_and_a_dead_one_not_for_ever(ka
     runner.join(30)
     assert sum("no longer waits" in line for line in caplog.messages) == 1
     fast.end()
+
+
+def test_each_source_waits_for_a_topic_as_long_as_its_own_wait_lasts(caplog):
+    daily = Downstream("daily", bound=100, patience=1_000)
+    daily.read(Mark("daily", 0, 0, 0, mark("job", 50)), now=0)
+    assert daily.is_ahead(151, now=0, source="a")
+    assert not daily.is_ahead(150, now=900, source="b"), "it is not ahead, and the wait of the other one goes on"
+    assert daily.is_ahead(151, now=901, source="b")
+    assert not daily.is_ahead(151, now=1_001, source="a")
+    assert daily.is_ahead(151, now=1_901, source="b")
+    assert not daily.is_ahead(151, now=1_902, source="b")
+    assert len(caplog.messages) == 1, "one warning for all sources"
+    daily.read(Mark("daily", 0, 1, 0, mark("job", 60, 1)), now=2_000)
+    assert daily.is_ahead(161, now=3_000, source="a"), "the topic advances again"
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("wrong", [timedelta(1), Alignment(timedelta(1))])
+def test_pools_and_injectors_stay_near_a_topic_alone(kafka, topic, wrong):
+    injection = Injection("raw", "marked", JsonField("at"))
+    for build in (
+        lambda: SourcePool(kafka.config, topic=topic(1), alignment=wrong),
+        lambda: Injector(injection, kafka.config, alignment=wrong),
+        lambda: InjectorGroup(injection, kafka.config, alignment=wrong),
+    ):
+        with pytest.raises(UsageError, match=r"pass Alignment\(bound, topic=\.\.\.\)"):
+            build()
+
+
+@pytest.mark.kafka
+def test_a_source_of_a_pool_waits_for_a_topic_that_grows_and_the_others_go_on(kafka, topic):
+    clicks, daily = topic(1), topic(1)
+    job = WatermarkedProducer(kafka.config, topic=daily, source="job", strategy=explicit(), interval=SOON)
+    near = Alignment(timedelta(seconds=10), topic=daily, patience=timedelta(minutes=5))
+    with SourcePool(kafka.config, topic=clicks, interval=SOON, alignment=near) as pool:
+        fast, slow = pool.join("fast", "slow", strategy=ascending())
+        job.advance(0)
+        until(lambda: pool._channel.alignment.peers.slowest() is not None, "the marks of the job")  # noqa: SLF001
+        sent = []
+
+        def run():
+            for second in range(60):
+                fast.produce(b"", event_time=second * 1000)
+                sent.append(second)
+
+        runner = threading.Thread(target=run, daemon=True)
+        runner.start()
+        until(lambda: len(sent) == 12 and fast.ahead, "the bound")
+        for second in range(11):
+            slow.produce(b"", event_time=second * 1000)
+        slow.end()
+        pool.flush()
+        assert len(sent) == 12
+
+        def named():
+            with ChainReader(kafka.config, [clicks]) as reader:
+                why = trace(reader.board(), clicks)
+            held = why.steps[0].held_by
+            return (
+                held is not None
+                and held.cause is Cause.ALIGNED
+                and [step.topic for step in why.steps] == [clicks, daily]
+            )
+
+        until(named, "the topic that holds the source, by its marks")
+        grow(kafka.config, daily, 2)
+        job._channel.next_refresh = pool._channel.next_refresh = 0  # noqa: SLF001  # instead of waiting for 10 s
+        job.advance(20_000)
+        until(lambda: len(sent) == 32, "what the job allows, by its marks in the new partition")
+        assert fast.ahead
+        job.end()
+        until(lambda: len(sent) == 60, "all records: nothing holds them")
+        runner.join(30)
+        pool.end()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "group"])
+def test_an_injector_waits_for_a_topic_and_changes_no_row(kafka, topic, together):
+    raw, marked, daily = topic(1), topic(1), topic(1)
+    policy = TimePolicy(late=timedelta(milliseconds=100), out_of_order=timedelta(0))
+    injection = Injection(raw, marked, JsonField("at"), policy, interval=SOON)
+    near = Alignment(timedelta(minutes=1), topic=daily, patience=timedelta(minutes=5))
+    job = WatermarkedProducer(kafka.config, topic=daily, source="job", strategy=explicit(), interval=SOON)
+    job.advance(BEGIN)
+    held, more, last = ([BEGIN + at * MINUTE + n * 1_000 for n in range(60)] for at in (2, 3, 9))
+
+    def write(rows):
+        send(kafka, raw, *((at, at) for at in rows))
+
+    write([BEGIN])
+    with (InjectorGroup if together else Injector)(injection, kafka.config, alignment=near) as injector:
+
+        def alone():
+            return injector._injectors.get(0) if together else injector  # noqa: SLF001
+
+        def knows():
+            injector.step()
+            return alone() is not None and alone()._alignment.peers.slowest() is not None  # noqa: SLF001
+
+        def until_held(count):
+            until(lambda: injector.step() or injector.counts["records"] == count, "the records before the hold")
+            until(lambda: injector.step() or "waits for topic" in injector.holders()[0].reason, "the hold")
+            assert injector.counts["records"] == count
+
+        def until_end():
+            until(lambda: injector.step() or alone()._partitions[0].at_end, "the end")  # noqa: SLF001
+
+        until(knows, "the marks of the job")
+        until_end()
+        write(held)
+        until_held(61)
+        reached = injector.watermarks[0]
+        write(more)
+        deadline = time.monotonic() + 1
+        until(lambda: injector.step() or time.monotonic() > deadline, "time to read, or to follow the clock")
+        assert (injector.counts["records"], injector.watermarks[0]) == (61, reached)
+        job.advance(BEGIN + 2 * MINUTE)
+        until_held(121)
+        job.advance(BEGIN + 4 * MINUTE)
+        until_end()
+        write(last)
+        until_held(181)
+        job.end()
+        until_end()
+        assert injector.outcomes["on_time"] == injector.outcomes.total() == 181
+    data, marks, _ = look(kafka, marked)
+    assert times(data) == [(at, at) for at in [BEGIN, *held, *more, *last]]
+    assert {bool(dict(one.headers).get(HELD_HEADER)) for one in marks} == {True, False}
 
 
 @pytest.mark.kafka
@@ -243,8 +395,8 @@ def test_aligned_sources_of_a_backlog_are_not_slowed_to_one_bound_an_interval(ka
     def acquainted():
         for source in sources:
             source.emit()
-            source._alignment.poll(time.monotonic_ns() // 1_000_000)  # noqa: SLF001
-        return all(source._alignment.peers.slowest() is not None for source in sources)  # noqa: SLF001
+            source._channel.alignment.poll(time.monotonic_ns() // 1_000_000)  # noqa: SLF001
+        return all(source._channel.alignment.peers.slowest() is not None for source in sources)  # noqa: SLF001
 
     def run(source):
         for second in range(1, 200):
