@@ -94,7 +94,7 @@ class UnreadInputError(SnapshotError):
     template = (
         "job {job!r} has ended, and its output says so. Since then its input received {records} record(s) that the job "
         "will not read: {places}. To read the topics from the beginning, use a new checkpoint_location and a new "
-        "output topic."
+        "output topic (with writer=, an empty store)."
     )
     job: str
     records: str
@@ -161,7 +161,7 @@ class RecreatedTopicError(SnapshotError):
     template = (
         "topic {topic!r} was deleted and created again: {reader} has read the topic with id {known}, and now its id is "
         "{found}. The stored offsets do not apply to the new topic. Start a consumer without a position, a job with a "
-        "new checkpoint_location and output topic, an injector with a new target topic."
+        "new checkpoint_location and output topic (with writer=, an empty store), an injector with a new target topic."
     )
     reader: str
     topic: str

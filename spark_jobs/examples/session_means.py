@@ -120,10 +120,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Find the sessions of users, and their mean length.")
     parser.add_argument("--folder", type=Path, required=True, help="a new folder for Kafka and the state of the jobs")
     folder = parser.parse_args().folder
+    if (folder / "kafka").exists():
+        parser.error(f"{folder} has a run already: pass a new folder")
+    print("Playing eleven minutes in one.  Then, for every two minutes: their end, the sessions, the mean length.")
     with EmbeddedKafka(folder / "kafka") as kafka:
         run(kafka, folder)
         for mean in results(kafka.config, "means"):
-            print(f"{mean['at']}: {mean['sessions']} sessions, {mean['seconds']:g} s on average")
+            print(f"{mean['at']}  sessions {mean['sessions']}, mean length {mean['seconds']:g} s")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ _READ: Final = {
     *("ssl.key.pem", "ssl.endpoint.identification.algorithm", "sasl.kerberos.min.time.before.relogin"),
 }
 """Security settings that are converted, or that Spark's Kafka client does not need."""
+_JAVA_KINDS: Final = {"https.": "ssl.", "oauth_cb": "sasl."}
+"""Where the kind of a setting has another name in Java."""
 
 
 def settings_of(client: Client | None) -> dict[str, Any]:
@@ -96,11 +98,12 @@ def _tls(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def _require_own(setting: str, own: Mapping[str, str]) -> None:
     """Refuse a setting that cannot be converted, unless the user gives Spark options of its kind."""
-    kind = re.search(r"\b(?:sasl|ssl)\.", setting)
-    if kind is not None and not any(name.lower().startswith(f"kafka.{kind[0]}") for name in own):
+    found = re.search(r"\b(?:sasl\.|ssl\.|https\.|oauth_cb)", setting)
+    kind = None if found is None else _JAVA_KINDS.get(found[0], found[0])
+    if kind is not None and not any(name.lower().startswith(f"kafka.{kind}") for name in own):
         reason = (
             f"setting {setting!r} does not reach Spark's Kafka client, which has another name for it: "
-            f"pass Java's setting as well, as a Spark option 'kafka.{kind[0]}...' (source_options, sink_options)"
+            f"pass Java's setting as well, as a Spark option 'kafka.{kind}...' (source_options, sink_options)"
         )
         raise UsageError(reason=reason)
 

@@ -74,7 +74,7 @@ def stored(files: Files) -> StartPoint | None:
         begins, replayed = fields.pop("begins"), fields.pop("replayed")
         return StartPoint(from_spark(begins), None if replayed is None else from_spark(replayed), **fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        advice = "use a new checkpoint_location and a new output topic"
+        advice = "use a new checkpoint_location and a new output topic (with writer=, an empty store)"
         raise CorruptSnapshotError(where=_NAME, reason=str(error), advice=advice) from error
 
 

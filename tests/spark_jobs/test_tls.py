@@ -11,6 +11,10 @@ from support.guarded import Certificates, GuardedKafka
 from support.harness import Stream, drain, window_counts
 
 pytestmark = pytest.mark.spark
+OAUTHBEARER = [
+    *("config", "method", "client.id", "client.secret", "scope", "extensions", "token.endpoint.url", "grant.type"),
+    *("assertion.algorithm", "assertion.private.key.file", "metadata.authentication.type", "sub.claim.name"),
+]
 
 _LIMIT = 120
 
@@ -69,7 +73,11 @@ def test_who_lacks_a_part_is_told_before_a_job_begins(spark, guarded, certificat
     "settings",
     [
         {"sasl.mechanism": "OAUTHBEARER"},
-        {"sasl.oauthbearer.token.endpoint.url": "https://tokens.example.org"},
+        *({f"sasl.oauthbearer.{name}": "x"} for name in OAUTHBEARER),
+        {"enable.sasl.oauthbearer.unsecure.jwt": True},
+        {"https.ca.location": "/etc/ca.pem"},
+        {"https.ca.pem": "x"},
+        {"oauth_cb": "x"},
         {"sasl.kerberos.keytab": "/etc/job.keytab"},
         {"ssl.cipher.suites": "ECDHE"},
         {"enable.ssl.certificate.verification": False},
@@ -78,7 +86,7 @@ def test_who_lacks_a_part_is_told_before_a_job_begins(spark, guarded, certificat
 )
 def test_a_security_setting_that_spark_would_not_get_is_refused_by_name(settings):
     (name,) = settings
-    with pytest.raises(UsageError, match=name):
+    with pytest.raises(UsageError, match=rf"{name}.*pass Java's setting.* as a Spark option 'kafka\.(sasl|ssl)\."):
         spark_options(settings, {"kafka.fetch.max.bytes": "1"})
     own = {"kafka.sasl.jaas.config": "login", "kafka.ssl.protocol": "TLSv1.3"}
     assert spark_options(settings, own).items() >= own.items()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -14,12 +15,13 @@ from floodmark.producers import (
     WatermarkedConsumer,
     WatermarkedProducer,
     explicit,
+    ingress,
 )
 from floodmark.producers.clients.admin import offset_bounds
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import END_OF_TIME
-from floodmark.schemas.classify import mark_record
+from floodmark.schemas.classify import Data, mark_record
 from floodmark.schemas.completeness.buffer import Buffer
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
@@ -32,7 +34,7 @@ from floodmark.schemas.errors import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from support.harness import Stream, delete_before, delete_topic, events, grow, recreate, until
+from support.harness import Stream, delete_before, delete_topic, events, grow, records_by_partition, recreate, until
 
 
 def event_time(record):
@@ -91,6 +93,35 @@ def test_windows_of_completeness(kafka, topic):
         totals[end] = totals.get(end, 0) + count
     assert seen == totals
     assert +consumer.counts == {"data": stream.size}
+
+
+@pytest.mark.kafka
+def test_windows_of_arrival_complete_while_the_source_still_writes(kafka, topic):
+    name, found, numbers = topic(2), {}, iter(range(10_000))
+    door = WatermarkedProducer(
+        kafka.config, topic=name, source="door", strategy=ingress(), interval=timedelta(milliseconds=50)
+    )
+    with door, WatermarkedConsumer(kafka.config, [name], lambda record: record.log_time) as consumer:
+
+        def read():
+            for window in consumer.windows(timedelta(milliseconds=200), timeout=0.02):
+                assert window.start not in found, "each window comes once"
+                found[window.start] = len(window.rows)
+
+        def arrive_and_read():
+            door.produce(b"", key=str(next(numbers)))
+            read()
+            return len(found) > 2
+
+        until(arrive_and_read, "three windows")
+        assert not consumer.ended
+        door.end()
+        until(lambda: read() or consumer.ended, "the end")
+        assert not consumer.counts["late"]
+    records = [one for part in records_by_partition(kafka.config, name).values() for one in part]
+    arrivals = [one.log_time for one in records if isinstance(one, Data)]
+    assert found == Counter(at // 200 * 200 for at in arrivals)
+    assert len(arrivals) == next(numbers)
 
 
 @pytest.mark.kafka

@@ -90,6 +90,24 @@ def test_a_new_checkpoint_continues_after_the_stored_rows_and_an_old_one_stores_
         start(given, "last")
 
 
+def test_a_job_that_repeats_stores_all_of_its_results_after_those_before(kafka, topic, start, file):
+    given, stream = topic(2), Stream.seeded(33, sources=2, steps=6)
+    stream.produce(kafka.config, given)
+    first = start(given)
+    until(lambda: fails(first) or count_store(file).rows, "some stored rows")
+    first.stop()
+    before = count_store(file).rows
+    again = start(given, "again", start=Start(published="repeat"))
+    again.awaitTermination(60)
+    assert [again.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
+    found = count_store(file).rows
+    assert found[: len(before)] == before
+    assert Counter({(user, ended): n for user, ended, n in found[len(before) :]}) == stream.windows(WIDTH)
+    assert len(found) - len(before) == len(stream.windows(WIDTH)), "it stored a row twice"
+    with pytest.raises(ReplacedCheckpointError, match="an empty store"):
+        start(given)
+
+
 @pytest.mark.parametrize("seed", [105, 112])
 def test_any_query_continues_after_the_stored_rows(spark, kafka, topic, checkpoint, seed):
     trial = replace(lost_case(seed), stored=True)
