@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, Producer, TopicPartition
-from floodmark.producers.clients.admin import Config, partition_count, shared
+from floodmark.producers.clients.admin import Config, offset_bounds, partition_count, shared
 from floodmark.producers.clients.consumers import Closing, classified, consume, reading_consumer
 from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.errors import FloodmarkError, UsageError
@@ -25,6 +25,7 @@ PATIENCE: Final = 60_000
 """The default of `Alignment.patience`, milliseconds."""
 _POLL_INTERVAL: Final = 20
 """Milliseconds."""
+_LAST_RECORDS: Final = 1_000
 _ANSWER: Final = 1.0
 """Seconds to wait for the leaders of new partitions."""
 
@@ -197,8 +198,8 @@ class AlignmentReader(Closing):
     """Read the marks that a source of a topic, or all sources of a pool, must stay near.
 
     Of the source's own topic it reads partition 0: every source marks all partitions.  (With `per_partition`, the mark
-    there is the one of that partition.)  If Kafka deletes marks before they are read, it continues with the next ones:
-    only the last mark of a source counts.
+    there is the one of that partition.)  Of another topic, it begins with the last records: a slow job marks rarely.
+    If Kafka deletes marks before they are read, it continues with the next ones: only the last mark of a source counts.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: the other topic cannot be reached.
@@ -211,13 +212,14 @@ class AlignmentReader(Closing):
         self._consumer = reading_consumer(shared(config), "floodmark-alignment", _log, reset="latest")
         self._topic = alignment.topic
         self.peers: Peers | Downstream = Peers(source, self.bound, patience)
-        self._read = 1
+        starts = {0: OFFSET_END}
         if alignment.topic is not None:
             topic, self.peers = alignment.topic, Downstream(alignment.topic, self.bound, patience)
-            self._read = partition_count(self._consumer, topic, config.get("bootstrap.servers"))
-        self._found = self._read
+            bounds = offset_bounds(config, topic)
+            starts = {number: max(low, high - _LAST_RECORDS) for (_, number), (low, high) in bounds.items()}
+        self._read = self._found = len(starts)
         self._next_poll: int | None = None
-        self._consumer.assign([TopicPartition(topic, number, OFFSET_END) for number in range(self._read)])
+        self._consumer.assign([TopicPartition(topic, *start) for start in starts.items()])
 
     def look_for_partitions(self, client: Producer) -> None:
         """Ask Kafka for new partitions of the other topic, which `poll` then reads; it may run in a thread."""

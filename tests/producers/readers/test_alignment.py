@@ -216,7 +216,9 @@ def test_a_fast_source_is_held_and_not_called_idle(kafka, topic):
 @pytest.mark.kafka
 def test_a_slow_topic_downstream_holds_the_source_and_a_dead_one_not_for_ever(kafka, topic, caplog):
     clicks, daily = topic(1), topic(2)
-    job = WatermarkedProducer(kafka.config, topic=daily, source="job", strategy=explicit())
+    job = WatermarkedProducer(kafka.config, topic=daily, source="job", strategy=explicit(), background=False)
+    job.advance(0)
+    job.flush()  # it marks no more until the source is held
     given = Alignment(timedelta(seconds=10), topic=daily, patience=timedelta(seconds=2))
     fast = WatermarkedProducer(kafka.config, topic=clicks, source="web", strategy=ascending(), alignment=given)
     sent = []
@@ -226,13 +228,7 @@ def test_a_slow_topic_downstream_holds_the_source_and_a_dead_one_not_for_ever(ka
             fast.produce(b"", event_time=second * 1000)
             sent.append(second)
 
-    def known():
-        job.flush()
-        fast._channel.alignment.poll(0)  # noqa: SLF001
-        return fast._channel.alignment.peers.slowest() is not None  # noqa: SLF001
-
-    job.advance(0)
-    until(known, "the marks of the job")
+    until(lambda: fast._channel.alignment.peers.slowest() is not None, "the last marks of the job")  # noqa: SLF001
     runner = threading.Thread(target=run, daemon=True)
     runner.start()
     until(lambda: len(sent) == 12, "the bound")
