@@ -31,7 +31,7 @@ def until_readable(kafka, topic):
     until(lambda: end_offsets(kafka.config, topic) == written_ends(kafka, topic), f"the last commit to {topic}")
 
 
-def look(kafka, topic, partitions=1):
+def look(kafka, topic):
     """Return the data and the marks of a topic, and its observer, closed."""
     data, marks = [], []
     ends = written_ends(kafka, topic)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from floodmark.spark_jobs import drop_duplicates_within, event_time
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import LongType
 from support.stateful import PandasWindows, SeenOnce, pandas_windows
 from support.streams import Values
 
@@ -300,40 +301,38 @@ def session(gap: int, stamp: Literal["end", "latest"] = "end") -> Step:
     return Step(name, spark, plain, stateful=True, ends=True, hold=hold)
 
 
-def _by_hand(width: int) -> Callable[[Rows, Clock], Rows]:
-    """Give tumbling windows the time of their end, as functions do that write it themselves."""
+_RESULT = "k STRING, at TIMESTAMP, n BIGINT"
+
+
+def _by_hand(name: str, width: int, run: Callable[[Any], DataFrame]) -> Step:
+    """Tumbling windows by a function of the grouped rows, which writes the time of their end itself."""
+
+    def spark(frame: DataFrame) -> DataFrame:
+        given = frame.select("k", "at", F.unix_millis("at").alias("ms"), "n")
+        return run(given.groupBy("k")).withColumn("stamp", F.col("at"))
 
     def plain(rows: Rows, clock: Clock) -> Rows:
         return [replace(row, at=row.stamp * 1000) for row in tumbling(width).plain(rows, clock)]
 
-    return plain
+    return Step(f"{name} {width}", spark, plain, stateful=True, event_time=False)
 
 
 def pandas_state(width: int) -> Step:
     """Tumbling windows by a function of state and timeouts."""
-
-    def spark(frame: DataFrame) -> DataFrame:
-        given = frame.select("k", "at", F.unix_millis("at").alias("ms"), "n")
-        run = pandas_windows(width)
-        state = "open STRING"
-        results = given.groupBy("k").applyInPandasWithState(run, _RESULT, state, "append", "EventTimeTimeout")
-        return results.withColumn("stamp", F.col("at"))
-
-    return Step(f"applyInPandasWithState {width}", spark, _by_hand(width), stateful=True, event_time=False)
+    settings = _RESULT, "open STRING", "append", "EventTimeTimeout"
+    return _by_hand(
+        "applyInPandasWithState", width, lambda given: given.applyInPandasWithState(pandas_windows(width), *settings)
+    )
 
 
 def timers(width: int) -> Step:
     """Tumbling windows by a stateful processor with event-time timers."""
-
-    def spark(frame: DataFrame) -> DataFrame:
-        given = frame.select("k", "at", F.unix_millis("at").alias("ms"), "n")
-        results = given.groupBy("k").transformWithStateInPandas(PandasWindows(width), _RESULT, "Append", "EventTime")
-        return results.withColumn("stamp", F.col("at"))
-
-    return Step(f"transformWithStateInPandas {width}", spark, _by_hand(width), stateful=True, event_time=False)
-
-
-_RESULT = "k STRING, at TIMESTAMP, n BIGINT"
+    settings = _RESULT, "Append", "EventTime"
+    return _by_hand(
+        "transformWithStateInPandas",
+        width,
+        lambda given: given.transformWithStateInPandas(PandasWindows(width), *settings),
+    )
 
 
 # Duplicates ----------------------------------------------------------------------------------------------------------
@@ -384,20 +383,13 @@ def renumbered() -> Step:
 
 def udf() -> Step:
     """Compute in a Python function."""
-
-    def number(n: Any) -> Any:
-        return F.udf(lambda n: n * 2 + 1, "bigint")(n)
-
-    return _map("udf", number, lambda n: n * 2 + 1)
+    return _map("udf", F.udf(lambda n: n * 2 + 1, LongType()), lambda n: n * 2 + 1)
 
 
 def pandas_udf() -> Step:
     """Compute in a pandas function."""
-
-    def number(n: Any) -> Any:
-        return F.pandas_udf(lambda n: n * 3 + 2, "bigint")(n)  # type: ignore[call-overload]
-
-    return _map("pandas udf", number, lambda n: n * 3 + 2)
+    function: Any = F.pandas_udf  # its hints know no lambda
+    return _map("pandas udf", function(lambda n: n * 3 + 2, LongType()), lambda n: n * 3 + 2)
 
 
 def filtered() -> Step:

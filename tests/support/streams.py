@@ -13,10 +13,9 @@ from floodmark.producers import Data, Mark
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.schemas import AvroCodec, Membership, WatermarkRecord, encode_watermark, mark_key
-from floodmark.schemas.classify import Headers
+from floodmark.schemas import AvroCodec, Membership, WatermarkRecord
+from floodmark.schemas.classify import Headers, mark_record
 from floodmark.schemas.codec import without_logical_types
-from floodmark.schemas.records import FORMAT_VERSION, HEADER
 from support.harness import TIME, grow, read_to_end, record_schema
 
 ROW = record_schema("Row", k="string", at=TIME, n="long")
@@ -139,8 +138,8 @@ class _Writer:
 
     def _say(self, name: str) -> None:
         for partition, record in self.emitters[name].marks(now=0):
-            value, headers = encode_watermark(record), [(HEADER, FORMAT_VERSION)]
-            self._produce(partition, value, key=mark_key(name), headers=headers, timestamp=self.latest)
+            key, value, headers = mark_record(record)
+            self._produce(partition, value, key=key, headers=headers, timestamp=self.latest)
 
     def _produce(self, partition: int, value: bytes, **more: Any) -> None:
         self.producer.produce(self.topic, value, partition=partition, **more)

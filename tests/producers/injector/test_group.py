@@ -76,7 +76,7 @@ def passed_on(kafka, topics):
 
 def assert_exact(kafka, topics, written):
     """Each record stands in the target once, in its order; no watermark went back; nothing is behind a mark."""
-    data, marks, _ = look(kafka, topics[1], PARTITIONS)
+    data, marks, _ = look(kafka, topics[1])
     found = defaultdict(list)
     for record in sorted(data, key=lambda record: (record.partition, record.offset)):
         found[record.partition].append(json.loads(record.value)["at"])
@@ -176,7 +176,7 @@ def test_a_group_ends_where_one_topic_alone_grows(kafka, topics, which):
         grow(kafka.config, topics[which], PARTITIONS + 1)
         with pytest.raises(InjectorError, match=r"5.*; a group needs the same number in both"):
             until(step, "the partition is seen", 30)
-    marks = look(kafka, topics[1], PARTITIONS)[1]
+    marks = look(kafka, topics[1])[1]
     assert {mark.record.partitions for mark in marks} == {PARTITIONS}, "no mark names a partition without marks"
 
 

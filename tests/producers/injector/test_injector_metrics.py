@@ -57,7 +57,7 @@ def test_processing_time_tells_how_far_the_input_is_worked_off(kafka, topic):
         assert injector.metrics().processing_time_delay_seconds is None, "it has read nothing"
         injector.run(until_end=True)
         assert injector.metrics().processing_time_delay_seconds < 60
-    _, marks, tracker = look(kafka, marked, 3)
+    _, marks, tracker = look(kafka, marked)
     said = {n: [m.record.processing_time_watermark for m in marks if m.partition == n] for n in range(3)}
     for times in said.values():
         assert times[0] == EARLIEST, "nothing was known before the first record"
