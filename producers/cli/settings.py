@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, without_secrets
 from floodmark.producers.clients.registry import FramedValues, Registry
 from floodmark.producers.clients.secrets import properties, resolved
-from floodmark.producers.event_times import formats
+from floodmark.producers.event_times import changefeeds
 from floodmark.producers.event_times.choices import CHANGEFEEDS
 from floodmark.producers.event_times.formats import (
     AvroField,
@@ -136,7 +136,7 @@ def input_format(  # options of a command
     if changefeed is not None:
         if changefeed not in CHANGEFEEDS:
             raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(CHANGEFEEDS)}")
-        feed: InputFormat = getattr(formats, CHANGEFEEDS[changefeed])()
+        feed: InputFormat = getattr(changefeeds, CHANGEFEEDS[changefeed])()
         return feed
     if json_field is not None:
         return JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit

@@ -13,4 +13,4 @@ CHANGEFEEDS: Final[Mapping[str, str]] = {
     "ticdc-canal": "TiCdcCanal",
     "ticdc-open": "TiCdcOpen",
 }
-"""The changefeeds, and their classes in `formats`."""
+"""The changefeeds, and their classes in `changefeeds`."""

@@ -1,13 +1,10 @@
-"""How to read event times from the records of a topic: from a field or Kafka's timestamp, or of a changefeed.  Pure.
+"""How to read event times from a record: from a field or Kafka's timestamp; for changefeeds see `changefeeds`.  Pure.
 
-A format turns a record into its event time, or into a `Resolved` watermark.  Changefeeds have their own watermarks: the
-formats of CockroachDB and TiDB, by their documentation.  Like ours, their watermarks allow for later records at exactly
-that time.  Earlier records after a watermark are repeated ones.
+A format turns a record into its event time, or into a `Resolved` watermark.
 """
 
 import json
 import re
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,10 +30,6 @@ _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), 
 _LOGICAL: Final[Mapping[object, Unit]] = {"timestamp-micros": "us", "timestamp-nanos": "ns"}
 _SHOWN_FIELDS: Final = 10
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_TSO_LOGICAL_BITS: Final = 18
-_OPEN_VERSION: Final = 1
-_OPEN_RESOLVED: Final = 3
-_OPEN_DDL: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,103 +286,3 @@ def substream_json(field: str) -> SubstreamKey:
             return b""
 
     return substream
-
-
-def _whole(number: object) -> int:
-    """Return a whole number, also from text; a float is refused, because it has lost digits."""
-    if isinstance(number, int) and not isinstance(number, bool):
-        return number
-    if isinstance(number, str) and number.isascii() and number.isdigit():
-        return int(number)
-    raise ValueError(f"{short(number)}, expected a whole number")
-
-
-def hlc_to_milliseconds(text: str) -> int:
-    """Return the wall time of CockroachDB's hybrid logical clock, rounded down.
-
-    >>> hlc_to_milliseconds("1701102296662969433.0000000007")
-    1701102296662
-    """
-    return _whole(text.partition(".")[0]) // 1_000_000
-
-
-def tso_to_milliseconds(timestamp: object) -> int:
-    """Return the physical time of a TiDB timestamp.
-
-    >>> tso_to_milliseconds(429918007904436226)
-    1640007049196
-    """
-    return _whole(timestamp) >> _TSO_LOGICAL_BITS
-
-
-class CockroachDb(InputFormat):
-    """A CockroachDB changefeed with ``WITH resolved, updated`` in JSON.
-
-    >>> CockroachDb().read(None, b'{"resolved": "1701102296662969433.0000000000"}', 0)
-    Resolved(watermark=1701102296662)
-    """
-
-    promises = True
-    about = "CockroachDB changefeed messages"
-
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        if value is None:
-            return None
-        message = json_object(value)
-        if "resolved" in message and "after" not in message:
-            return Resolved(hlc_to_milliseconds(message["resolved"]))
-        updated = message.get("updated")
-        return None if updated is None else hlc_to_milliseconds(updated)
-
-
-class TiCdcCanal(InputFormat):
-    """TiCDC's canal-json with ``enable-tidb-extension=true``.
-
-    >>> TiCdcCanal().read(None, b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 429918007904436226}}', 0)
-    Resolved(watermark=1640007049196)
-    """
-
-    promises = True
-    about = "TiCDC canal-json messages"
-
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        if value is None:
-            return None
-        message = json_object(value)
-        extension = message.get("_tidb")
-        if message.get("type") == "TIDB_WATERMARK":
-            return Resolved(tso_to_milliseconds(message["_tidb"]["watermarkTs"]))
-        return None if extension is None else tso_to_milliseconds(extension["commitTs"])
-
-
-class TiCdcOpen(InputFormat):
-    """TiCDC's open protocol: a key has a version and several length-prefixed events; the earliest row counts."""
-
-    promises = True
-    about = "TiCDC open protocol keys"
-
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        events = _open_keys(key or b"")
-        kinds = {event.get("t") for event in events}
-        if _OPEN_RESOLVED in kinds and len(kinds) > 1:
-            raise ValueError("other events beside a promise, which would take them away")
-        times = [tso_to_milliseconds(event["ts"]) for event in events if event.get("t") != _OPEN_DDL]
-        return Resolved(max(times)) if _OPEN_RESOLVED in kinds else min(times, default=None)
-
-
-def _open_keys(key: bytes) -> list[dict[str, Any]]:
-    (version,) = struct.unpack_from(">Q", key)
-    if version != _OPEN_VERSION:
-        raise ValueError(f"version {version}, expected {_OPEN_VERSION}")
-    position, found = 8, []
-    while position < len(key):
-        (length,) = struct.unpack_from(">Q", key, position)
-        position += 8
-        if position + length > len(key):
-            raise ValueError(f"an event of {length} bytes, and {len(key) - position} are left")
-        found.append(json.loads(key[position : position + length]))
-        position += length
-    return found

@@ -203,7 +203,7 @@ def _ident(substream: bytes) -> bytes:
 class ByResolved(InputPartition):
     """A partition with watermarks of its own: a changefeed.
 
-    >>> from floodmark.producers.event_times.formats import CockroachDb
+    >>> from floodmark.producers.event_times.changefeeds import CockroachDb
     >>> partition = ByResolved(CockroachDb())
     >>> partition.take(None, b'{"resolved": "5000000.0000000000"}', 0)
     (<Routing.SKIP: 'skip'>, ())

@@ -13,15 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from floodmark.producers.event_times.formats import (
-    AvroField,
-    CockroachDb,
-    InputFormat,
-    JsonField,
-    LogTime,
-    TiCdcCanal,
-    TiCdcOpen,
-)
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
+from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime
 from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, InputPartition, Routing
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import (

@@ -8,15 +8,8 @@ from math import floor
 from pathlib import Path
 
 import pytest
-from floodmark.producers.event_times.formats import (
-    AvroField,
-    CockroachDb,
-    JsonField,
-    LogTime,
-    Resolved,
-    TiCdcCanal,
-    TiCdcOpen,
-)
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
+from floodmark.producers.event_times.formats import AvroField, JsonField, LogTime, Resolved
 from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, Routing
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import AvroCodec

@@ -6,15 +6,13 @@ import struct
 from datetime import timedelta
 
 import pytest
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
 from floodmark.producers.event_times.formats import (
     AvroField,
-    CockroachDb,
     InputFormat,
     JsonField,
     LogTime,
     Resolved,
-    TiCdcCanal,
-    TiCdcOpen,
     substream_json,
     substream_key,
 )

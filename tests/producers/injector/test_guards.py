@@ -15,7 +15,8 @@ import pytest
 from confluent_kafka import Producer
 from floodmark.producers import TimePolicy, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.producers.event_times.formats import CockroachDb, JsonField, LogTime, TiCdcCanal
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
+from floodmark.producers.event_times.formats import JsonField, LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection

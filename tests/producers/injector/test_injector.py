@@ -14,7 +14,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conformance.golden import POLICIES, golden
 from floodmark.producers import Mark, TimePolicy
-from floodmark.producers.event_times.formats import CockroachDb, JsonField, TiCdcCanal, TiCdcOpen, substream_key
+from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
+from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.topics import decisions_of
