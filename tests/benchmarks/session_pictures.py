@@ -26,6 +26,8 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "same",
 }
+_PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.5}
+"""The background of a text: lines do not cross it."""
 _LAST = 690
 """Where lines end that have ended, in seconds since noon."""
 
@@ -102,7 +104,7 @@ def draw(run: Run) -> None:
             results = [(y, time_of(row) - 60 - row["seconds"], time_of(row), row) for y, row in run.rows[out]]
             draw_results(axes, results, COLORS[platform])
             axes.set_title(f"Sessions of {platform}", loc="left")
-            draw_line(means, run.lines[out], color=COLORS[platform], lw=0.8, ls=":", label=f"output of {platform}")
+            draw_line(means, run.lines[out], color=COLORS[platform], lw=1.4, ls=":", label=f"output of {platform}")
         draw_job(means, least(*(run.lines[f"{name}-sessions"] for name in book.SCORES)), run.lines["means"], "#15803d")
         results = [(y, time_of(row) - 120, time_of(row), row) for y, row in run.rows["means"]]
         draw_results(means, results, "#15803d")
@@ -129,7 +131,8 @@ def draw_results(axes: Any, results: list[tuple[float, float, float, Any]], colo
         last = seconds
         axes.plot([begin, end], [seconds - lower] * 2, color=color, lw=5, alpha=0.35, solid_capstyle="butt")
         text = f"{row.get('user', '')} {row['seconds']:g} s"
-        axes.annotate(text, (begin, seconds - lower), xytext=(0, -11), textcoords="offset points", fontsize=8)
+        place = {"xytext": (0, 5), "textcoords": "offset points", "zorder": 3}
+        axes.annotate(text.strip(), (begin, seconds - lower), fontsize=8, bbox=_PAPER, **place)
 
 
 def main() -> None:
