@@ -122,7 +122,7 @@ def main() -> None:
     folder = parser.parse_args().folder
     if (folder / "kafka").exists():
         parser.error(f"{folder} has a run already: pass a new folder")
-    print("Playing eleven minutes in one.  Then, for every two minutes: their end, the sessions, the mean length.")
+    print("Playing eleven minutes in one. Then, for every two minutes: their end, the sessions, the mean length.")
     with EmbeddedKafka(folder / "kafka") as kafka:
         run(kafka, folder)
         for mean in results(kafka.config, "means"):
