@@ -234,7 +234,7 @@ KEYS = {
     "partition": {"partition", "state", "watermark", "sources"},
     "source": {
         *("topic", "partition", "source", "state", "verdict", "watermark", "lags", "since", "since_exact", "last"),
-        *("holder", "inputs", "cause", "reason"),
+        *("holder", "inputs", "waits_for", "cause", "reason"),
     },
     "lags": {"wall", "processing", "local", "root"},
     "why": {"format", "status", "topic", "watermark", "state", "steps", "cause", "advice"},
