@@ -13,7 +13,8 @@ from floodmark.producers.lazy import lazy_names
 
 def _require_spark(name: str) -> None:
     if find_spec("pyspark") is None:
-        raise ImportError(f"floodmark.spark_jobs.{name} needs Spark: pip install 'floodmark[spark]'", name="pyspark")
+        advice = "pip install '.[spark]' in the checkout"
+        raise ImportError(f"floodmark.spark_jobs.{name} needs Spark: {advice}", name="pyspark")
 
 
 _PLACES, __getattr__ = lazy_names(__name__, _require_spark)

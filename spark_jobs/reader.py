@@ -16,6 +16,7 @@ from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import with_event_time
 from floodmark.spark_jobs.internals.engine import refuse_plain_queries
 from floodmark.spark_jobs.internals.jvm import machine
+from floodmark.spark_jobs.internals.texts import without_suggestion
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.queries.source_options import fitting_batch, starting_small
 from floodmark.spark_jobs.reading.judge import SPLITTING
@@ -181,8 +182,8 @@ def _event_time(flat: DataFrame, event_time: str | Column, fields: list[str]) ->
     try:
         found = flat.select(column).schema[0]
     except (AnalysisException, ParseException) as error:
-        reason = f"event time {label} is missing in the values ({', '.join(fields)}): {str(error).splitlines()[0]}"
-        raise UsageError(reason=reason) from error
+        why = "" if str(event_time).isidentifier() else f": {without_suggestion(error)}"
+        raise UsageError(reason=f"event time {label} is missing in the values ({', '.join(fields)}){why}") from error
     if not isinstance(found.dataType, TimestampType):
         reason = f"event time {label} is a {found.dataType.simpleString()}, expected a timestamp"
         raise UsageError(reason=reason)

@@ -43,7 +43,7 @@ from floodmark import producers, schemas, spark_jobs
 try:
     floodmark.read
 except ImportError as error:
-    assert "pip install 'floodmark[spark]'" in str(error)
+    assert "pip install '.[spark]' in the checkout" in str(error)
 else:
     raise AssertionError("read needs Spark")
 del sys.modules["pyspark"]

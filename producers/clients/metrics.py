@@ -306,7 +306,7 @@ def _types() -> dict[str, Any]:
     try:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise UsageError(reason="metrics need prometheus-client: pip install 'floodmark[metrics]'") from error
+        raise UsageError(reason="metrics need prometheus-client: pip install '.[metrics]' in the checkout") from error
     return {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 

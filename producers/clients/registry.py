@@ -207,7 +207,7 @@ class _Clients:
         try:
             from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415  # only an extra brings it
         except ImportError as error:
-            advice = "a schema registry needs confluent-kafka's client: pip install 'floodmark[registry]'"
+            advice = "a schema registry needs confluent-kafka's client: pip install '.[registry]' in the checkout"
             raise ImportError(f"{advice} ({error})", name=error.name) from error
         self.client = SchemaRegistryClient(dict(config))
         self.protobuf_client = SchemaRegistryClient(dict(config))

@@ -37,7 +37,7 @@ class Delays:
         try:
             from datasketches import tdigest_double  # noqa: PLC0415  # an extra
         except ImportError as error:
-            reason = "percentile and adaptive strategies need a sketch library: pip install 'floodmark[sketches]'"
+            reason = "these strategies need a sketch library: pip install '.[sketches]' in the checkout"
             raise UsageError(reason=reason) from error
         self._kind = tdigest_double
         self._digest = tdigest_double(_SIZE)

@@ -77,8 +77,8 @@ class ChangedQueryError(SnapshotError):
     """A checkpoint with the state of another query."""
 
     template = (
-        "job {job!r}: the state in {checkpoint_location} belongs to another query. It had {stored!r}, and now it has "
-        "{found!r}. {advice}. If both mean the same, start once with --conf {setting}=true."
+        "job {job!r}: the state in {checkpoint_location} belongs to another query. It had {stored}, and now it has "
+        "{found}. {advice}. If both mean the same, start once with --conf {setting}=true."
     )
     job: str
     checkpoint_location: str

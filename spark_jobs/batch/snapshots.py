@@ -8,7 +8,6 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from typing import Any, Final
 
 from floodmark.schemas.errors import (
@@ -18,11 +17,11 @@ from floodmark.schemas.errors import (
     MissingSnapshotError,
 )
 from floodmark.spark_jobs.internals.checkpoint import BATCHES_RETAINED, Checkpoint
+from floodmark.spark_jobs.internals.texts import change
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.sql import SparkSession
 
 FOLDER: Final = "floodmark"
-_SHOWN: Final = 300
 
 REBUILD: Final = "spark.floodmark.rebuild"
 """The setting of a session for ``WriteOptions(rebuild=True)``."""
@@ -96,14 +95,12 @@ class Snapshots:
             return
         has_state = self.checkpoint.last_committed is not None
         if stored is not None and stored.spark == query.spark and not same and has_state:
-            before, now = next(
-                (old, new) for old, new in zip_longest(stored.lines, query.lines, fillvalue="nothing") if old != new
-            )
+            before, now = change(stored.lines, query.lines)
             raise ChangedQueryError(
                 job=job,
                 checkpoint_location=self.checkpoint_location,
-                stored=before.strip()[:_SHOWN],
-                found=now.strip()[:_SHOWN],
+                stored=before,
+                found=now,
                 setting=SAME_QUERY,
                 advice=advice(),
             )

