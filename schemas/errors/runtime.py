@@ -51,7 +51,7 @@ class UnknownTopicError(InfrastructureError):
 
     template = (
         "topic {topic!r} does not exist on {bootstrap_servers}. Check the name, or create the topic with "
-        "create_topics()."
+        "create_topics(); floodmark inject --create creates its output topic."
     )
     topic: str
     bootstrap_servers: object
