@@ -116,7 +116,7 @@ def account(console: Console, outcome: Outcome) -> None:
     console.print(results_table(outcome))
     console.print()
     out = f"{outcome.cancelled:,} cancelled and {outcome.lost:,} diverted or lost, left out on both sides"
-    write(f"Input      {outcome.flights:,} flights of {outcome.days} days ({out})")
+    write(f"Input      {outcome.flights:,} flights of {_first(outcome.days)} ({out})")
     if outcome.equal:
         verdict = "[green]equal row by row[/green]"
     else:
@@ -203,7 +203,7 @@ def _draw_wrong(axes: _Axes, outcome: Outcome) -> None:
     for place, count in zip(places, wrong, strict=True):
         axes.annotate(f"{count:.0f} %", (place, count), xytext=(0, 3), textcoords="offset points", ha="center")
     axes.set_ylim(0, max(1, *wrong) * 1.12)
-    tried = f" (guesses: first {outcome.guesses[0].days} days)" if outcome.guesses else ""
+    tried = f" (guesses: {_first(outcome.guesses[0].days)})" if outcome.guesses else ""
     axes.set_ylabel(f"wrong results, %{tried}")
     axes.set_title("Wrong results: marks in band, and guesses", loc="left")
 
