@@ -252,6 +252,9 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     offset: Annotated[
         int | None, option("Start at this offset of each partition; -10: 10 offsets before its end.", "--offset", "-o")
     ] = None,
+    last: Annotated[
+        int | None, option("Start this many offsets before the end of each partition.", "-n", min=1)
+    ] = None,
     until_end: Annotated[bool, option("Stop at the current end of the topic.", "--until-end")] = False,
     marks: Annotated[bool, option("Show marks only.", "--marks")] = False,
     schema: Annotated[Path | None, option("File with the Avro schema of the values.")] = None,
@@ -266,8 +269,10 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     from floodmark.producers.cli.settings import decoder_of, kafka_settings, registry_of
     from floodmark.producers.readers.tail import tail_lines
 
-    if from_beginning and offset is not None:
-        raise typer.BadParameter("--from-beginning and --offset both say where to start: use one of them")
+    if from_beginning + (offset is not None) + (last is not None) > 1:
+        raise typer.BadParameter("--from-beginning, --offset and -n all say where to start: use one of them")
+    if last is not None:
+        offset = -last
     settings = kafka_settings(bootstrap_servers, config)
     decode = decoder_of(schema, registry_of(registry, config))
     with ended_by_signals(0):

@@ -244,6 +244,10 @@ def test_tail_shows_what_cannot_be_read(kafka, topic):
     assert "k: fffe" in done.stdout
     assert "! unreadable mark" in done.stdout
     assert "# web 1970-01-01T00:00:00.005+00:00" in done.stdout
+    place = ["tail", target, "--bootstrap-servers", kafka.bootstrap_servers]
+    assert floodmark(*place, "-n", 1, "--until-end").stdout.count("\n") == 1
+    refused = floodmark(*place, "-n", 1, "--offset", 0)
+    assert (refused.returncode, "use one of them" in refused.stderr) == (2, True)
 
 
 WITHOUT_SPARK = """
