@@ -39,7 +39,8 @@ def injection_line(injector: Injector | InjectorGroup) -> str:
     read = f"{injector.counts['records']:,} records read"
     if not outcomes and not injector.counts["records"]:
         return f"{read}, the input has none yet; {place}" + ("" if watermark is None else " by the clock")
-    return f"{read}{outcomes and ', '}{outcomes}; {place}{trouble}"
+    totals = "; since the first run " if injector.outcomes.total() > injector.counts["records"] else ", "
+    return f"{read}{outcomes and totals}{outcomes}; {place}{trouble}"
 
 
 def as_line_of_json(injector: Injector | InjectorGroup) -> str:

@@ -156,7 +156,7 @@ def test_an_injection_gives_its_watermark_in_human_form():
     [
         (0, {}, None, "0 records read, the input has none yet; watermark unknown"),
         (0, {}, 0, "0 records read, the input has none yet; watermark 1970-01-01T00:00:00+00:00 by the clock"),
-        (0, {"on_time": 5}, 0, "0 records read, 5 on time; watermark 1970-01-01T00:00:00+00:00"),
+        (0, {"on_time": 5}, 0, "0 records read; since the first run 5 on time; watermark 1970-01-01T00:00:00+00:00"),
         (1_200, {}, None, "1,200 records read; watermark unknown"),
         (7, {"late_adjusted": 2, "timeless": 0}, None, "7 records read, 2 late adjusted; watermark unknown"),
     ],
