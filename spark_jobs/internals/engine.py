@@ -4,6 +4,7 @@ The watermark of the next batch is set by ``setWatermark`` of the query's waterm
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -71,6 +72,13 @@ class InterruptedBatchError(Exception):
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
         )
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], InterruptedBatchError))
+
+
+logging.getLogger("py4j.clientserver").addFilter(_is_error)  # it logs what a batch raises; a stop is no error
 
 
 class Engine:

@@ -1,5 +1,6 @@
 """A stop comes between two batches: behind the commit of the one in work, and before the next has done anything."""
 
+import logging
 import threading
 
 import pytest
@@ -87,3 +88,12 @@ def test_a_commit_that_takes_too_long_does_not_keep_a_query_running():
         pass
     stopping.stop(timeout=0)
     assert not query.isActive
+
+
+def test_a_stop_is_no_error_in_the_log_of_py4j(caplog):
+    for error in (InterruptedBatchError(), ValueError("the writer failed")):
+        try:
+            raise error
+        except Exception:
+            logging.getLogger("py4j.clientserver").exception("There was an exception")
+    assert [record.exc_info[0] for record in caplog.records] == [ValueError]
