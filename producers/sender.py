@@ -1,7 +1,7 @@
 """How a source hands its records and marks to Kafka, when it sends marks, and what Kafka rejects."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -47,6 +47,8 @@ class Outbox:
     def __init__(self, client: Producer, topic: str, emitter: Emitter, clock: Clock) -> None:
         self.failed: list[FailedRecord] = []
         """The oldest failure first; without records that were sent again."""
+        self.on_delivery: OnDelivery | None = None
+        """Of records without one of their own."""
         self._client = client
         self._topic = topic
         self._emitter = emitter
@@ -56,7 +58,7 @@ class Outbox:
         self._failed_marks: dict[int, tuple[MarkRecord, str]] = {}
         self._marks_in_flight = 0
         self._plain_report: tuple[InFlight | None, OnDelivery | None] = None, None
-        """A group, and the delivery report of all its records that have neither headers nor an ``on_delivery``."""
+        """A group, and the delivery report of all its records without headers and an ``on_delivery`` of their own."""
 
     def send(  # the arguments of the client's ``produce``, and two times
         self,
@@ -76,7 +78,7 @@ class Outbox:
         in_flight = self._emitter.send(partition, event_time, now, value)
         group, report = self._plain_report
         if report is None or group is not in_flight or headers is not None or on_delivery is not None:
-            report = self._report(in_flight, headers, on_delivery)
+            report = self._report(in_flight, headers, on_delivery or self.on_delivery)
         try:
             try:  # without keyword arguments: they would double the time of the client's call
                 self._client.produce(self._topic, value, key, partition, report, None, timestamp or 0, headers)
@@ -84,6 +86,30 @@ class Outbox:
                 self._enqueue(value, key, partition, report, timestamp, headers)
         except BaseException:
             self._emitter.unsend(partition, in_flight)
+            raise
+
+    def send_many(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        partitions: Sequence[int],
+        event_times: Sequence[int],
+        now: int,
+    ) -> None:
+        """Send records in order, as `send`; after an error, those before the one that the client did not take."""
+        in_flight = self._emitter.send_many(partitions, event_times, now, values)
+        report = self._report(in_flight, None, self.on_delivery)
+        produce, topic, sent = self._client.produce, self._topic, 0
+        try:
+            for value, key, partition in zip(values, keys, partitions, strict=True):
+                try:
+                    produce(topic, value, key, partition, report)
+                except BufferError:
+                    self._enqueue(value, key, partition, report)
+                sent += 1
+        except BaseException:
+            for partition in partitions[sent:]:
+                self._emitter.unsend(partition, in_flight)
             raise
 
     def _report(self, in_flight: InFlight, headers: Headers | None, on_delivery: OnDelivery | None) -> OnDelivery:
@@ -100,7 +126,7 @@ class Outbox:
                 except Exception as failure:  # noqa: BLE001  # of the caller; `raise_callback_error` raises it
                     self.callback_error = self.callback_error or failure
 
-        if headers is None and on_delivery is None:
+        if headers is None and on_delivery is self.on_delivery:
             self._plain_report = in_flight, report
         return report
 

@@ -3,10 +3,11 @@
 Internally, a time is an ``int``: milliseconds since 1970-01-01T00:00:00Z.  The API also takes aware ``datetime``.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from math import floor
 from numbers import Integral
-from typing import Final
+from typing import Any, Final
 
 from floodmark.schemas.errors import InvalidEventTimeError, UsageError
 
@@ -89,6 +90,21 @@ def event_time_of(value: object) -> int:
     if not EARLIEST <= value <= END_OF_TIME:
         raise InvalidEventTimeError(value=value, reason="it is outside the years 1 to 9999; are these milliseconds?")
     return value
+
+
+def event_times_of(values: Iterable[Any]) -> list[int]:
+    """Return many event times in epoch milliseconds, or raise `InvalidEventTimeError`, each as `event_time_of`.
+
+    Args:
+        values: a list, or an array of NumPy, pandas or Arrow; ``datetime64`` of NumPy is in UTC.
+
+    >>> event_times_of([12, 13.0 + 1_763_938_400_000])
+    [12, 1763938400013]
+    """
+    if type(values).__module__ == "numpy" and values.dtype.kind == "M":  # type: ignore[attr-defined]
+        values = values.astype("datetime64[ms]").astype("int64")  # type: ignore[attr-defined]
+    listing = getattr(values, "tolist", getattr(values, "to_pylist", None))  # Arrow's chunks have only the second
+    return [event_time_of(value) for value in (values if listing is None else listing())]
 
 
 def are_seconds(time: int, now: int) -> bool:

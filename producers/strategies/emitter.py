@@ -4,7 +4,8 @@ Kafka may reject a record after a mark was sent, and the caller may send that re
 event time of a record of its scope that is in flight or has failed.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final, NoReturn
 
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight
@@ -112,6 +113,30 @@ class Emitter:
         if self.punctual and scope.is_ahead(scope.generator.watermark()):
             scope.in_flight.close(self._rounds)  # or the mark would wait for the acknowledgement of later records
         return in_flight
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether records of any partition may share a group, as `send_many` needs."""
+        return self._apart is None and not self.punctual
+
+    def send_many(
+        self, partitions: Sequence[int], event_times: Sequence[int], now: int, values: Sequence[bytes | None]
+    ) -> InFlight:
+        """Count records that are about to be sent, `IN_FLIGHT_SIZE` at most, as one group; otherwise as `send`."""
+        if self.status is not _ACTIVE:
+            self._refuse_send()
+        scope, on_event = self._scopes[0], self.generator.on_event
+        for event_time, value in zip(event_times, values, strict=True):
+            on_event(event_time, now, value)
+        earliest = min(event_times)
+        if is_late(earliest, scope.promised):
+            self.late += sum(is_late(event_time, scope.promised) for event_time in event_times)
+        for partition, records in Counter(partitions).items():
+            self._writer.count(partition, records)
+        if scope.in_flight.open.sent:
+            scope.in_flight.close(self._rounds)
+        scope.in_flight.open.send(earliest, now, len(partitions))
+        return scope.in_flight.open
 
     def fail(self, in_flight: InFlight, partition: int) -> None:
         """Count a record that Kafka rejected: it holds the watermark until `resend`.

@@ -32,14 +32,14 @@ class InFlight:
     since: int | None = None
     """When the first unacknowledged record may have been sent, by the clock of `Emitter.send`."""
 
-    def send(self, event_time: int, now: int | None = None) -> None:
-        """Count a record as pending, since ``now``."""
+    def send(self, event_time: int, now: int | None = None, records: int = 1) -> None:
+        """Count a record as pending, since ``now``; or several, of which ``event_time`` is the earliest."""
         if not self.pending and not self.failed:
             self.since, self.earliest = now, event_time
         elif event_time < self.earliest:
             self.earliest = event_time
-        self.sent += 1
-        self.pending += 1
+        self.sent += records
+        self.pending += records
 
     def ack(self, *, failed: bool = False) -> None:
         """Count a record as acknowledged or as failed."""

@@ -3,9 +3,23 @@
 import time
 from datetime import timedelta
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from floodmark.producers import Data, Mark, Observer, WatermarkedProducer, ascending, ingress
-from floodmark.schemas.errors import InvalidEventTimeError, UsageError
+from confluent_kafka import KafkaException
+from floodmark.producers import (
+    Data,
+    Mark,
+    Observer,
+    WatermarkedProducer,
+    ascending,
+    bounded_out_of_orderness,
+    ingress,
+    per_partition,
+    punctuated,
+)
+from floodmark.producers.readers.check import checker_of, findings
+from floodmark.schemas.errors import InvalidEventTimeError, LateRecordError, ReservedKeyError, UsageError
 from support.harness import records_by_partition, until
 
 pytestmark = pytest.mark.kafka
@@ -100,3 +114,79 @@ def test_close_waits_for_deliveries_and_promises_nothing(kafka, topic):
         found = []
         until(lambda: found.extend(observer.poll()) or len(found) >= 2, "the mark before the record, and the record")
     assert [record.record.watermark for record in found if isinstance(record, Mark)] == [None]
+
+
+BATCH = {
+    "list": list,
+    "NumPy": np.array,
+    "NumPy's times": lambda times: np.array(times, "datetime64[ms]").astype("datetime64[ns]"),
+    "Arrow": pa.array,
+    "Arrow's times": lambda times: pa.chunked_array([pa.array(times, pa.timestamp("ms", "UTC"))]),
+}
+
+
+@pytest.mark.parametrize("strategy", [bounded_out_of_orderness(timedelta(milliseconds=50)), per_partition(ascending())])
+def test_many_records_at_once_keep_their_order_and_stay_before_the_marks_that_cover_them(kafka, topic, strategy):
+    """An interval of a millisecond sends marks between all parts of a batch; `findings` judges times and counts."""
+    target, reports = topic(3), []
+    config = {**kafka.config, "on_delivery": lambda error, _message: reports.append(error)}
+    with WatermarkedProducer(
+        config, topic=target, source="a", strategy=strategy, interval=timedelta(milliseconds=1)
+    ) as ours:
+        for number, array in enumerate(BATCH.values()):
+            times = range(number * 1_000, (number + 1) * 1_000)
+            keys = [f"k{time % 7}" if time % 2 else b"k%d" % (time % 7) for time in times]
+            ours.produce_many([b"%d" % time for time in times], event_times=array(times), keys=keys)
+            ours.produce(b"%d" % times.stop, event_time=times[-1], key=keys[-1])
+        ours.produce_many([], event_times=[])
+        ours.end()
+        assert (ours.late, ours.metrics().records, reports) == (0, 5_005, [None] * 5_005)
+    partitions = records_by_partition(kafka.config, target)
+    values = [[int(record.value) for record in one if isinstance(record, Data)] for one in partitions.values()]
+    assert all(found == sorted(found) for found in values)
+    assert sum(map(len, values)) == 5_005
+    marks = [record for one in partitions.values() for record in one if isinstance(record, Mark)]
+    assert len(marks) > 3 * 6, "between the parts, too"
+    assert list(map(str, findings(kafka.config, target, None, checker_of(kafka.config, target)))) == []
+
+
+def test_of_many_records_those_before_a_refused_one_are_sent_and_counted(kafka, topic):
+    target = topic(1)
+    ours = producer(kafka, target, interval=timedelta(days=1))
+    wrong = [
+        ({"event_times": [1, "x"]}, InvalidEventTimeError),
+        ({"event_times": np.array([1, "NaT"], "datetime64[ms]")}, InvalidEventTimeError),
+        ({"event_times": [1, 2], "keys": [None, b"__floodmark__/a"]}, ReservedKeyError),
+        ({"event_times": [1]}, UsageError),
+        ({}, InvalidEventTimeError),
+    ]
+    for arguments, error in wrong:
+        with pytest.raises(error):
+            ours.produce_many([b"1", b"2"], **arguments)
+    assert ours.metrics().records == 0
+    with pytest.raises(KafkaException, match="too large"):
+        ours.produce_many([b"1", b"2", b"x" * 2_000_000, b"4"], event_times=[1, 2, 3, 4])
+    assert ours.metrics().records == 2
+    ours.end()
+    assert [record.value for record in data_of(kafka, target)] == [b"1", b"2"]
+    assert list(map(str, findings(kafka.config, target, None, checker_of(kafka.config, target)))) == []
+
+
+def test_many_records_of_any_strategy_are_sent_as_one_by_one(kafka, topic):
+    target = topic(1)
+    with producer(kafka, target, ingress()) as ours:
+        ours.produce_many([b"1", b"2"], keys=["a", None])
+        with pytest.raises(UsageError, match="ingress"):
+            ours.produce_many([b"1"], event_times=[1])
+        ours.end()
+    assert [(record.key, record.value) for record in data_of(kafka, target)] == [(b"a", b"1"), (None, b"2")]
+    with producer(kafka, topic(1), on_late="raise", background=False) as ours:
+        ours.produce_many([b"1"], event_times=[10])
+        ours.flush()
+        with pytest.raises(LateRecordError):
+            ours.produce_many([b"1", b"2"], event_times=[11, 9])
+        assert ours.metrics().records == 2
+    with producer(kafka, topic(1), punctuated(lambda value: 50 if value == b"p" else None)) as ours:
+        ours.produce_many([b"1", b"p"], event_times=[49, 50])
+        ours.flush()
+        assert ours.watermark == 50
