@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from numbers import Integral
 from typing import Any, Final, Literal, Self
 
 from floodmark.producers.channel import Channel, check_settings
@@ -16,6 +15,7 @@ from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.other_runs import Predecessors
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader
+from floodmark.producers.record_checks import RecordChecks
 from floodmark.producers.sender import FailedRecord, Headers, OnDelivery, Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE
@@ -25,21 +25,17 @@ from floodmark.producers.strategies.scopes import generators
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     EndedError,
-    InvalidEventTimeError,
     LateRecordError,
-    ReservedKeyError,
     UnknownTopicError,
     UsageError,
 )
 from floodmark.schemas.errors.base import iso
-from floodmark.schemas.records import HEADER, KEY_PREFIX, Held, Membership, Status, check_versioned, is_mark_key
+from floodmark.schemas.records import Held, Membership, Status, check_versioned
 from floodmark.schemas.timestamps import (
-    are_seconds,
     duration_of,
     event_time_of,
     event_times_of,
     is_late,
-    to_datetime,
 )
 
 _log = client_log(__name__)
@@ -112,7 +108,7 @@ class WatermarkedProducer:
         channel: Channel | None = None,
     ) -> None:
         membership = check_settings(config, source, membership, on_late)
-        self._early = None if early is None else duration_of(early, f"source {source!r}: early")
+        early_ms = None if early is None else duration_of(early, f"source {source!r}: early")
         self._raise_late = on_late == "raise"
         self._partitioner = partitioner(str(config.get("partitioner", "consistent_random")))
         self._interval = duration_of(interval, f"source {source!r}: the interval of marks", 1)
@@ -124,11 +120,7 @@ class WatermarkedProducer:
         identity = Identity(source, 0 if epoch is None else epoch, membership, lease_ms)
         self.topic = topic
         self._clock, self._steady = clock, clock.steady
-        self._first_time_checked = False
-        self._plain_times = False
-        """Whether `event_time_of` is the only check of an event time: the first one also has others."""
         self._served = clock.steady()
-        self._stamps = generator.stamps
         self._next_look = clock.steady()
         self._announced: int | None = None
         """The watermark of the last marks that were sent early for the other sources."""
@@ -138,7 +130,8 @@ class WatermarkedProducer:
         if epoch is None:
             identity = replace(identity, epoch=before.next_epoch(wall))
         self._emitter = Emitter(identity, generator, channel.partitions, apart)
-        if self._stamps:
+        self._checks = RecordChecks(repr(self), clock, stamps=generator.stamps, early=early_ms)
+        if generator.stamps:
             channel.require_timestamps(repr(self))
         self._sender = Sender(channel, topic, self._emitter, clock, self._interval)
         self._outbox = self._sender.outbox
@@ -192,7 +185,7 @@ class WatermarkedProducer:
             WatermarkRegressionError: the watermark is below the last one.
         """
         with self._channel.lock:
-            self._emitter.advance(self._checked_time(watermark))
+            self._emitter.advance(self._checks.time(watermark))
 
     def produce(
         self,
@@ -229,13 +222,13 @@ class WatermarkedProducer:
         if self._channel.alignment is not None:
             self._wait_for_others()
         with self._channel.lock:
-            emitter, outbox, background = self._emitter, self._outbox, self._channel.background
+            emitter, outbox, checks, background = self._emitter, self._outbox, self._checks, self._channel.background
             if background is not None and (background.stopped or background.failure or outbox.callback_error):
                 self._check_background()
             if timestamp is not None or headers is not None:
-                timestamp, headers = self._checked_timestamp(timestamp), self._checked_headers(headers)
-            time = event_time_of(event_time) if self._plain_times else self._time_of(event_time)
-            key = _checked_key(key)
+                timestamp, headers = checks.timestamp(timestamp), checks.headers(headers)
+            time = event_time_of(event_time) if checks.plain_times else checks.event_time(event_time)
+            key = checks.key(key)
             if partition is None or partition == -1:
                 partition = self._partitioner(key, emitter.partitions)
             else:
@@ -272,15 +265,15 @@ class WatermarkedProducer:
             EndedError, LateRecordError, FencedError, BufferError: as for `produce`; the records before were sent.
         """
         times: list[Any] = [None] * len(values) if event_times is None else event_times_of(event_times)
-        raw_keys = [None] * len(values) if keys is None else [_checked_key(key) for key in keys]
+        raw_keys = [None] * len(values) if keys is None else [self._checks.key(key) for key in keys]
         if not len(values) == len(times) == len(raw_keys):
             reason = f"there are {len(values)} values, {len(times)} event times and {len(raw_keys)} keys"
             raise UsageError(reason=f"{self!r}: {reason}, expected one for each value")
         with self._channel.lock:
             for first in times[:1]:
-                self._time_of(first)
+                self._checks.event_time(first)
             emitter = self._emitter
-            together = self._plain_times and emitter.takes_many and not self._raise_late
+            together = self._checks.plain_times and emitter.takes_many and not self._raise_late
         if not together or self._channel.alignment is not None:  # `produce` may wait, which it does without the lock
             for value, time, key in zip(values, times, raw_keys, strict=True):
                 self.produce(value, event_time=time, key=key)
@@ -302,58 +295,6 @@ class WatermarkedProducer:
         self._served = now
         self._channel.client.poll(0)
         self._sender.send_due_marks(now)
-
-    def _time_of(self, event_time: float | datetime | None) -> int | None:
-        """Check and convert an event time; ``None``: the strategy sets it."""
-        if self._stamps:
-            if event_time is None:
-                return None
-            raise UsageError(reason=f"{self!r}: the strategy is ingress(), so a record has no event time of its own")
-        time = self._checked_time(event_time)
-        if self._early is not None:
-            ahead = time - self._clock.wall()
-            if ahead > self._early:
-                reason = f"it is {ahead / 1000:,.0f} s ahead of the clock, expected at most {self._early / 1000:,}"
-                raise InvalidEventTimeError(value=time, reason=reason)
-        return time
-
-    def _checked_time(self, value: object) -> int:
-        """Convert the caller's time; warn if the first one looks like seconds, which is legal: tests have some."""
-        time = event_time_of(value)
-        if not self._first_time_checked:
-            self._first_time_checked = True
-            self._plain_times = self._early is None and not self._stamps
-            if are_seconds(time, self._clock.wall()):
-                _log.warning(
-                    "%r: the first event time is %d, which is %s; times are epoch milliseconds: did you pass seconds? "
-                    "then it would be %s, so pass time * 1000, or an aware datetime",
-                    self,
-                    time,
-                    to_datetime(time).isoformat(),
-                    to_datetime(time * 1000).isoformat(),
-                )
-        return time
-
-    def _checked_timestamp(self, timestamp: object) -> int | None:
-        if timestamp is None:
-            return None
-        if self._stamps:
-            raise UsageError(
-                reason=f"{self!r}: the strategy is ingress(), whose event time is the timestamp; pass none"
-            )
-        if isinstance(timestamp, bool) or not isinstance(timestamp, Integral) or timestamp < 0:
-            reason = f"the timestamp is {timestamp!r}, expected milliseconds since 1970, or 0 for now"
-            raise UsageError(reason=f"{self!r}: {reason}")
-        return int(timestamp)
-
-    def _checked_headers(self, headers: Headers | None) -> Headers | None:
-        if headers is None:
-            return None
-        pairs = list(headers.items() if isinstance(headers, dict) else headers)
-        if any(name == HEADER for name, _ in pairs):
-            reason = f"{self!r}: the header {HEADER!r} is that of watermark records, and plain consumers skip it"
-            raise UsageError(reason=f"{reason}; choose another name")
-        return pairs
 
     def _refuse_late(self, event_time: int, promised: int | None) -> None:
         if is_late(event_time, promised):
@@ -650,10 +591,3 @@ class WatermarkedProducer:
         finally:
             with self._channel.lock:
                 self._release()
-
-
-def _checked_key(key: bytes | str | None) -> bytes | None:
-    raw = key.encode() if isinstance(key, str) else key
-    if is_mark_key(raw):
-        raise ReservedKeyError(key=raw, prefix=KEY_PREFIX)
-    return raw

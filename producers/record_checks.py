@@ -1,0 +1,92 @@
+"""What a source checks of a record before anything is sent: its times, its key and its headers."""
+
+import logging
+from datetime import datetime
+from numbers import Integral
+
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.sender import Headers
+from floodmark.schemas.errors import InvalidEventTimeError, ReservedKeyError, UsageError
+from floodmark.schemas.records import HEADER, KEY_PREFIX, is_mark_key
+from floodmark.schemas.timestamps import are_seconds, event_time_of, to_datetime
+
+_log = logging.getLogger(__name__)
+
+
+class RecordChecks:
+    """Checks and converts the arguments of ``produce``, each by the method of its name.
+
+    Args:
+        owner: the source, for errors.
+        clock: for ``early``.
+        stamps: whether the strategy sets the event times.
+        early: how far an event time may be ahead of the clock, milliseconds; ``None``: any time is legal.
+    """
+
+    def __init__(self, owner: str, clock: Clock, *, stamps: bool, early: int | None) -> None:
+        self._owner, self._clock, self._stamps, self._early = owner, clock, stamps, early
+        self._is_first = True
+        self.plain_times = False
+        """Whether `event_time_of` is the only check of an event time: the first one also has others."""
+
+    def event_time(self, value: float | datetime | None) -> int | None:
+        """Return an event time in epoch milliseconds; ``None``: the strategy sets it."""
+        if self._stamps:
+            if value is None:
+                return None
+            raise UsageError(
+                reason=f"{self._owner}: the strategy is ingress(), so a record has no event time of its own"
+            )
+        time = self.time(value)
+        if self._early is not None:
+            ahead = time - self._clock.wall()
+            if ahead > self._early:
+                reason = f"it is {ahead / 1000:,.0f} s ahead of the clock, expected at most {self._early / 1000:,}"
+                raise InvalidEventTimeError(value=time, reason=reason)
+        return time
+
+    def time(self, value: object) -> int:
+        """Convert the caller's time; warn if the first one looks like seconds, which is legal: tests have some."""
+        time = event_time_of(value)
+        if self._is_first:
+            self._is_first = False
+            self.plain_times = self._early is None and not self._stamps
+            if are_seconds(time, self._clock.wall()):
+                _log.warning(
+                    "%s: the first event time is %d, which is %s; times are epoch milliseconds: did you pass seconds? "
+                    "then it would be %s, so pass time * 1000, or an aware datetime",
+                    self._owner,
+                    time,
+                    to_datetime(time).isoformat(),
+                    to_datetime(time * 1000).isoformat(),
+                )
+        return time
+
+    def timestamp(self, value: object) -> int | None:
+        """Return Kafka's timestamp, epoch milliseconds."""
+        if value is None:
+            return None
+        if self._stamps:
+            reason = "the strategy is ingress(), whose event time is the timestamp; pass none"
+            raise UsageError(reason=f"{self._owner}: {reason}")
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+            reason = f"the timestamp is {value!r}, expected milliseconds since 1970, or 0 for now"
+            raise UsageError(reason=f"{self._owner}: {reason}")
+        return int(value)
+
+    def headers(self, value: Headers | None) -> Headers | None:
+        """Return headers as pairs."""
+        if value is None:
+            return None
+        pairs = list(value.items() if isinstance(value, dict) else value)
+        if any(name == HEADER for name, _ in pairs):
+            reason = f"{self._owner}: the header {HEADER!r} is that of watermark records, and plain consumers skip it"
+            raise UsageError(reason=f"{reason}; choose another name")
+        return pairs
+
+    def key(self, value: bytes | str | None) -> bytes | None:
+        """Return a key in bytes."""
+        raw = value.encode() if isinstance(value, str) else value
+        if is_mark_key(raw):
+            raise ReservedKeyError(key=raw, prefix=KEY_PREFIX)
+        return raw
