@@ -36,7 +36,6 @@ def program(text):
 
 
 @pytest.mark.spark
-@pytest.mark.every_spark
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for what a process maps")
 def test_a_session_maps_what_the_first_one_has_recorded(tmp_path, monkeypatch):
     jars = [path for path in cache().iterdir() if path.is_dir() and not path.name.startswith("class-archive")]

@@ -192,7 +192,6 @@ def test_a_compacted_topic_is_not_judged(kafka, counting):
     assert discrepancies(counting.batches) == []
 
 
-@pytest.mark.every_spark
 def test_a_job_on_a_topic_that_kafka_has_compacted_counts_the_last_rows_and_ends(spark, kafka, checkpoint):
     """Rows, tombstones, marks and markers of transactions have gone from the middle of the log."""
     name, found = "compacted-rows", []

@@ -47,7 +47,6 @@ def assert_exact(file, stream):
     assert Counter({(user, ended): n for user, ended, n in found}) == stream.windows(WIDTH)
 
 
-@pytest.mark.every_spark
 def test_a_new_checkpoint_continues_after_the_stored_rows_and_an_old_one_stores_no_more(
     kafka, spark, topic, start, file
 ):
