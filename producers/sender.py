@@ -84,7 +84,7 @@ class Outbox:
                 self._client.produce(self._topic, value, key, partition, report, None, timestamp or 0, headers)
             except BufferError:
                 self._enqueue(value, key, partition, report, timestamp, headers)
-        except BaseException:
+        except Exception:  # not Ctrl-C: the client may have taken the record, so that it stays in flight
             self._emitter.unsend(partition, in_flight)
             raise
 
@@ -107,8 +107,8 @@ class Outbox:
                 except BufferError:
                     self._enqueue(value, key, partition, report)
                 sent += 1
-        except BaseException:
-            for partition in partitions[sent:]:
+        except BaseException as error:
+            for partition in partitions[sent if isinstance(error, Exception) else sent + 1 :]:  # as in `send`
                 self._emitter.unsend(partition, in_flight)
             raise
 

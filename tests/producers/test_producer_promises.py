@@ -402,6 +402,37 @@ def test_marks_that_nobody_acknowledges_do_not_fill_the_queue():
     assert rounds == 9
 
 
+class InterruptedClient(FullClient):
+    """A client of which Ctrl-C strikes when it has taken the second record."""
+
+    def produce(self, *arguments):
+        super().produce(*arguments)
+        if len(self) == 2:
+            raise KeyboardInterrupt
+
+
+def one_by_one(outbox):
+    for at in (10, 5):
+        outbox.send(b"x", None, 0, event_time=at, now=0)
+
+
+def together(outbox):
+    outbox.send_many([b"1", b"2", b"3"], [None] * 3, [0] * 3, [10, 5, 4], 0)
+
+
+@pytest.mark.parametrize("send", [one_by_one, together])
+def test_a_record_that_the_client_took_before_an_interrupt_holds_the_watermark(send):
+    emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=1), InterruptedClient(100)
+    outbox = Outbox(client, "t", emitter, ManualClock())
+    with pytest.raises(KeyboardInterrupt):
+        send(outbox)
+    assert (outbox.unacknowledged, len(client)) == (2, 2)
+    assert emitter.watermark_hold <= 5
+    client.report(None, None)
+    client.report(None, None)
+    assert outbox.unacknowledged == 0
+
+
 def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
     emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=2), FullClient(100)
     outbox = Outbox(client, "t", emitter, ManualClock())
