@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 from weakref import WeakMethod
 
@@ -17,7 +18,7 @@ from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
 from floodmark.spark_jobs.internals.texts import reason_of, was_interrupted
-from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of
+from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of, ends_of
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -33,6 +34,25 @@ def _measured(counts: Mapping[str, int]) -> dict[str, int]:
     same = ("records", "unreadable", "missing_event_time", "out_of_range", "unreadable_marks", "lost", "surplus")
     fenced = counts.get("fenced", 0) + counts.get("retired", 0)
     return {name: counts.get(name, 0) for name in same} | {"late_events": counts.get("late", 0), "fenced": fenced}
+
+
+class _Arrived:
+    """The records that are in the topics of a job now, and whether it has processed them, though more arrive."""
+
+    def __init__(self) -> None:
+        self._since = datetime.now(UTC)
+        self._ends: dict[tuple[int, str, str], int] = {}
+        self._read_by: int | None = None
+
+    def processed_by(self, batch: Mapping[str, Any] | None) -> bool:
+        """Note the last batch; true from the one after that which has read them, which writes what they complete."""
+        if batch is None or datetime.fromisoformat(batch["timestamp"]) < self._since:
+            return False
+        self._ends = self._ends or ends_of(batch, "latestOffset")
+        read = ends_of(batch, "endOffset")
+        if self._read_by is None and self._ends and all(read.get(place, 0) >= end for place, end in self._ends.items()):
+            self._read_by = batch["batchId"]
+        return self._read_by is not None and batch["batchId"] > self._read_by
 
 
 class Job:
@@ -216,6 +236,8 @@ class Job:
     def processAllAvailable(self, timeout: float | None = None) -> None:
         """Wait until the job has processed all records that are in the topics now, or is stopped.
 
+        Spark's method of this name waits until no new record arrives, so for ever where sources mark all the time.
+
         Args:
             timeout: seconds; ``None``: without limit.
 
@@ -224,17 +246,19 @@ class Job:
             JobFailedError, or the error of Floodmark that failed the job.
         """
         self._raise_failure()
-        waiting = threading.Thread(target=self._process_all, daemon=True)
+        arrived, waiting = _Arrived(), threading.Thread(target=self._await_idle, daemon=True)
         waiting.start()
-        self._await(lambda: not waiting.is_alive(), timeout, "the work")
+        with self._handler.lookahead.without_waiting():
+            self._await(
+                lambda: not waiting.is_alive() or arrived.processed_by(self.query.lastProgress), timeout, "the work"
+            )
 
-    def _process_all(self) -> None:
+    def _await_idle(self) -> None:
         try:
-            with self._handler.lookahead.without_waiting():
-                query = None
-                while query is not self.query:  # a restart ends the wait early
-                    query = self.query
-                    query.processAllAvailable()
+            query = None
+            while query is not self.query:  # a restart ends the wait early
+                query = self.query
+                query.processAllAvailable()
         except PySparkException as error:  # `exception` returns the real error
             _log.debug("job %s: %s", self.name, error)
 

@@ -74,10 +74,21 @@ def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
     )
 
 
+def ends_of(batch: Mapping[str, Any], name: str) -> dict[tuple[int, str, str], int]:
+    """Return offsets of a batch, ``endOffset`` or ``latestOffset``, by input, topic and partition."""
+    found = [(number, source.get(name)) for number, source in enumerate(batch["sources"])]
+    offsets: list[tuple[int, dict[str, dict[str, int]]]] = [
+        (number, json.loads(one) if isinstance(one, str) else one) for number, one in found if one not in _NOTHING
+    ]
+    return {
+        (number, topic, partition): offset
+        for number, topics in offsets
+        for topic, parts in topics.items()
+        for partition, offset in parts.items()
+    }
+
+
 def _sum(batch: Mapping[str, Any], name: str) -> int | None:
     """Return the sum of the offsets of all partitions in a batch; ``None``: it has none."""
-    found = [source[name] for source in batch["sources"] if source.get(name) not in _NOTHING]
-    offsets: list[dict[str, dict[str, int]]] = [json.loads(one) if isinstance(one, str) else one for one in found]
-    if not offsets:
-        return None
-    return sum(offset for topics in offsets for parts in topics.values() for offset in parts.values())
+    offsets = ends_of(batch, name)
+    return sum(offsets.values()) if offsets else None

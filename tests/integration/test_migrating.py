@@ -58,7 +58,12 @@ def test_the_guess_loses_the_partition_that_lags_and_the_job_after_it_counts_eve
     servers, place, other = kafka.bootstrap_servers, str(tmp_path / "old"), str(tmp_path / "new")
     tills = [
         WatermarkedProducer(
-            kafka.config, topic=orders, source=name, strategy=explicit(), membership=Membership(version=1, size=2)
+            kafka.config,
+            topic=orders,
+            source=name,
+            strategy=explicit(),
+            membership=Membership(version=1, size=2),
+            background=False,  # else Spark's processAllAvailable would wait for marks that never end
         )
         for name in ("till-1", "till-2")
     ]

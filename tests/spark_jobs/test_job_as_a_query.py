@@ -5,16 +5,18 @@ import re
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.errors import ChangedQueryError, JobFailedError
 from floodmark.spark_jobs import write
 from floodmark.spark_jobs.queries import source_options
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
-from support.harness import Stream, drain, until, window_counts
+from support.harness import Stream, drain, events, until, window_counts
 
 pytestmark = pytest.mark.spark
 
@@ -113,6 +115,27 @@ def test_a_job_is_asked_as_a_streaming_query_is(kafka, topic, read, checkpoint):
     assert again.runId != job.runId
     assert again.recentProgress == [], "progress is that of one start"
     again.stop()
+
+
+def test_the_wait_for_what_has_arrived_ends_though_marks_come_all_the_time(kafka, topic, read, checkpoint):
+    """The marks of 50 a second make each batch find new records, so that Spark's own method never returns."""
+    given, written, interval = topic(2), [], timedelta(milliseconds=20)
+    with WatermarkedProducer(kafka.config, topic=given, source="a", strategy=explicit(), interval=interval) as source:
+        job = write(
+            windowed(read(given), 1_000),
+            writer=lambda frame, _: written.extend(frame.collect()),
+            job="all the time",
+            checkpoint_location=checkpoint,
+        )
+        until(lambda: fails(job) or job.watermark is not None or job.lastProgress is not None, "a batch")
+        for second in range(5):
+            for time in range(second * 1_000 + 1, (second + 1) * 1_000, 100):
+                source.produce(events.encode({"user": "u", "at": time}), event_time=time)
+            source.advance((second + 1) * 1_000 + 1)
+            source.flush()
+            job.processAllAvailable(_LIMIT)
+            assert [row["n"] for row in written] == [10] * (second + 1)
+        job.stop()
 
 
 def test_a_job_says_how_much_it_has_still_to_read(kafka, topic, read, checkpoint):
