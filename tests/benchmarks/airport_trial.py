@@ -70,7 +70,9 @@ def a_client_each(config: dict[str, Any], topic: str, airports: Sequence[str], b
     with ExitStack() as stack:
         sources = [
             stack.enter_context(
-                WatermarkedProducer(config, topic=topic, source=name, strategy=strategy, membership=membership)
+                WatermarkedProducer(
+                    config, topic=topic, source=name, strategy=strategy, membership=membership, background=False
+                )
             )
             for name in airports
         ]
