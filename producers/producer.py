@@ -31,12 +31,7 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Held, Membership, Status, check_versioned
-from floodmark.schemas.timestamps import (
-    duration_of,
-    event_time_of,
-    event_times_of,
-    is_late,
-)
+from floodmark.schemas.timestamps import duration_of, event_time_of, event_times_of, is_late
 
 _log = client_log(__name__)
 _LOOK_INTERVAL: Final = 20
