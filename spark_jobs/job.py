@@ -1,5 +1,6 @@
 """A running job: its state, and how to wait for it and stop it."""
 
+import json
 import logging
 import threading
 import time
@@ -21,6 +22,7 @@ from floodmark.spark_jobs.internals.texts import reason_of, was_interrupted
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of, ends_of
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
@@ -44,9 +46,12 @@ class _Arrived:
         self._ends: dict[tuple[int, str, str], int] = {}
         self._read_by: int | None = None
 
-    def processed_by(self, batch: Mapping[str, Any] | None) -> bool:
+    def processed_by(self, progress: StreamingQueryProgress | None) -> bool:
         """Note the last batch; true from the one after that which has read them, which writes what they complete."""
-        if batch is None or datetime.fromisoformat(batch["timestamp"]) < self._since:
+        if progress is None:
+            return False
+        batch = json.loads(progress.json)
+        if datetime.fromisoformat(batch["timestamp"]) < self._since:
             return False
         self._ends = self._ends or ends_of(batch, "latestOffset")
         read = ends_of(batch, "endOffset")
@@ -172,7 +177,7 @@ class Job:
 
         ``print`` shows it as a bar.
         """
-        return backlog_of(self.query.recentProgress)
+        return backlog_of([json.loads(batch.json) for batch in self.query.recentProgress])
 
     def holders(self, *, root: bool = False) -> list[Hold]:
         """Return the sources that hold the watermark, and since when.

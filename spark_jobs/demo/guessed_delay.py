@@ -19,6 +19,7 @@ from floodmark.spark_jobs.demo import outcome
 from floodmark.spark_jobs.demo.flights import FIRST_DAY, TOPIC, landed, load, load_schema
 from floodmark.spark_jobs.demo.jobs import departure_waves, session
 from floodmark.spark_jobs.formats.plain_values import avro
+from floodmark.spark_jobs.progress.backlog import ends_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
@@ -49,9 +50,8 @@ class _Excerpt:
     def is_read(self, query: StreamingQuery) -> bool:
         """Tell whether a query has read all of them."""
         progress = query.lastProgress
-        text = None if progress is None else progress["sources"][0]["endOffset"]
-        read = json.loads(text)[TOPIC] if text else {}
-        return all(read.get(str(partition), 0) >= end for partition, end in self._ends.items())
+        read = {} if progress is None else ends_of(json.loads(progress.json), "endOffset")
+        return all(read.get((0, TOPIC, str(partition)), 0) >= end for partition, end in self._ends.items())
 
     def _flights(self, kafka: DataFrame) -> DataFrame:
         data = kafka.where(~F.startswith(F.col("key"), F.lit(KEY_PREFIX)))

@@ -1,6 +1,5 @@
 """The unread records of a job, and how long it takes to read them, from Spark's reports of its last batches.  Pure."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +11,6 @@ from floodmark.producers.board.estimate import seconds_to_read
 _LAST: Final = 10
 """The number of batches that give the rates."""
 _WIDTH: Final = 30
-_NOTHING: Final = (None, "None", "null", "")
-"""What Spark and PySpark report for a missing offset, of a batch that was planned before a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +72,15 @@ def backlog_of(batches: Sequence[Mapping[str, Any]]) -> Backlog | None:
 
 
 def ends_of(batch: Mapping[str, Any], name: str) -> dict[tuple[int, str, str], int]:
-    """Return offsets of a batch, ``endOffset`` or ``latestOffset``, by input, topic and partition."""
-    found = [(number, source.get(name)) for number, source in enumerate(batch["sources"])]
-    offsets: list[tuple[int, dict[str, dict[str, int]]]] = [
-        (number, json.loads(one) if isinstance(one, str) else one) for number, one in found if one not in _NOTHING
-    ]
+    """Return offsets of a batch, ``endOffset`` or ``latestOffset``, by input, topic and partition.
+
+    Batches are reports as ``StreamingQueryProgress.json`` has them: the class gives offsets as other text in each
+    release of Spark.  A batch that was planned before a restart has no ``latestOffset``.
+    """
     return {
         (number, topic, partition): offset
-        for number, topics in offsets
-        for topic, parts in topics.items()
+        for number, source in enumerate(batch["sources"])
+        for topic, parts in (source.get(name) or {}).items()
         for partition, offset in parts.items()
     }
 

@@ -117,6 +117,7 @@ def test_a_job_is_asked_as_a_streaming_query_is(kafka, topic, read, checkpoint):
     again.stop()
 
 
+@pytest.mark.every_spark
 def test_the_wait_for_what_has_arrived_ends_though_marks_come_all_the_time(kafka, topic, read, checkpoint):
     """The marks of 50 a second make each batch find new records, so that Spark's own method never returns."""
     given, written, interval = topic(2), [], timedelta(milliseconds=20)
@@ -138,6 +139,7 @@ def test_the_wait_for_what_has_arrived_ends_though_marks_come_all_the_time(kafka
         job.stop()
 
 
+@pytest.mark.every_spark
 def test_a_job_says_how_much_it_has_still_to_read(kafka, topic, read, checkpoint):
     given, out, seen = topic(2), topic(1), []
     Stream.seeded(5, sources=1).produce(kafka.config, given)
