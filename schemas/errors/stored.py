@@ -15,6 +15,15 @@ class UnreadableMarkError(CorruptRecordError):
     reason: str
 
 
+class UnreadableTableMarkError(CorruptRecordError):
+    """A commit of a table whose Floodmark properties cannot be read; readers use the commit before."""
+
+    template = "property {name} of a commit is {value!r}, expected {expected}"
+    name: str
+    value: object
+    expected: str
+
+
 class UnreadableValueError(CorruptRecordError):
     """A data record whose value does not fit the expected schema."""
 
