@@ -61,7 +61,7 @@ class TableMark:
         return {PREFIX + name: str(value) for name, value in found.items()}
 
     @classmethod
-    def of(cls, properties: Mapping[str, str]) -> "TableMark | None":
+    def of(cls, properties: Mapping[str, Any]) -> "TableMark | None":
         """Return what a commit says; ``None``: it is not a commit of a job, but of maintenance or another program.
 
         Properties that this version does not know are ignored.
@@ -95,22 +95,23 @@ an integer
             position=position,
         )
 
-    @classmethod
-    def of_json(cls, text: object) -> "TableMark | None":
-        """Return the same of Delta's ``userMetadata``; ``None`` if it is not a JSON object with such a property.
-
-        >>> TableMark.of_json("nightly load"), TableMark.of_json(None)
-        (None, None)
-        """
-        try:
-            found = json.loads(text) if isinstance(text, str) else None
-        except (ValueError, RecursionError):
-            return None
-        return cls.of(found) if isinstance(found, dict) else None
-
     def as_json(self) -> str:
         """Return the properties as Delta's ``userMetadata``."""
         return json.dumps(self.properties())
+
+
+def properties_in(user_metadata: object) -> Mapping[str, Any]:
+    """Return the properties in Delta's ``userMetadata``; none if it is not a JSON object.
+
+    >>> mark = TableMark(job="daily", epoch=7, batch=3, watermark=None)
+    >>> TableMark.of(properties_in(mark.as_json())) == mark, properties_in("nightly load"), properties_in(None)
+    (True, {}, {})
+    """
+    try:
+        found = json.loads(user_metadata) if isinstance(user_metadata, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _integer(found: Mapping[str, Any], name: str) -> int:

@@ -178,6 +178,15 @@ class RecreatedTopicError(SnapshotError):
     found: str
 
 
+class UnmarkedTableError(SnapshotError):
+    """A table in whose history no commit of a Floodmark job is left."""
+
+    template = "table {table} has no watermark: {reason}. {advice}."
+    table: str
+    reason: str
+    advice: str
+
+
 class RetentionError(SnapshotError):
     """Records that a job needs at its start, and that Kafka has deleted."""
 

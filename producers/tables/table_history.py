@@ -1,0 +1,135 @@
+"""The commits that led to the current state of a table, as pyiceberg, deltalake or Spark tell them.
+
+The history follows parents, not times: commits that a rollback has undone, and those of other branches, are not in it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from floodmark.producers.tables.table_mark import properties_in
+from floodmark.schemas.errors import UsageError
+
+_ICEBERG_REMOVES: Final = {"delete", "overwrite"}
+_DELTA_REMOVES: Final = {"DELETE", "UPDATE", "MERGE", "TRUNCATE"}
+
+_EXPIRED: Final = -1
+"""The id of no snapshot."""
+
+
+class Commit(NamedTuple):
+    """An Iceberg snapshot, or a version of a Delta table."""
+
+    number: int
+    """The snapshot's id, or the version."""
+    time: int
+    """When it was committed, epoch milliseconds."""
+    properties: Mapping[str, Any]
+    removes: bool
+    """Whether it deletes or replaces rows; compaction does not."""
+    parent: int | None
+    """``None``: it is the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The commits of a table, the oldest first."""
+
+    table: str
+    commits: Sequence[Commit]
+    expired: bool
+    """Whether older commits are no longer in the table's metadata."""
+
+
+def history_of(table: Any, spark: Any = None) -> History:  # noqa: ANN401  # of libraries that may not be installed
+    """Return the history of a pyiceberg ``Table``, a ``DeltaTable``, or with ``spark`` of a table by its name."""
+    if isinstance(table, str):
+        if spark is None:
+            reason = (
+                f"table {table!r} is a name: pass spark= too, or a table that pyiceberg's load_table() or deltalake's "
+                "DeltaTable() has opened"
+            )
+            raise UsageError(reason=reason)
+        spark.sql(f"REFRESH TABLE {table}")
+        return (
+            _iceberg_in_spark(table, spark) if _provider(table, spark) == "iceberg" else _delta_in_spark(table, spark)
+        )
+    if hasattr(table, "current_snapshot"):
+        return _iceberg(table)
+    if hasattr(table, "table_uri"):
+        return _delta(table.table_uri, table.history(), table.version())
+    reason = f"the table is {table!r}, expected a pyiceberg Table, a DeltaTable, or a name with spark="
+    raise UsageError(reason=reason)
+
+
+def _walk(table: str, last: int | None, find: Callable[[int], Commit | None]) -> History:
+    """Follow the parents of the last commit."""
+    commits: list[Commit] = []
+    while last is not None:
+        commit = find(last)
+        if commit is None:
+            break
+        commits.append(commit)
+        last = commit.parent
+    return History(table, commits[::-1], expired=last is not None)
+
+
+def _iceberg(table: Any) -> History:  # noqa: ANN401
+    def find(number: int) -> Commit | None:
+        found = table.snapshot_by_id(number)
+        if found is None:
+            return None
+        said = found.summary
+        properties = {} if said is None else said.additional_properties
+        removes = said is not None and said.operation.value in _ICEBERG_REMOVES
+        parent = found.parent_snapshot_id
+        if parent is None and (found.sequence_number or 0) > 1:
+            parent = _EXPIRED  # pyiceberg's expiry makes children orphans
+        return Commit(number, found.timestamp_ms, properties, removes, parent)
+
+    now = table.current_snapshot()
+    return _walk(".".join(table.name()), None if now is None else now.snapshot_id, find)
+
+
+def _provider(table: str, spark: Any) -> str | None:  # noqa: ANN401
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").where("col_name = 'Provider'").collect()
+    return str(rows[0]["data_type"]).lower() if rows else None
+
+
+def _iceberg_in_spark(table: str, spark: Any) -> History:  # noqa: ANN401
+    refs = spark.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = 'main'").collect()  # noqa: S608  # its user's
+    columns = "snapshot_id, unix_millis(committed_at), summary, operation, parent_id"
+    rows = spark.sql(f"SELECT {columns} FROM {table}.snapshots").collect()  # noqa: S608  # the same
+    found = {
+        number: Commit(number, time, properties or {}, operation in _ICEBERG_REMOVES, parent)
+        for number, time, properties, operation, parent in rows
+    }
+    return _walk(table, refs[0][0] if refs else None, found.get)
+
+
+def _delta_in_spark(table: str, spark: Any) -> History:  # noqa: ANN401
+    rows = spark.sql(f"DESCRIBE HISTORY {table}")
+    columns = ("version", "unix_millis(timestamp) AS timestamp", "operation", "operationParameters", "userMetadata")
+    entries = [row.asDict() for row in rows.selectExpr(*columns).collect()]
+    return _delta(table, entries, max(entry["version"] for entry in entries))
+
+
+def _delta(table: str, entries: Sequence[Mapping[str, Any]], version: int) -> History:
+    """Return the history of a Delta table by its entries; a `RESTORE` leads to the version that it restored."""
+    by_version = {entry["version"]: entry for entry in entries}
+
+    def find(number: int) -> Commit | None:
+        entry = by_version.get(number)
+        if entry is None:
+            return None
+        operation, options = entry.get("operation") or "", entry.get("operationParameters") or {}
+        parent = number - 1 if number else None
+        if operation == "RESTORE":
+            restored = str(options.get("version"))
+            parent = int(restored) if restored.isdecimal() else None  # to a time: unknown, so nothing before counts
+        elif "REPLACE TABLE" in operation:
+            parent = None
+        removes = operation in _DELTA_REMOVES or options.get("mode") == "Overwrite"
+        return Commit(number, entry["timestamp"], properties_in(entry.get("userMetadata")), removes, parent)
+
+    return _walk(table, version, find)

@@ -1,0 +1,102 @@
+"""Until which time a table is complete, by the commits of the job that writes it."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from floodmark.producers.tables.table_history import Commit, History, history_of
+from floodmark.producers.tables.table_mark import TableMark
+from floodmark.schemas.errors import UnmarkedTableError, UnreadableTableMarkError
+from floodmark.schemas.records import Holder
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWatermark:
+    """How complete a table is."""
+
+    table: str
+    job: str
+    """The job that writes the table."""
+    watermark: int | None
+    """The job adds no row with an event time below it, epoch milliseconds; ``None``: unknown yet."""
+    holder: Holder | None
+    """The source that holds back the watermark, by the last commit of the job; ``None``: no source does."""
+    snapshot: int
+    """The last commit of the job: the id of an Iceberg snapshot, or the version of a Delta table."""
+    committed_at: int
+    """When it was committed, epoch milliseconds."""
+    removed_by: int | None = None
+    """The last commit of another program that deleted or replaced rows; ``None``: none in the table's history."""
+
+
+def complete_until(table: Any, *, spark: Any = None) -> TableWatermark:  # noqa: ANN401  # of optional libraries
+    """Return how complete a table is that a job writes with ``write(table=)``.
+
+    It reads the metadata, no rows.  A table that is open shows the snapshot that it was opened or refreshed with.
+
+    The watermark is the highest that the job has committed, in the commits that led to the table's current state.  So
+    compaction and other maintenance do not change it, and a rollback lowers it.  A commit of an older epoch of the job
+    behind one of a newer epoch (a zombie) counts for nothing.  Neither does a commit whose properties cannot be read:
+    a warning in the log names it.  If several jobs have written the table, the lowest watermark counts.
+
+    The watermark speaks of the rows of the job.  It says nothing of rows that other programs append.  If another
+    program deletes or replaces rows, the watermark stays, because the job adds them no more: see ``removed_by``.
+
+    Args:
+        table: a ``Table`` of pyiceberg (``floodmark[iceberg]``), a ``DeltaTable`` of deltalake (``floodmark[delta]``),
+            or with ``spark`` the name of an Iceberg or Delta table, as in SQL.
+        spark: the session that knows the name.
+
+    Raises:
+        UnmarkedTableError: if no job has committed to the table, or its commits have expired.
+        UsageError: if the table is something else.
+    """
+    return watermark_of(history_of(table, spark))
+
+
+def watermark_of(history: History) -> TableWatermark:
+    """Return how complete a table is, by its history, or raise UnmarkedTableError."""
+    jobs: dict[str, tuple[TableMark, Commit, int | None]] = {}
+    removed_by, unreadable = None, ""
+    for commit in history.commits:
+        try:
+            mark = TableMark.of(commit.properties)
+        except UnreadableTableMarkError as error:
+            unreadable = f"{error} (commit {commit.number})"
+            _log.warning("table %s, commit %s is ignored: %s", history.table, commit.number, error)
+            continue
+        if mark is None:
+            removed_by = commit.number if commit.removes else removed_by
+            continue
+        before = jobs.get(mark.job)
+        if before is None or mark.epoch >= before[0].epoch:
+            known = [one for one in (mark.watermark, before and before[2]) if one is not None]
+            jobs[mark.job] = mark, commit, max(known, default=None)
+    if not jobs:
+        raise _unmarked(history, unreadable)
+    mark, commit, watermark = min(jobs.values(), key=lambda one: (one[2] is not None, one[2]))
+    return TableWatermark(
+        table=history.table,
+        job=mark.job,
+        watermark=watermark,
+        holder=mark.holder,
+        snapshot=commit.number,
+        committed_at=commit.time,
+        removed_by=removed_by,
+    )
+
+
+def _unmarked(history: History, unreadable: str) -> UnmarkedTableError:
+    count = f"none of its {len(history.commits)} commit(s)"
+    if unreadable:
+        reason, advice = f"{count} has a mark that can be read: {unreadable}", "Upgrade Floodmark, or write a new table"
+    elif history.expired:
+        reason = f"{count} is of a Floodmark job, and older ones are no longer in its metadata"
+        advice = "Let the job commit once more, and let expiry keep the last snapshots of the job"
+    elif history.commits:
+        reason, advice = f"{count} is of a Floodmark job", "Write the table with write(table=)"
+    else:
+        reason, advice = "it is empty", "Start the job that writes it"
+    return UnmarkedTableError(table=history.table, reason=reason, advice=advice)
