@@ -25,6 +25,7 @@ from floodmark.producers.strategies.interface import Strategy as Strategy
 from floodmark.producers.strategies.learned import adaptive as adaptive
 from floodmark.producers.strategies.learned import percentile as percentile
 from floodmark.producers.strategies.scopes import per_partition as per_partition
+from floodmark.producers.tables.table_rows import read_complete as read_complete
 from floodmark.producers.tables.table_watermark import TableWatermark as TableWatermark
 from floodmark.producers.tables.table_watermark import complete_until as complete_until
 from floodmark.schemas.classify import Data as Data

@@ -9,6 +9,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from floodmark.producers.tables.table_history import Commit, History
 from floodmark.producers.tables.table_mark import TableMark
+from floodmark.producers.tables.table_rows import read_complete
 from floodmark.producers.tables.table_watermark import complete_until, watermark_of
 from floodmark.schemas.errors import UnmarkedTableError, UsageError
 from floodmark.schemas.records import Holder
@@ -17,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 
-ROWS = pa.table({"at": pa.array([1, 2, 3], pa.int64())})
+TIMES = pa.array([1, 2, 3], pa.int64())
+SINCE_1970 = TIMES.cast(pa.timestamp("ms")).cast(pa.timestamp("us"))
+ROWS = pa.table({"at": TIMES, "local": SINCE_1970, "utc": SINCE_1970.cast(pa.timestamp("us", "UTC"))})
 MARK = TableMark(job="daily", epoch=7, batch=0, watermark=10, holder=Holder("clicks", 0, "web-1"))
 
 
@@ -122,6 +125,19 @@ def test_a_restore_to_a_time_hides_what_was_before(tmp_path):
     table.open.restore(datetime.fromtimestamp(before / 1_000, UTC))
     with pytest.raises(UnmarkedTableError):
         complete_until(table.open)
+
+
+@pytest.mark.parametrize("column", ["at", "local", "utc"])
+def test_only_rows_below_the_watermark_are_complete(table, column):
+    table.commit(replace(MARK, watermark=None))
+    assert read_complete(table.open, column).num_rows == 0
+    table.commit(replace(MARK, watermark=3))
+    table.commit()
+    assert sorted(read_complete(table.open, column)["at"].to_pylist()) == [1, 1, 1, 2, 2, 2]
+    table.commit(replace(MARK, watermark=END_OF_TIME))
+    assert read_complete(table.open, column).num_rows == 12
+    with pytest.raises(UsageError, match=r"no column 'time', only at, local, utc"):
+        read_complete(table.open, "time")
 
 
 @pytest.mark.parametrize("wrong", ["db.daily", 7, None])

@@ -1,0 +1,84 @@
+"""The rows of a table whose event times are complete, read by pyiceberg, deltalake or Spark."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, overload
+
+from floodmark.producers.tables.table_watermark import complete_until
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.timestamps import EARLIEST, to_datetime
+
+if TYPE_CHECKING:
+    from pyarrow import Scalar, Schema, Table
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@overload
+def read_complete(table: Any, column: str) -> "Table": ...  # noqa: ANN401  # of optional libraries
+@overload
+def read_complete(table: str, column: str, *, spark: "SparkSession") -> "DataFrame": ...
+def read_complete(table: Any, column: str, *, spark: Any = None) -> Any:
+    """Return the rows of a table with event times below its watermark: those to which the job adds no more.
+
+    There are none as long as the watermark is unknown.  A table that is open shows the snapshot that it was opened or
+    refreshed with.
+
+    Args:
+        table: as in `complete_until`.
+        column: the event time of the rows, the column that the job has as ``event_time=``: a timestamp (without a time
+            zone it is in UTC), or a long integer with epoch milliseconds.
+        spark: the session that knows the name of the table.
+
+    Returns:
+        A ``pyarrow.Table``; with ``spark``, a DataFrame.
+
+    Raises:
+        UnmarkedTableError: as `complete_until`.
+        UsageError: as `complete_until`; also if the table has no such column, or the column is no time.
+    """
+    watermark = complete_until(table, spark=spark).watermark
+    below = EARLIEST if watermark is None else watermark
+    if spark is not None:
+        return _in_spark(spark.table(table), column, below)
+    if hasattr(table, "current_snapshot"):
+        less_than = import_module("pyiceberg.expressions").LessThan
+        limit = _limit(table.schema().as_arrow(), column, below).as_py()
+        value = limit if isinstance(limit, int) else limit.isoformat()
+        return table.scan(row_filter=less_than(column, value)).to_arrow()
+    from pyarrow import dataset  # noqa: PLC0415  # an extra
+
+    rows = table.to_pyarrow_dataset()
+    return rows.to_table(filter=dataset.field(column) < _limit(rows.schema, column, below))
+
+
+def _in_spark(frame: "DataFrame", column: str, below: int) -> "DataFrame":
+    kind = dict(frame.dtypes).get(column)
+    moment = to_datetime(below).replace(tzinfo=None)
+    limits = {
+        "timestamp": f"timestamp_millis({below})",
+        "timestamp_ntz": f"TIMESTAMP_NTZ '{moment.isoformat()}'",
+        "bigint": str(below),
+    }
+    if kind not in limits:
+        raise _no_time(column, kind, frame.columns)
+    return frame.where(f"`{column}` < {limits[kind]}")
+
+
+def _limit(schema: "Schema", column: str, below: int) -> "Scalar":
+    """Return a time as a value of a column's type."""
+    import pyarrow as pa  # noqa: PLC0415  # an extra
+
+    kind = schema.field(column).type if column in schema.names else None
+    if kind == pa.int64():
+        return pa.scalar(below)
+    if kind is None or not pa.types.is_timestamp(kind):
+        raise _no_time(column, kind, schema.names)
+    moment = to_datetime(below)
+    return pa.scalar(moment if kind.tz else moment.replace(tzinfo=None), kind)
+
+
+def _no_time(column: str, kind: object, names: Sequence[str]) -> UsageError:
+    if kind is None:
+        return UsageError(reason=f"the table has no column {column!r}, only {', '.join(names)}")
+    expected = "a timestamp, or a long integer with epoch milliseconds"
+    return UsageError(reason=f"column {column!r} is of type {kind}, expected {expected}")
