@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 import pytest
 from floodmark.producers import TimePolicy, adaptive, percentile, with_idleness
 from floodmark.producers.event_times.formats import JsonField
-from floodmark.producers.event_times.input_partition import ByPolicy
+from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.growing_logs import GrowingLogs
 from floodmark.producers.strategies.numbering import Identity
@@ -130,7 +130,7 @@ def test_a_time_policy_forgets_keys_and_estimates(keys):
 
 def test_an_injected_partition_keeps_no_record():
     chance = random.Random(4)  # noqa: S311  # repeatable
-    partition = ByPolicy(JsonField("at"), TimePolicy(late=500 * MS))
+    partition = InputPartition(JsonField("at"), TimePolicy(late=500 * MS))
 
     def step(number):
         value = b'{"at": %d}' % (number - chance.randrange(700)) if number % 100 else b"garbage %d" % number

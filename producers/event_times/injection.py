@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from floodmark.producers.event_times.formats import InputFormat, SubstreamKey
-from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, InputPartition
+from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import InjectorError, UsageError
@@ -75,9 +75,7 @@ class Injection:
 
     def input_partition(self, fit: PolicyFit | None = None) -> InputPartition:
         """Return the state of an empty input partition; ``fit`` gets the decisions of its policy."""
-        if self.fmt.promises:
-            return ByResolved(self.fmt, drop_late=self.drop_late)
-        return ByPolicy(self.fmt, self.policy, self.substream_by, fit)
+        return InputPartition(self.fmt, self.policy, self.substream_by, fit, drop_late=self.drop_late)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
 from floodmark.producers.event_times.injection import Injection, InjectorState
-from floodmark.producers.event_times.input_partition import MISSING_EVENT_TIME, ByPolicy, InputPartition, Routed
+from floodmark.producers.event_times.input_partition import MISSING_EVENT_TIME, InputPartition, Routed
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome
 from floodmark.schemas.completeness.position import TopicIds
@@ -65,8 +65,8 @@ class InjectedPartition:
         """Route a record, which was read at ``taken`` (wall clock) and ``seen`` (steady clock), milliseconds."""
         while self.decisions and self.decisions[0][0] <= offset:
             _, watermark = self.decisions.popleft()
-            if isinstance(self.input, ByPolicy):  # only the records move the watermark of others
-                self.input.follow(watermark)
+            if not self.input.fmt.promises:  # only the records move the watermark of others
+                self.input.policy_state.advance(watermark)
         routed = self.input.take(key, value, log_time)
         self.next, self.seen, self.at_end, self._polled_to_end, self._changed = offset + 1, seen, False, False, True
         time = min(log_time, taken)
@@ -187,7 +187,7 @@ class InjectedPartitions:
         if slowest is not None:
             for partition in self._all.values():
                 if not partition.used:
-                    partition.input.follow(slowest)
+                    partition.input.policy_state.advance(slowest)
 
     def estimate(self) -> None:
         """Advance the watermarks of partitions read to their end, by the time since their last record."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
 from floodmark.producers.event_times.formats import AvroField, InputFormat, JsonField, LogTime
-from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, InputPartition, Routing
+from floodmark.producers.event_times.input_partition import InputPartition, Routing
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import (
     AvroCodec,
@@ -217,7 +217,7 @@ def formats(data: bytes) -> None:
     parts = Parts(data)
     fmt = FORMATS[parts.below(len(FORMATS))]
     policy = POLICIES[parts.below(len(POLICIES))]
-    partition: InputPartition = ByResolved(fmt) if fmt.promises else ByPolicy(fmt, policy)
+    partition = InputPartition(fmt, policy)
     while parts:
         log_time = 1_763_712_000_000 + parts.below(256) if parts.below(2) else parts.long()
         key, value = parts.text() or None, parts.text() or None

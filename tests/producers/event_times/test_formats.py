@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
 from floodmark.producers.event_times.formats import AvroField, JsonField, LogTime, Resolved
-from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, Routing
+from floodmark.producers.event_times.input_partition import InputPartition, Routing
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.codec import without_logical_types
@@ -122,7 +122,7 @@ def test_other_text_is_none(text):
 
 
 def test_a_promise_that_falls_back_or_is_the_beginning_of_time_is_a_replay():
-    partition = ByResolved(CockroachDb(), drop_late=True)
+    partition = InputPartition(CockroachDb(), drop_late=True)
     resolved = lambda seconds: b'{"resolved": "%d000000000.0000000000"}' % seconds  # noqa: E731
     row = lambda seconds: b'{"after": {}, "updated": "%d000000000.0000000000"}' % seconds  # noqa: E731
     partition.take(None, resolved(0), 0)
@@ -136,7 +136,7 @@ def test_a_promise_that_falls_back_or_is_the_beginning_of_time_is_a_replay():
 
 
 def test_a_lane_passes_on_what_it_cannot_read_and_keeps_marks_out():
-    partition = ByPolicy(JsonField("at"), TimePolicy())
+    partition = InputPartition(JsonField("at"), TimePolicy())
     assert partition.take(None, b"garbage", 5) == (Routing.FORWARD, ())
     assert partition.take(b"__floodmark__/x", b"", 5)[0] is Routing.DROP
     assert partition.watermark is None

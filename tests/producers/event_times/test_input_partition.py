@@ -17,7 +17,7 @@ from floodmark.producers.event_times.formats import (
     substream_key,
 )
 from floodmark.producers.event_times.injection import InjectorState
-from floodmark.producers.event_times.input_partition import ByPolicy, ByResolved, Routing
+from floodmark.producers.event_times.input_partition import InputPartition, Routing
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas import AvroCodec
 from floodmark.schemas.codec import without_logical_types
@@ -90,7 +90,7 @@ substreams = st.sampled_from([None, substream_key, substream_json("at"), substre
 )
 def test_any_record_into_any_input_partition(fmt, policy, substream_by, drop_late, records, elapsed):
     """No error, a watermark that a mark can carry, that never falls, and that what was passed on keeps."""
-    partition = ByResolved(fmt, drop_late=drop_late) if fmt.promises else ByPolicy(fmt, policy, substream_by)
+    partition = InputPartition(fmt, policy, substream_by, drop_late=drop_late)
     last, promised = None, 0
     for key, value, log_time in records:
         before = partition.watermark
@@ -127,16 +127,16 @@ def test_any_record_into_any_input_partition(fmt, policy, substream_by, drop_lat
 @pytest.mark.parametrize(
     ("partition", "value", "log_time", "counted"),
     [
-        (ByPolicy(JsonField("at"), TimePolicy()), b'{"at": 1e999}', NOW, "unreadable"),
-        (ByPolicy(JsonField("at"), TimePolicy()), b'{"at": NaN}', NOW, "unreadable"),
-        (ByPolicy(JsonField("at", "s"), TimePolicy()), b'{"at": 1e308}', NOW, "unreadable"),
-        (ByPolicy(JsonField("at"), TimePolicy()), b"[" * 100_000, NOW, "unreadable"),
-        (ByPolicy(LogTime(), TimePolicy()), b"x", NOW * 1_000, "unreadable"),
-        (ByPolicy(JsonField("at"), TimePolicy()), b'{"at": 5}', NOW * 1_000, "unreadable_arrival"),
-        (ByPolicy(JsonField("at"), TimePolicy(), hostile), b'{"at": 5}', NOW, "unreadable_key"),
-        (ByResolved(TiCdcCanal()), b'{"type": "INSERT", "_tidb": {"commitTs": 1e999}}', NOW, "unreadable"),
-        (ByResolved(TiCdcCanal()), b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 1.5e17}}', 0, "unreadable"),
-        (ByResolved(CockroachDb()), b'{"resolved": "99999999999999999999999.0"}', 0, "unreadable"),
+        (InputPartition(JsonField("at"), TimePolicy()), b'{"at": 1e999}', NOW, "unreadable"),
+        (InputPartition(JsonField("at"), TimePolicy()), b'{"at": NaN}', NOW, "unreadable"),
+        (InputPartition(JsonField("at", "s"), TimePolicy()), b'{"at": 1e308}', NOW, "unreadable"),
+        (InputPartition(JsonField("at"), TimePolicy()), b"[" * 100_000, NOW, "unreadable"),
+        (InputPartition(LogTime(), TimePolicy()), b"x", NOW * 1_000, "unreadable"),
+        (InputPartition(JsonField("at"), TimePolicy()), b'{"at": 5}', NOW * 1_000, "unreadable_arrival"),
+        (InputPartition(JsonField("at"), TimePolicy(), hostile), b'{"at": 5}', NOW, "unreadable_key"),
+        (InputPartition(TiCdcCanal()), b'{"type": "INSERT", "_tidb": {"commitTs": 1e999}}', NOW, "unreadable"),
+        (InputPartition(TiCdcCanal()), b'{"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": 1.5e9}}', 0, "unreadable"),
+        (InputPartition(CockroachDb()), b'{"resolved": "99999999999999999999999.0"}', 0, "unreadable"),
     ],
     ids=[
         "infinite",
@@ -160,7 +160,7 @@ def test_a_poison_record_is_passed_on_counted_and_named(partition, value, log_ti
 
 
 def test_a_record_whose_arrival_cannot_be_read_is_still_not_behind_the_watermark():
-    partition = ByPolicy(JsonField("at"), TimePolicy(late=timedelta(seconds=1)))
+    partition = InputPartition(JsonField("at"), TimePolicy(late=timedelta(seconds=1)))
     partition.take(None, b'{"at": %d}' % NOW, NOW)
     assert partition.take(None, b'{"at": 5}', NOW * 1_000) == (Routing.FORWARD, [(TIME_HEADER, b"%d" % (NOW - 1_000))])
     assert partition.take(None, b'{"at": %d}' % (NOW * 2), -(2**62)) == (Routing.FORWARD, ())
@@ -168,7 +168,7 @@ def test_a_record_whose_arrival_cannot_be_read_is_still_not_behind_the_watermark
 
 
 def test_the_name_of_a_poison_record_tells_which_fields_there_are():
-    partition = ByPolicy(JsonField("att"), TimePolicy())
+    partition = InputPartition(JsonField("att"), TimePolicy())
     partition.take(None, b'{"at": 1, "payload": {"ts": 2}}', NOW)
     assert "field 'att' holds no number; there are 'at', 'payload.ts'" in partition.trouble
 
@@ -176,14 +176,14 @@ def test_the_name_of_a_poison_record_tells_which_fields_there_are():
 def test_other_events_beside_a_promise_are_not_lost_with_it():
     events = [b'{"t": 3, "ts": %d}' % (5 << 18), b'{"t": 1, "ts": %d}' % (900 << 18)]
     key = struct.pack(">Q", 1) + b"".join(struct.pack(">Q", len(event)) + event for event in events)
-    partition = ByResolved(TiCdcOpen())
+    partition = InputPartition(TiCdcOpen())
     assert partition.take(key, None, NOW)[0] is Routing.FORWARD
     assert partition.watermark is None
 
 
 def test_long_keys_do_not_fill_the_state():
     """One key of a megabyte once made the state larger than Kafka takes, at each start again."""
-    partition = ByPolicy(LogTime(), TimePolicy(late=timedelta(hours=1)), substream_key)
+    partition = InputPartition(LogTime(), TimePolicy(late=timedelta(hours=1)), substream_key)
     partition.take(b"x" * 1_000_000, b"", NOW)
     assert len(InjectorState(1, 1, "at", partition.snapshot(), {}).pack("i", 0)) < 1_000
     assert partition.take(b"x" * 1_000_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), (
@@ -193,7 +193,8 @@ def test_long_keys_do_not_fill_the_state():
 
 def test_what_a_lane_keeps_does_not_grow():
     """Poison, ever new and ever longer keys, silence: the same size after 10,000 records as after 1,000."""
-    partition, sizes = ByPolicy(JsonField("at"), TimePolicy(late=timedelta(hours=1), max_keys=100), substream_key), []
+    policy = TimePolicy(late=timedelta(hours=1), max_keys=100)
+    partition, sizes = InputPartition(JsonField("at"), policy, substream_key), []
     for number in range(10_000):
         value = b'{"at": %d}' % (NOW + number) if number % 3 else b'{"at": "%d"}' % number
         partition.take(b"%d" % number * (1 + number // 10), value, NOW + number)
@@ -216,7 +217,7 @@ class Own(InputFormat):
 
 @pytest.mark.parametrize("value", [b"never", b"promise", b"else", None])
 def test_a_format_of_the_users_own_cannot_break_the_lane(value):
-    partition = ByPolicy(Own(), TimePolicy())
+    partition = InputPartition(Own(), TimePolicy())
     assert partition.take(None, value, NOW)[0] is Routing.FORWARD
     assert partition.counts["unreadable"] == 1
 
@@ -224,7 +225,7 @@ def test_a_format_of_the_users_own_cannot_break_the_lane(value):
 @pytest.mark.parametrize("wrong", [{}, {"watermark": "x"}, {"watermark": 10**18}, None])
 def test_a_promise_that_is_none_is_not_restored(wrong):
     with pytest.raises(CorruptSnapshotError, match="changefeed"):
-        ByResolved(CockroachDb()).restore(wrong)
+        InputPartition(CockroachDb()).restore(wrong)
 
 
 def test_the_unit_of_avro_is_what_its_schema_says():
