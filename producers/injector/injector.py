@@ -24,20 +24,21 @@ from floodmark.producers.clients.admin import (
 )
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import BATCH, Closing, Record
-from floodmark.producers.clients.metrics import Metrics
+from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.formats import LogTime
-from floodmark.producers.event_times.injection import STATE_HEADER, Injection
+from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.event_times.policy_fit import PolicyFit
-from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions
+from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
 from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import InputTopic, reset_target, sizes_of, states_of
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.errors import InjectorError
-from floodmark.schemas.records import Held, Status, membership_of
+from floodmark.schemas.partition_state import lowest
+from floodmark.schemas.records import Status, membership_of
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
@@ -91,8 +92,9 @@ class Injector(Closing):
         self.counts: Counter[str] = Counter()
         """``records`` read, ``dropped``, ``marks``, ``transactions``, and changes of copied records:
         ``unreadable_headers``, ``headers_removed`` (Floodmark's own), ``timestamps_replaced``."""
+        name = f"injector {injection.source!r}"
         if alignment is not None:
-            require_topic(alignment, f"injector {injection.source!r}")
+            require_topic(alignment, name)
         self._config = dict(config)
         self._clock = clock
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
@@ -113,7 +115,6 @@ class Injector(Closing):
         epoch = max(deleted + 1, self._partitions.epoch + 1, clock.wall())
         membership = membership_of(injection.membership, "injection")
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
-        name = f"injector {injection.source!r}"
         self._watch = TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
         self._input = InputTopic(injection, {**config, **(consumer_config or {})}, nexts)
@@ -191,16 +192,9 @@ class Injector(Closing):
 
     def _align(self) -> None:
         """Stop reading the partitions that are too far ahead, and resume those that no longer are."""
-        align, alignment, now = self.injection.align, self._alignment, self._clock.steady()
-        if align is None and alignment is None:
-            return
-        if alignment is not None:
-            alignment.poll(now)
-
-        def held(watermark: int | None, number: int) -> Held | None:
-            return None if alignment is None else alignment.held(watermark, now, number)
-
-        for number, paused in self._partitions.align(None if align is None else milliseconds(align), held):
+        if self._alignment is not None:
+            self._alignment.poll(self._clock.steady())
+        for number, paused in self._partitions.align(self._alignment):
             self._input.hold(number, paused=paused)
 
     def _look_ahead(self) -> list[Record]:
@@ -286,11 +280,12 @@ class Injector(Closing):
         self._next_commit = self._clock.steady() + milliseconds(self.injection.interval)
 
     def _mark(self, number: int, partition: InjectedPartition, status: Status = Status.ACTIVE) -> None:
-        topic_id = self._partitions.ids.get(self.injection.source_topic)
-        state = partition.state(self.injection, self._writer.identity.epoch, topic_id)
-        watermark, time = partition.input.watermark, self._partitions.processing_time(partition)
+        read, topic_id = partition.input, self._partitions.ids.get(self.injection.source_topic)
+        about, epoch = self.injection.fmt.about, self._writer.identity.epoch
+        state = InjectorState(partition.next, epoch, about, read.snapshot(), dict(read.counts), topic_id)
+        time = self._partitions.processing_time(partition)
         mark = self._writer.mark(
-            number, self._clock.wall(), watermark=watermark, status=status, processing_time_watermark=time
+            number, self._clock.wall(), watermark=read.watermark, status=status, processing_time_watermark=time
         )
         headers = [(STATE_HEADER, state.pack(self.injection.source, number))]
         self._out.produce_mark(number, mark, headers if partition.held is None else headers + partition.held.headers())
@@ -322,7 +317,20 @@ class Injector(Closing):
 
     def metrics(self) -> Metrics:
         """Return the metrics since the injection began."""
-        return self._partitions.metrics(self.counts["records"], self._committed_until, self._writer.identity.epoch)
+        now, watermark = self._clock.wall(), lowest(self.watermarks.values())
+        return Metrics(
+            "injector",
+            self.injection.source,
+            records=self.counts["records"],
+            **measured(self.outcomes),
+            watermark_delay_seconds=delay(now, watermark),
+            processing_time_delay_seconds=age(now, self._committed_until),
+            topic=self.injection.target_topic,
+            watermark=watermark,
+            state=state_of(watermark),
+            epoch=self._writer.identity.epoch,
+            before=self._partitions.before,
+        )
 
     def holders(self) -> list[Hold]:
         """Return which input partitions hold back the watermark."""

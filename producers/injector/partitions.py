@@ -1,21 +1,21 @@
 """The partitions of an injection: the progress of each, their watermarks, and which are too far ahead."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
 from floodmark.producers.event_times.injection import Injection, InjectorState
 from floodmark.producers.event_times.input_partition import MISSING_EVENT_TIME, InputPartition, Routed
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome
+from floodmark.producers.readers.alignment import AlignmentReader
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Held, Holder
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
 from floodmark.schemas.tracker import Hold
 
 Decisions = Mapping[int, list[tuple[int, int]]]
@@ -46,7 +46,7 @@ class InjectedPartition:
     """The topic that it waits for."""
     processing_time: int | None = None
     """All records before this time are read, epoch milliseconds; ``None``: not known."""
-    _polled_to_end: bool = False
+    polled_to_end: bool = False
     """Whether it was read to its end, and the client still polls it."""
     _marked: int | None = None
     """The watermark of its last mark."""
@@ -68,7 +68,7 @@ class InjectedPartition:
             if not self.input.fmt.promises:  # only the records move the watermark of others
                 self.input.policy_state.advance(watermark)
         routed = self.input.take(key, value, log_time)
-        self.next, self.seen, self.at_end, self._polled_to_end, self._changed = offset + 1, seen, False, False, True
+        self.next, self.seen, self.at_end, self.polled_to_end, self._changed = offset + 1, seen, False, False, True
         time = min(log_time, taken)
         if EARLIEST < time <= END_OF_TIME:
             self.advance_processing_time(time)
@@ -78,7 +78,7 @@ class InjectedPartition:
         """Note that the partition is read to its end (wall clock).  A repeated run uses decisions, not the clock."""
         if self.paused:
             return
-        self.at_end = self._polled_to_end = True
+        self.at_end = self.polled_to_end = True
         if self.decisions is None:
             self.input.open(now)
 
@@ -87,16 +87,11 @@ class InjectedPartition:
 
         After a pause, the client reports the end of the partition again.
         """
-        self.paused, self.at_end, self._polled_to_end = paused, False, False
+        self.paused, self.at_end, self.polled_to_end = paused, False, False
 
     def advance_processing_time(self, time: int) -> None:
         """Note that all records before a time are read."""
         self.processing_time = time if self.processing_time is None else max(time, self.processing_time)
-
-    def note_drained(self, at: int | None) -> None:
-        """Note when the client last had no more records, wall clock; ``None``: never."""
-        if self._polled_to_end and at is not None:
-            self.advance_processing_time(at)
 
     @property
     def due(self) -> bool:
@@ -106,11 +101,6 @@ class InjectedPartition:
     def note_marked(self) -> None:
         """Note that a mark was written."""
         self._marked, self._changed = self.input.watermark, self.held is not None
-
-    def state(self, injection: Injection, epoch: int, topic_id: str | None) -> InjectorState:
-        """Return the state to store in the next mark."""
-        about, counts = injection.fmt.about, dict(self.input.counts)
-        return InjectorState(self.next, epoch, about, self.input.snapshot(), counts, topic_id)
 
 
 class InjectedPartitions:
@@ -140,7 +130,8 @@ class InjectedPartitions:
             partition = self._add(number, begin, used=number < given)
             if number in states:
                 self._restore(number, partition, states[number], begin)
-        self._before = self.outcomes
+        self.before = measured(self.outcomes)
+        """The counters of `Metrics` of earlier instances."""
 
     def __getitem__(self, number: int) -> InjectedPartition:
         return self._all[number]
@@ -161,9 +152,9 @@ class InjectedPartitions:
 
     def _add(self, number: int, begin: int, *, used: bool) -> InjectedPartition:
         decisions = None if self._decisions is None else deque(self._decisions.get(number, ()))
-        decider, now = self._injection.input_partition(self.fit), self._clock.steady()
-        partition = self._all[number] = InjectedPartition(decider, begin, now, used, decisions)
-        return partition
+        empty, now = self._injection.input_partition(self.fit), self._clock.steady()
+        self._all[number] = InjectedPartition(empty, begin, now, used, decisions)
+        return self._all[number]
 
     def grow(self, given: int, count: int) -> Iterator[tuple[int, int]]:
         """Add new partitions (``given`` in the input, ``count`` in the target); yield each to read, and its offset."""
@@ -199,7 +190,8 @@ class InjectedPartitions:
     def follow_time(self, drained: int | None) -> int | None:
         """Return the time before which all input is read; the client last had no more records at ``drained``."""
         for partition in self.used.values():
-            partition.note_drained(drained)
+            if partition.polled_to_end and drained is not None:
+                partition.advance_processing_time(drained)
         return lowest([partition.processing_time for partition in self.used.values()])
 
     def processing_time(self, partition: InjectedPartition) -> int:
@@ -207,24 +199,17 @@ class InjectedPartitions:
         time = partition.processing_time if partition.used else self.follow_time(None)
         return EARLIEST if time is None else time  # with None, readers would take the time of the mark
 
-    def align(
-        self, tolerance: int | None, held: Callable[[int | None, int], Held | None]
-    ) -> Iterator[tuple[int, bool]]:
-        """Yield the partitions to pause (``True``), which are too far ahead, and those to resume.
-
-        Args:
-            tolerance: how far a partition may be ahead of the slowest, milliseconds; ``None``: any distance.
-            held: returns what a partition must wait for, from its watermark and number.
-        """
-        used = self.used
+    def align(self, alignment: AlignmentReader | None) -> Iterator[tuple[int, bool]]:
+        """Yield the partitions to pause (``True``), which are too far ahead, and those to resume."""
+        used, tolerance, now = self.used, self._injection.align, self._clock.steady()
         behind = [partition.input.watermark for partition in used.values() if not partition.at_end]
         slowest = lowest(behind)
         for number, partition in used.items():
             watermark = partition.input.watermark
             # A partition with a backlog and no watermark may be the slowest, so it is never paused.
-            limit = None if tolerance is None or slowest is None else slowest + tolerance
+            limit = None if tolerance is None or slowest is None else slowest + milliseconds(tolerance)
             ahead = watermark is not None and tolerance is not None and (limit is None or watermark > limit)
-            partition.held = held(watermark, number)
+            partition.held = None if alignment is None else alignment.held(watermark, now, number)
             paused = (bool(behind) and ahead) or partition.held is not None
             if paused != partition.paused:
                 partition.hold(paused=paused)
@@ -264,23 +249,6 @@ class InjectedPartitions:
         for partition in self._all.values():
             total.update(partition.input.outcomes)
         return total
-
-    def metrics(self, records: int, committed_until: int | None, epoch: int) -> Metrics:
-        """Return the metrics since the injection began; all input before ``committed_until`` is committed."""
-        now, watermark = self._clock.wall(), lowest(self.watermarks.values())
-        return Metrics(
-            "injector",
-            self._injection.source,
-            records=records,
-            **measured(self.outcomes),
-            watermark_delay_seconds=delay(now, watermark),
-            processing_time_delay_seconds=age(now, committed_until),
-            topic=self._injection.target_topic,
-            watermark=watermark,
-            state=state_of(watermark),
-            epoch=epoch,
-            before=measured(self._before),
-        )
 
 
 def measured(outcomes: Counter[str]) -> dict[str, int]:

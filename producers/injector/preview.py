@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 _PATIENCE: Final = 30.0
 _SHOWN: Final = 60
 _SAMPLE: Final = 1_000
-_READ: Final = "read"
 
 
 @dataclass(slots=True)
@@ -59,8 +58,9 @@ class Preview:
         self.lacks_event_time = self.lacks_event_time or not (
             partition.has_event_time or value is None or (trouble is None and partition.fmt.promises)
         )
-        told = trouble or _counting(dict(headers).get(TIME_HEADER))
-        for outcome in partition.outcomes - before or [_READ]:
+        adjusted = dict(headers).get(TIME_HEADER)
+        told = trouble or ("" if adjusted is None else f"counts at {to_datetime(int(adjusted)).isoformat()}")
+        for outcome in partition.outcomes - before or ["read"]:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
             place = Place(record.topic(), record.partition(), record.offset())
             self.examples.setdefault(outcome, printable(f"{place} {_shown(value)}{told and ': '}{told}"))
@@ -77,14 +77,13 @@ class Preview:
             return
         first = self.examples.get("unreadable") or next(iter(self.examples.values()))
         about, topic = self.injection.fmt.about, self.injection.source_topic
-        reason = (
-            f"none of the first {self.records:,} record(s) of {topic!r} has a readable time, read as {about}; {first}"
+        none = f"none of the first {self.records:,} record(s) of {topic!r} has a readable time"
+        correct = "correct the field, unit, schema or format (--dry-run shows what would happen)"
+        raise InjectorError(
+            source=self.injection.source,
+            reason=f"{none}, read as {about}; {first}",
+            advice=f"nothing was written; {correct}, or pass --allow-unreadable",
         )
-        advice = (
-            "nothing was written; correct the field, unit, schema or format (--dry-run shows what would happen), "
-            "or pass --allow-unreadable"
-        )
-        raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
 
     def lines(self) -> list[str]:
         """Return the preview as lines of text."""
@@ -101,16 +100,8 @@ class Preview:
         return [*lines, advice] if advice else lines
 
 
-def _counting(time: bytes | None) -> str:
-    return "" if time is None else f"counts at {to_datetime(int(time)).isoformat()}"
-
-
 def _shown(value: bytes | None) -> str:
-    """Return the beginning of a value, as text.
-
-    >>> _shown(b'{"at": 12}'), _shown(None)
-    ('{"at": 12}', 'without a value')
-    """
+    """Return the beginning of a value, as text."""
     if value is None:
         return "without a value"
     text = value[: 4 * _SHOWN].decode(errors="backslashreplace")

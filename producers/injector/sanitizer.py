@@ -72,10 +72,8 @@ class Sanitizer:
         log_time = record.timestamp()[1]
         self._counts["timestamps_replaced"] += 1
         target = self._injection.target_topic
-        why = (
-            f"{target!r} rejects the timestamp {log_time} (record.timestamp.*.max.ms); the record gets the current time"
-        )
-        self.report(record, why)
+        rejects = f"{target!r} rejects the timestamp {log_time} (record.timestamp.*.max.ms)"
+        self.report(record, f"{rejects}; the record gets the current time")
         readable = isinstance(self._injection.fmt, LogTime) and EARLIEST <= log_time <= END_OF_TIME
         if readable and TIME_HEADER not in dict(headers):
             return [(TIME_HEADER, b"%d" % log_time), *headers]
