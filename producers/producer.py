@@ -34,8 +34,7 @@ from floodmark.schemas.records import Held, Membership, Status, check_versioned
 from floodmark.schemas.timestamps import duration_of, event_time_of, event_times_of, is_late
 
 _log = client_log(__name__)
-_LOOK_INTERVAL: Final = 20
-"""Milliseconds between two looks at the marks of others, for alignment."""
+_LOOK_INTERVAL: Final = 20  # milliseconds between two looks at the marks of others, for alignment
 _WAIT_REPORT: Final = 60_000  # milliseconds
 _POLL_SLICE: Final = 0.005
 """Seconds that `WatermarkedProducer.poll` sleeps, without the lock, between two polls of the client.
@@ -117,8 +116,7 @@ class WatermarkedProducer:
         self._clock, self._steady = clock, clock.steady
         self._served = clock.steady()
         self._next_look = clock.steady()
-        self._announced: int | None = None
-        """The watermark of the last marks that were sent early for the other sources."""
+        self._announced: int | None = None  # the watermark of the last marks that were sent early for the other sources
         channel = self._channel = Channel(config, topic, clock) if channel is None else channel
         wall = clock.wall()
         before = channel.predecessors(source, wall)

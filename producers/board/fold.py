@@ -26,14 +26,10 @@ from floodmark.schemas.tracker import missing
 KEPT: Final = timedelta(minutes=15)
 """How much of the past a timeline holds."""
 _KEPT: Final = milliseconds(KEPT)
-_POINTS: Final = 900
-"""A screen has room for about as many."""
-_STEP: Final = _KEPT // _POINTS
-"""Milliseconds between two points."""
-_CLOCK_SKEW: Final = 1_000
-"""Milliseconds that a log time may be ahead of the reader's clock without a note."""
-_MOST: Final = 100
-"""Partitions without a mark, and members without a name, to show at most."""
+_POINTS: Final = 900  # a screen has room for about as many
+_STEP: Final = _KEPT // _POINTS  # milliseconds between two points
+_CLOCK_SKEW: Final = 1_000  # milliseconds that a log time may be ahead of the reader's clock without a note
+_MOST: Final = 100  # partitions without a mark, and members without a name, to show at most
 
 _Topics = Mapping[str, TopicMarks]
 _STATES: Final = {Status.ACTIVE: State.ACTIVE, Status.IDLE: State.IDLE, Status.ENDED: State.ENDED}

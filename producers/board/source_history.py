@@ -29,14 +29,12 @@ from floodmark.schemas.topic_state import TopicState
 WINDOW: Final = 10
 """Marks that a verdict needs, as in Burrow."""
 
-_LEARNED: Final = 50
-"""Pauses to remember."""
+_LEARNED: Final = 50  # pauses to remember
 
 _BEGINNING: Final = 2_000
 """Milliseconds of silence to allow a source with few marks: two of the producers' default intervals."""
 
-_AHEAD: Final = 300_000
-"""Milliseconds that a watermark may be ahead of the clock: clocks of machines differ."""
+_AHEAD: Final = 300_000  # milliseconds that a watermark may be ahead of the clock: clocks of machines differ
 
 _SECONDS_FROM: Final = 1_000_000_000
 _SECONDS_UNTIL: Final = 31_536_000_000

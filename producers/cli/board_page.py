@@ -34,8 +34,7 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_SHOWN: Final = 50
-"""So many sources that are not well are named at most."""
+_SHOWN: Final = 50  # so many sources that are not well are named at most
 
 
 def page_view(board: Board) -> dict[str, Any]:

@@ -31,8 +31,7 @@ _WIDE: Final = 100
 _WIDEST: Final = 120
 _ALL: Final = 150
 _SHOWN: Final = 8
-_UNWRAPPED: Final = 10_000
-"""Columns of an output that is no terminal."""
+_UNWRAPPED: Final = 10_000  # columns of an output that is no terminal
 _LASTING: Final = {Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.UNCOUNTED, Cause.SECONDS}
 """For these causes, the time since the watermark last advanced means nothing."""
 

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from floodmark.producers.readers.input_backlog import InputBacklog
 
 _MINUTE: Final = 60_000
-_SKEWED: Final = 2.0
-"""Warn of a partition with this many times its share."""
+_SKEWED: Final = 2.0  # warn of a partition with this many times its share
 
 
 def catch_up(  # noqa: PLR0913  # each is an option of the command line

@@ -40,8 +40,7 @@ Answer = TypeVar("Answer")
 Config = Mapping[str, Any]
 """confluent-kafka settings, passed through."""
 _log = logging.getLogger(__name__)
-_PATIENCE: Final = 1.0
-"""Seconds to wait for an answer while reading."""
+_PATIENCE: Final = 1.0  # seconds to wait for an answer while reading
 
 
 def redacted(config: Config) -> dict[str, Any]:

@@ -18,8 +18,7 @@ UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
 """Raised by `Record.headers` if a name is not UTF-8: the client then returns no header at all."""
 _CLIENT: Final = "[rdkafka#"
 """Part of each message of a client."""
-_REPEATED: Final = 60.0
-"""Seconds until the same message of a client is logged again."""
+_REPEATED: Final = 60.0  # seconds until the same message of a client is logged again
 _VARYING: Final = re.compile(r"\[rdkafka#[^]]*\]|\(after \d+ms.*\)")
 """What differs between two equal messages: the client, and how long it has tried."""
 

@@ -195,8 +195,7 @@ def labels_of(metric: Exported) -> tuple[str, ...]:
     return LABELS if metric.label is None else (*LABELS, metric.label)
 
 
-_MOST_HOLDERS: Final = 20
-"""Each holder is a time series."""
+_MOST_HOLDERS: Final = 20  # each holder is a time series
 
 Sample = tuple[tuple[str, ...], float]
 

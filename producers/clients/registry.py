@@ -23,8 +23,7 @@ from typing_extensions import override
 
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
 _T = TypeVar("_T")
-_DEFAULTS: Final = {"timeout": 10, "max.retries": 2}
-"""The client's own timeout is infinite."""
+_DEFAULTS: Final = {"timeout": 10, "max.retries": 2}  # the client's own timeout is infinite
 
 _NOT_FOUND: Final = 404
 _ABSENT: Final = (40401, 40402, 40403)  # subject, version, schema

@@ -30,11 +30,9 @@ from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
 _log = client_log(__name__)
-_PATIENCE: Final = 0.1
-"""Seconds that a step waits for records, over all its partitions."""
+_PATIENCE: Final = 0.1  # seconds that a step waits for records, over all its partitions
 
-_FENCED_FOR: Final = 60_000
-"""Milliseconds within which the group must revoke a partition that has fenced us."""
+_FENCED_FOR: Final = 60_000  # milliseconds within which the group must revoke a partition that has fenced us
 
 _FIXED: Final = {
     "enable.auto.commit": False,

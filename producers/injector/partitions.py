@@ -48,10 +48,8 @@ class InjectedPartition:
     """All records before this time are read, epoch milliseconds; ``None``: not known."""
     polled_to_end: bool = False
     """Whether it was read to its end, and the client still polls it."""
-    _marked: int | None = None
-    """The watermark of its last mark."""
-    _changed: bool = True
-    """Whether it has new records, or no mark in this epoch."""
+    _marked: int | None = None  # the watermark of its last mark
+    _changed: bool = True  # whether it has new records, or no mark in this epoch
 
     def restore(self, state: InjectorState) -> None:
         """Resume after the last committed transaction."""

@@ -23,11 +23,9 @@ from floodmark.schemas.tracker import Tracker, apply_mark
 _log = logging.getLogger(__name__)
 PATIENCE: Final = 60_000
 """The default of `Alignment.patience`, milliseconds."""
-_POLL_INTERVAL: Final = 20
-"""Milliseconds."""
+_POLL_INTERVAL: Final = 20  # milliseconds
 _LAST_RECORDS: Final = 1_000
-_ANSWER: Final = 1.0
-"""Seconds to wait for the leaders of new partitions."""
+_ANSWER: Final = 1.0  # seconds to wait for the leaders of new partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +160,7 @@ class Downstream:
         self._tracker = Tracker([topic])
         self._since: dict[str | int, int] = {}
         """By source: when its wait began, or the watermark last advanced within it, by the steady clock."""
-        self._given_up: int | None = None
-        """The watermark for which sources no longer wait."""
+        self._given_up: int | None = None  # the watermark for which sources no longer wait
 
     def read(self, mark: Mark, now: int) -> None:
         """Apply a mark; ``now``: steady clock, milliseconds."""

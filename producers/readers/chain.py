@@ -28,12 +28,9 @@ from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
-_PATIENCE: Final = 1.0
-"""Seconds to wait for a broker's answer while the board is shown."""
-_FAR: Final = 20_000
-"""Records of a partition to read at most, for the start of a stall or for the past."""
-_FAR_IN_ALL: Final = 200_000
-"""Records of a topic to read at most for the past."""
+_PATIENCE: Final = 1.0  # seconds to wait for a broker's answer while the board is shown
+_FAR: Final = 20_000  # records of a partition to read at most, for the start of a stall or for the past
+_FAR_IN_ALL: Final = 200_000  # records of a topic to read at most for the past
 
 
 class ChainReader(Closing):

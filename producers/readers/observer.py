@@ -16,12 +16,9 @@ from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
 from floodmark.schemas.tracker import MarkRouter, Tracker
 
 _log = logging.getLogger(__name__)
-_REFRESH: Final = 5_000
-"""Milliseconds between two checks for new partitions."""
-_SOON: Final = 500
-"""The same, while a mark names more partitions than are read."""
-_PATIENCE: Final = 1.0
-"""Seconds to wait for the list of partitions."""
+_REFRESH: Final = 5_000  # milliseconds between two checks for new partitions
+_SOON: Final = 500  # the same, while a mark names more partitions than are read
+_PATIENCE: Final = 1.0  # seconds to wait for the list of partitions
 
 
 class Observer(Closing):
@@ -64,8 +61,7 @@ class Observer(Closing):
         self._consumer = reading_consumer(config, "floodmark-observer", _log)
         self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
-        self._begun: set[Partition] = set()
-        """Partitions of which a record was read."""
+        self._begun: set[Partition] = set()  # partitions of which a record was read
         sizes = {topic: partition_count(self._consumer, topic, self._servers) for topic in topics}
         self._watch = TopicWatch(config, topics, TopicIds() if ids is None else ids, "the consumer")
         for topic, count in sizes.items():

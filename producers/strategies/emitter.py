@@ -17,8 +17,7 @@ from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Held, Membership, Round, Status
 from floodmark.schemas.timestamps import is_late
 
-_ACTIVE: Final = Status.ACTIVE
-"""A class gives its member slowly, and `Emitter.send` compares for each record."""
+_ACTIVE: Final = Status.ACTIVE  # a class gives its member slowly, and `Emitter.send` compares for each record
 
 
 class Emitter:

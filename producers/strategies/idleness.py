@@ -20,8 +20,7 @@ class _WithIdleness(Generator):
         self.stamps, self.punctual = inner.stamps, inner.punctual
         self._timeout = timeout
         self._last_event: int | None = None
-        self._silent = 0
-        """Milliseconds of silence at the last tick; unlike the steady clock, valid in another process."""
+        self._silent = 0  # milliseconds of silence at the last tick; unlike the steady clock, valid in another process
         self._timed_out = False
 
     @override

@@ -95,8 +95,7 @@ class Generator(ABC):
                 )
             self._state = type(self._state)(**found)
 
-    _state: Any = State()
-    """A dataclass."""
+    _state: Any = State()  # a dataclass
 
 
 class Strategy(ABC):

@@ -18,8 +18,7 @@ from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 
 _SIZE: Final = 200  # the accuracy of the digest
-_RECENT: Final = 128
-"""Number of delays that are added to the digest at once."""
+_RECENT: Final = 128  # number of delays that are added to the digest at once
 _ALL: Final = 100  # per cent
 
 
@@ -42,8 +41,7 @@ class Delays:
         self._kind = tdigest_double
         self._digest = tdigest_double(_SIZE)
         self._recent: list[float] = []
-        self._copy: Any = None
-        """The digest with the recent delays; ``None``: a delay was added since."""
+        self._copy: Any = None  # the digest with the recent delays; ``None``: a delay was added since
 
     def add(self, delay: float) -> None:
         """Add a delay, milliseconds."""
