@@ -9,13 +9,7 @@ from typing import Final
 from weakref import WeakSet
 
 from confluent_kafka import KafkaException, Producer
-from floodmark.producers.clients.admin import (
-    TIMEOUT,
-    Config,
-    overwrites_timestamps,
-    partition_count,
-    shared,
-)
+from floodmark.producers.clients.admin import TIMEOUT, Config, overwrites_timestamps, partition_count, shared
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
@@ -141,10 +135,7 @@ class Channel:
         self.lock = _ForkedLock(self.owner, self._process)
 
     def start_background(self, serve: Callable[[], None], close: Callable[[float], bool], interval: int) -> None:
-        """Start the background thread, which calls ``serve``; the end of the process calls ``close`` with a timeout.
-
-        ``interval``: time between marks, milliseconds.
-        """
+        """Start the background thread of the owner, see `Background`."""
         self.background = Background(self.owner, serve, lambda timeout: self._finish(close, timeout), interval)
 
     def _finish(self, close: Callable[[float], bool], timeout: float) -> bool:
@@ -189,20 +180,20 @@ class Channel:
         return self.partitions
 
     def refresh_in_background(self, now: int) -> None:
-        """Look for new partitions and later runs in threads: the caller must neither wait nor fail."""
+        """Look for new partitions and later runs in a thread: the caller must neither wait nor fail."""
         self.next_refresh = now + _REFRESH_INTERVAL
-        self.successors.refresh_in_background(now)
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._ask_quietly, daemon=True)
+            self._thread = threading.Thread(target=self._refresh, args=(now,), daemon=True)
             self._thread.start()
 
-    def _ask_quietly(self) -> None:
+    def _refresh(self, now: int) -> None:
         try:
             self.ask_partitions()
         except (FloodmarkError, KafkaException) as error:
             _log.info("cannot check whether topic %r has more partitions: %s", self._topic, error)
         if (alignment := self.alignment) is not None:
             alignment.look_for_partitions(self.client)
+        self.successors.refresh(now)
 
     def predecessors(self, source: str, wall: int) -> Predecessors:
         """Return the last marks in the topic before a new source; ``wall``: wall clock, epoch milliseconds."""

@@ -1,8 +1,7 @@
 """The other runs and the other sources of a topic: their marks before a new source starts, and later runs."""
 
 import logging
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Final
 
@@ -16,7 +15,6 @@ from floodmark.schemas.records import Membership, Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
 _TAIL: Final = 100  # records of each partition
-_FARTHEST: Final = 100_000  # records of each partition
 _RECENT: Final = 60_000  # milliseconds
 _INTERVAL: Final = 60_000  # milliseconds
 _MOST_RECORDS: Final = 10_000
@@ -89,19 +87,20 @@ larger number: give all sources membership=Membership(version=2, size=3)
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:
     """Return the newest mark of each source that could matter to a new source; if the topic cannot be read, warn.
 
-    It reads the last hundred records of each partition, and all with a log time of ``now`` (wall clock, epoch
-    milliseconds) or later: those were written before the clock was set back.  It reads all partitions, because a killed
-    process may have marked only some.
+    It reads the last hundred records of all partitions (a killed process may have marked only some), and all with a log
+    time of ``now`` (wall clock, epoch milliseconds) or later, which were written before the clock was set back.
     """
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     try:
         bounds = offset_bounds(settings, topic)
         since = first_since(settings, bounds, now)
         starts = {place: max(low, min(high - _TAIL, since[place])) for place, (low, high) in bounds.items()}
-        return _newest(read_until_end(settings, starts, {place: high for place, (_, high) in bounds.items()}))
+        records = read_until_end(settings, starts, {place: high for place, (_, high) in bounds.items()})
+        marks = [record.record for record in records if isinstance(record, Mark)]
     except (KafkaException, FloodmarkError) as error:
         _log.warning("the last marks of topic %r cannot be read, so no earlier epoch is known: %s", topic, error)
         return {}
+    return {mark.source: mark for mark in sorted(marks, key=attrgetter("epoch", "sequence"))}
 
 
 def last_membership_version(config: Config, topic: str, partitions: int) -> int:
@@ -117,20 +116,14 @@ def last_membership_version(config: Config, topic: str, partitions: int) -> int:
         versions.append(record.record.membership.version)
         return True
 
-    last_matching(shared(config), topic, range(partitions), note, most=_FARTHEST)
+    last_matching(shared(config), topic, range(partitions), note, most=100_000)
     return max(versions)
 
 
-def _newest(records: Iterable[Classified]) -> dict[str, WatermarkRecord]:
-    marks = [record.record for record in records if isinstance(record, Mark)]
-    return {mark.source: mark for mark in sorted(marks, key=lambda mark: (mark.epoch, mark.sequence))}
-
-
 class Successors:
-    """The epochs of a topic's sources, read from their marks once a minute, in a thread.
+    """The epochs of a topic's sources, read once a minute from the last 10,000 records of partition 0, which all mark.
 
-    Every source marks partition 0, so it is enough to read the new records there, 10,000 at most.  In a busier
-    partition a source may be missed once, and found a minute later.
+    In a busier partition a source may be missed once, and found a minute later.
     """
 
     def __init__(self, config: Config, topic: str, clock: Clock) -> None:
@@ -139,17 +132,13 @@ class Successors:
         self._config = {**shared(config), "group.id": "floodmark-successors"}
         self._topic = topic
         self._next = clock.steady() + _INTERVAL
-        self._thread: threading.Thread | None = None
         self._read = 0
 
-    def refresh_in_background(self, now: int) -> None:
-        """Read new marks in a thread, once a minute; if that fails, nothing changes."""
-        if now >= self._next and (self._thread is None or not self._thread.is_alive()):
-            self._next = now + _INTERVAL
-            self._thread = threading.Thread(target=self._look, daemon=True)
-            self._thread.start()
-
-    def _look(self) -> None:
+    def refresh(self, now: int) -> None:
+        """Read new marks, once a minute; if that fails, nothing changes."""
+        if now < self._next:
+            return
+        self._next = now + _INTERVAL
         place = self._topic, 0
         try:
             low, high = offset_bounds(self._config, self._topic)[place]

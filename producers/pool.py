@@ -14,7 +14,7 @@ from floodmark.producers.readers.alignment import Alignment, AlignmentReader, re
 from floodmark.producers.sender import Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.interface import Strategy
-from floodmark.producers.strategies.pool_state import Agenda, PoolMembership, check_joining
+from floodmark.producers.strategies.pool_state import PoolMembership, check_joining
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership
 from floodmark.schemas.timestamps import duration_of
@@ -63,9 +63,7 @@ class SourcePool:
         self._config, self._clock, self._interval = config, clock, interval
         self._sources: dict[str, WatermarkedProducer] = {}
         self._senders: dict[str, Sender] = {}
-        self._agenda: Agenda[Sender] = Agenda()
         channel = self._channel = Channel(config, topic, clock, on_source_ended=self._remove)
-        self._partitions = channel.partitions
         channel.last_marks = last_marks(config, topic, clock.wall())
         channel.lowest_epoch = max((mark.epoch + 1 for mark in channel.last_marks.values()), default=0)
         version = 0
@@ -140,7 +138,6 @@ class SourcePool:
             for source in new:
                 sender = source._sender  # noqa: SLF001  # the pool sends the marks of its sources; users need not
                 self._sources[source.source], self._senders[source.source] = source, sender
-                self._agenda.add(sender)
             self._channel.lowest_epoch = max(source.epoch for source in new) + 1
             return new
 
@@ -149,10 +146,7 @@ class SourcePool:
         return [sender.emitter for sender in self._senders.values() if not sender.emitter.ended]
 
     def _shrink_membership(self) -> None:
-        """Remove ended sources from the membership, or readers that start after retention wait for their marks.
-
-        Each source must first mark under the current version: readers cannot complete one that is replaced too soon.
-        """
+        """Remove ended sources from the membership, once all others have marked under its current version."""
         emitters = self._open_emitters()
         smaller = self._membership.shrunk(len(emitters))
         if smaller is None:
@@ -177,9 +171,7 @@ class SourcePool:
 
     def _remove(self, source: str) -> None:
         self._sources.pop(source, None)
-        sender = self._senders.pop(source, None)
-        if sender is not None:
-            self._agenda.remove(sender)
+        self._senders.pop(source, None)
 
     def _background_step(self) -> None:
         """Serve delivery reports and send marks, with the lock for one source at a time."""
@@ -194,10 +186,7 @@ class SourcePool:
                 self._shrink_membership()
             if now >= channel.next_refresh:
                 channel.refresh_in_background(now)
-            if channel.partitions > self._partitions:
-                self._partitions = channel.partitions
-                self._agenda.refresh()
-            due = self._agenda.due(now)
+            due = [sender for sender in self._senders.values() if sender.due_at <= now]
         self._for_each(due, Sender.send_due_marks_in_background)
 
     def _for_each(self, senders: Iterable[Sender], do: Callable[[Sender], None]) -> None:
@@ -219,7 +208,7 @@ class SourcePool:
             errors = self._flush_and_check(senders, timeout)
             with suppress(BrokerUnavailableError, UnknownTopicError):
                 self._channel.ask_partitions(timeout)
-            self._for_each(senders, _emit)
+            self._for_each(senders, Sender.emit_unless_fenced)
             errors += self._flush_and_check(senders, timeout, marks=True)
             if errors:
                 raise errors[0]
@@ -313,8 +302,3 @@ class SourcePool:
                 self.flush()
         finally:
             self._close(10, promise=False)
-
-
-def _emit(sender: Sender) -> None:
-    sender.check_fenced()
-    sender.emit()

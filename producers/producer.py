@@ -22,13 +22,7 @@ from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE
 from floodmark.producers.strategies.interface import Strategy, strategy_of
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.strategies.scopes import generators
-from floodmark.schemas.errors import (
-    BrokerUnavailableError,
-    EndedError,
-    LateRecordError,
-    UnknownTopicError,
-    UsageError,
-)
+from floodmark.schemas.errors import BrokerUnavailableError, EndedError, LateRecordError, UnknownTopicError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Held, Membership, Status, check_versioned
 from floodmark.schemas.timestamps import duration_of, event_time_of, event_times_of, is_late
@@ -316,11 +310,7 @@ class WatermarkedProducer:
         return alignment.held(self._emitter.reached, now, self.source)
 
     def _poll_alignment(self, now: int) -> None:
-        """Read the marks of others, and let them see this source's.
-
-        It sends marks early after half the bound: otherwise aligned sources of a backlog advance by it once an
-        interval.  The watermark of the last regular marks may be higher; then these come too early, and do no harm.
-        """
+        """Read the marks of others; send own ones after half the bound, or in a backlog all would wait for them."""
         alignment = self._channel.alignment
         if alignment is None or now < self._next_look:
             return
@@ -404,20 +394,16 @@ class WatermarkedProducer:
         deadline = Deadline(timeout)
         while True:
             with self._channel.lock:
-                served = self._channel.client.poll(0)
-                self._send_due_marks()
+                served = self._poll_client()
                 self._sender.raise_failures()
             if served or (timeout >= 0 and deadline.passed):
                 return served
-            time.sleep(
-                _POLL_SLICE if timeout < 0 else min(_POLL_SLICE, max(0.0, deadline.left))
-            )  # others may produce meanwhile
+            time.sleep(_POLL_SLICE)  # others may produce meanwhile
 
     def _background_step(self) -> None:
         with self._channel.lock:
             if not self._channel.stopped:
-                self._channel.client.poll(0)
-                self._send_due_marks()
+                self._poll_client()
 
     def _check_background(self) -> None:
         """Raise errors of the thread before anything is sent; refuse a producer whose thread was stopped."""
@@ -425,10 +411,12 @@ class WatermarkedProducer:
         if self._channel.stopped and not self._emitter.ended:
             raise UsageError(reason=f"{self!r} is closed, and its marks would wait for poll(): make a new one")
 
-    def _send_due_marks(self) -> None:
-        now = self._clock.steady()
+    def _poll_client(self) -> int:
+        """Serve delivery reports, and send the marks that are due; return the number of reports."""
+        served, now = self._channel.client.poll(0), self._clock.steady()
         self._poll_alignment(now)
         self._sender.send_due_marks(now)
+        return served
 
     def emit(self) -> None:
         """Send the current watermark to every partition now; nothing after the end.
@@ -437,8 +425,7 @@ class WatermarkedProducer:
         topic.
         """
         with self._channel.lock:
-            self._sender.check_fenced()
-            self._sender.emit()
+            self._sender.emit_unless_fenced()
 
     def mark_idle(self, timeout: float = 60) -> None:
         """Wait until Kafka has acknowledged all records, then mark the source as idle until its next record.

@@ -323,14 +323,18 @@ class Sender:
         if not self.outbox.send_marks(wait=wait):
             self._next_mark = now + _RETRY_INTERVAL
 
+    def emit_unless_fenced(self) -> None:
+        """As `emit`, and wait for room in the queue; raise `FencedError` if a later run marks the topic."""
+        self.check_fenced()
+        self.emit()
+
     def emit_end(self) -> None:
         """End the source and send the marks that say so; a second call sends rejected ones again."""
         if not self.emitter.ended:
             self.emitter.grow(self._channel.partitions)
             self._channel.source_ended = True
             self.emitter.end()
-        self.check_fenced()
-        self.emit()
+        self.emit_unless_fenced()
 
     def check_fenced(self) -> None:
         """Raise `FencedError` if a later run of this source marks the topic."""

@@ -29,7 +29,7 @@ from floodmark.producers import (
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.check import checker_of, findings
-from floodmark.producers.strategies.pool_state import Agenda, PoolMembership
+from floodmark.producers.strategies.pool_state import PoolMembership
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership
 from floodmark.schemas.classify import mark_record
@@ -110,8 +110,8 @@ def test_a_source_that_joins_is_waited_for_at_once(kafka, topic):
 
 
 def test_a_tick_counts_the_sources_only_after_one_has_ended(kafka, topic, monkeypatch):
-    ticks, counted, due, shrunk = [], [], Agenda.due, PoolMembership.shrunk
-    monkeypatch.setattr(Agenda, "due", lambda agenda, now: ticks.append(1) or due(agenda, now))
+    ticks, counted, step, shrunk = [], [], SourcePool._background_step, PoolMembership.shrunk  # noqa: SLF001
+    monkeypatch.setattr(SourcePool, "_background_step", lambda pool: step(pool) or ticks.append(1))
     monkeypatch.setattr(PoolMembership, "shrunk", lambda its, now: counted.append(1) or shrunk(its, now))
 
     def tick():
