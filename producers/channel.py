@@ -27,8 +27,7 @@ _EXIT_TIMEOUT: Final = 10.0  # seconds
 class Background:
     """Calls ``serve`` in a daemon thread every 0.1 seconds, or ``interval`` milliseconds if shorter, until `stop`.
 
-    When the process ends, it calls ``finish`` with a timeout in seconds, which returns whether Kafka has acknowledged
-    all records.  After SIGKILL or ``os._exit`` nothing is closed.
+    The end of the process calls ``finish`` with a timeout in seconds; it returns whether Kafka has acknowledged all.
     """
 
     def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
@@ -90,10 +89,10 @@ class _ForkedLock:
 
 
 class Channel:
-    """Connects one source, or all sources of a pool, to one topic.
+    """Connects one source, or all sources of a pool (which passes ``on_source_ended``), to one topic.
 
-    In a forked process the client's threads do not run, and two processes would write as one source.  There, taking the
-    lock raises `ForkedError`.  A pool passes ``on_source_ended``; it is called with the id of a source that has ended.
+    In a forked process the client's threads do not run, and two processes would write as one source: there, the lock
+    raises `ForkedError`.
     """
 
     def __init__(

@@ -104,10 +104,7 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
 
 
 def last_membership_version(config: Config, topic: str, partitions: int) -> int:
-    """Return the highest membership version among the last marks of all partitions; 0: there is no mark.
-
-    A pool that was killed during `join` may have used its last version in only some partitions.
-    """
+    """Return the highest membership version of the last marks; a killed pool may have marked only some partitions."""
     versions = [0]
 
     def note(record: Classified) -> bool | None:
@@ -121,10 +118,7 @@ def last_membership_version(config: Config, topic: str, partitions: int) -> int:
 
 
 class Successors:
-    """The epochs of a topic's sources, read once a minute from the last 10,000 records of partition 0, which all mark.
-
-    In a busier partition a source may be missed once, and found a minute later.
-    """
+    """The epochs of a topic's sources, by the last 10,000 records of partition 0 (each marks it), once a minute."""
 
     def __init__(self, config: Config, topic: str, clock: Clock) -> None:
         self.epochs: Mapping[str, int] = {}

@@ -14,14 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class RecordChecks:
-    """Checks and converts the arguments of ``produce``, each by the method of its name.
-
-    Args:
-        owner: the source, for errors.
-        clock: for ``early``.
-        stamps: whether the strategy sets the event times.
-        early: how far an event time may be ahead of the clock, milliseconds; ``None``: any time is legal.
-    """
+    """Checks and converts the arguments of ``produce``; ``early``: how far ahead a time may be, milliseconds."""
 
     def __init__(self, owner: str, clock: Clock, *, stamps: bool, early: int | None) -> None:
         self._owner, self._clock, self._stamps, self._early = owner, clock, stamps, early

@@ -71,10 +71,7 @@ class Outbox:
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """Send one record; ``event_time``: epoch milliseconds, ``now``: steady clock, milliseconds.
-
-        After an error it was not sent: `BufferError` if the queue stayed full for a minute, or the client's own error.
-        """
+        """Send one record; after an error it was not sent: `BufferError` if the queue stayed full for a minute."""
         in_flight = self._emitter.send(partition, event_time, now, value)
         group, report = self._plain_report
         if report is None or group is not in_flight or headers is not None or on_delivery is not None:
@@ -199,10 +196,7 @@ class Outbox:
         self.check(timeout, marks=marks)
 
     def check(self, waited: float, *, marks: bool = False) -> None:
-        """Raise a `DeliveryError` if a record failed or anything is in flight; with ``marks``, if a mark failed.
-
-        ``waited``: seconds waited so far, for the message.
-        """
+        """Raise a `DeliveryError` if anything is in flight after ``waited`` seconds, or a record (or mark) failed."""
         left = self.unacknowledged
         reasons = [record.reason for record in self.failed]
         if marks and not reasons:

@@ -179,10 +179,7 @@ class History:
             self._fenced.append((mark.epoch, seen))
 
     def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:
-        """Note whether an event may have moved the watermark ahead of the clock with this mark.
-
-        Times that are always ahead (bookings, forecasts) are no jump, unless the source was at the clock before.
-        """
+        """Note an event that moved the watermark ahead of the clock; times that always are (bookings) are no jump."""
         before, self._known = self._known, watermark
         ahead = watermark - log_time > _AHEAD
         if before is None or watermark == before:

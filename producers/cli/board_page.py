@@ -38,10 +38,7 @@ _SHOWN: Final = 50  # so many sources that are not well are named at most
 
 
 def page_view(board: Board) -> dict[str, Any]:
-    """Return what the page shows of a board, as a value that JSON can carry: times are epoch milliseconds.
-
-    It names sources only where they are not well, so that it stays small with thousands of partitions.
-    """
+    """Return what the page shows of a board, as JSON values, with the sources that are not well.  Times: epoch ms."""
     bad = groups(row for topic in board.topics() for row in topic.sources() if row.verdict is not Health.OK)
     return {
         "now": board.now,

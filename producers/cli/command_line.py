@@ -21,10 +21,7 @@ COULD_NOT: Final = 2
 
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
-    """Run a function or a group of commands as this process's command.
-
-    An error of Floodmark or of Kafka becomes one line on standard error, and exit status 2.
-    """
+    """Run a function or a group of commands; an error of Floodmark or Kafka becomes one line, and exit status 2."""
     _log_plainly()
     if isinstance(main, typer.Typer):
         app = main
@@ -120,10 +117,7 @@ def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """In the block, a signal only requests a stop; yield a function that tells whether one came.
-
-    The work in progress finishes, so nothing is committed by half.  A second signal interrupts at once.
-    """
+    """In the block, a first signal only requests a stop; yield a function that tells whether one came."""
     asked = False
 
     def ask(_number: int, _frame: object) -> None:
@@ -138,10 +132,9 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def ended_by_signals(status: int) -> Iterator[None]:
-    """In the block, Ctrl-C, SIGTERM or the end of the terminal end the command with this status, without a traceback.
+    """In the block, a signal, the end of the terminal or a closed pipe ends the command without a traceback.
 
-    A closed pipe (``floodmark ... | head``) does, too.  Any error after the signal counts as the signal, because
-    confluent-kafka turns an interrupt into errors of its own.
+    Any error after the signal counts as the signal, because confluent-kafka turns an interrupt into errors of its own.
     """
     interrupted = False
 

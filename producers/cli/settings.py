@@ -91,10 +91,7 @@ def alignment_of(topic: str | None, bound: float | None) -> Alignment | None:
 
 
 def registry_of(url: str | None, config: Path | None) -> Registry | None:
-    """Return the registry of --registry or of ``schema.registry.url`` in the file; ``None``: neither is given.
-
-    Other settings ``schema.registry.*`` in the file go to confluent-kafka's client, which may refuse one: UsageError.
-    """
+    """Return the registry of --registry or ``schema.registry.url``, with other settings of that prefix in the file."""
     found = settings_file(config).items()
     settings = {name.removeprefix(REGISTRY): value for name, value in found if name.startswith(REGISTRY)}
     address = settings.pop("url", None) if url is None else url

@@ -145,10 +145,7 @@ def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
 def described(
     client: AdminClient, topics: Collection[str], bootstrap_servers: object, timeout: float = TIMEOUT
 ) -> dict[str, tuple[str | None, int]]:
-    """Return the id and the number of partitions of each topic; before Kafka 2.8, ids are ``None``.
-
-    ``timeout``: seconds.  ``topics`` must not be empty.  `UnknownTopicError` if one does not exist.
-    """
+    """Return the id (``None`` before Kafka 2.8) and the number of partitions of each topic, or `UnknownTopicError`."""
     found = dict[str, tuple[str | None, int]]()
     asked = client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
     for topic, future in asked.items():
@@ -200,10 +197,7 @@ def overwrites_timestamps(config: Config, topic: str) -> bool:
 
 
 def timestamp_tolerances(config: Config, topic: str) -> tuple[int | None, int | None]:
-    """Return how far behind and ahead of the clock a topic accepts timestamps, milliseconds.
-
-    ``None``: without limit, or you may not read the topic's settings.
-    """
+    """Return how many milliseconds behind and ahead of the clock a timestamp may be; ``None``: no limit is known."""
     found = _settings(config, [topic]).get(topic, {})
     if found.get("message.timestamp.type") == "LogAppendTime":
         return None, None
@@ -286,20 +280,14 @@ class RetainedOffsets:
 
 
 def retained_since(config: Config, topics: Collection[str], time: int) -> dict[Partition, RetainedOffsets]:
-    """Return the offsets of each partition; ``time``: epoch milliseconds, at least 0 is used.
-
-    Every record before ``since`` has a timestamp before ``time``, in whatever order the timestamps are.
-    """
+    """Return the offsets of each partition; all records before ``since`` have timestamps before ``time`` (epoch ms)."""
     bounds = {place: bound for topic in topics for place, bound in offset_bounds(config, topic).items()}
     since = first_since(config, bounds, time)
     return {place: RetainedOffsets(*bound, since[place]) for place, bound in bounds.items()}
 
 
 def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], time: int) -> dict[Partition, int]:
-    """Return, for each partition, the first offset with Kafka's timestamp at ``time`` (epoch milliseconds) or later.
-
-    Without such a record it is the end, the second of the partition's ``bounds``.
-    """
+    """Return each partition's first offset with a timestamp of ``time`` (epoch milliseconds) or later, or its end."""
     with closing(reading_consumer(config, "floodmark-arrivals", QUIET)) as consumer:
         since = offsets_since(consumer, dict.fromkeys(bounds, time), config.get("bootstrap.servers"))
     return {
@@ -308,10 +296,7 @@ def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], tim
 
 
 class TopicWatch:
-    """Compares the ids of topics with their ids when they were first read; `RecreatedTopicError` if one differs.
-
-    Records that were read before a successful `check` belong to the same topics, because ids are never used again.
-    """
+    """Compares the ids of topics with their ids when they were first read; `RecreatedTopicError` if one differs."""
 
     def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
         self._client = AdminClient(shared(config), logger=QUIET)
@@ -323,7 +308,7 @@ class TopicWatch:
         self._compare(known(lambda: described(self._client, topics, self._servers)))
 
     def check(self) -> Mapping[str, int]:
-        """Compare the ids again; return the number of partitions of each topic, or nothing if Kafka does not answer.
+        """Compare the ids; return the partition count of each topic, or nothing if Kafka does not answer.
 
         `RecreatedTopicError` if one has another id; `UnknownTopicError` if one is missing twice in succession.
         """

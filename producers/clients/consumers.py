@@ -24,10 +24,7 @@ _VARYING: Final = re.compile(r"\[rdkafka#[^]]*\]|\(after \d+ms.*\)")
 
 
 class _WithoutRepeats(logging.Filter):
-    """Drops the retries of a client: what a new broker tells all its producers, and the same failure again and again.
-
-    While a broker is away, each client tells about its failed connection several times a second.
-    """
+    """Drops what a client tells several times a second while a broker is away, and what a new broker tells all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +64,9 @@ def reading_consumer(
     *,
     reset: Literal["earliest", "error", "latest"] = "error",
 ) -> Consumer:
-    """Return a consumer that reads committed records, notices the ends of partitions, and commits no offsets.
+    """Return a consumer that reads committed records, notices the ends of partitions, and joins no group.
 
-    librdkafka requires a ``group``, although the consumer joins none.  ``reset``: what to do if Kafka has deleted the
-    first record.
+    ``reset``: what to do if Kafka has deleted the first record.
     """
     fixed = {
         "auto.offset.reset": reset,

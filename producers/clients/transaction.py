@@ -41,15 +41,8 @@ def send(client: Producer, *record: Any, seconds: float = math.inf, **options: A
 class Transaction:
     """The transactions of one writer into one topic, one at a time; fences earlier instances with the same id.
 
-    Stores what the writer needs after a restart in a header of its last mark: see `last_matching` and `mark_header`.
-    All methods raise FencedError or BrokerUnavailableError if Kafka does not accept a call.
-
-    Args:
-        config: confluent-kafka settings; ``name`` and ``topic`` make the transactional id.
-        name: source id or job.
-        topic: of the marks and rows.
-        kind: what ``name`` is, for messages.
-        refused: makes the error for a record that Kafka rejects, from the reason; default: `BrokerUnavailableError`.
+    ``kind`` says in errors what ``name`` is.  ``refused`` makes the error for a record that Kafka rejects.  All methods
+    raise FencedError or BrokerUnavailableError if Kafka does not accept a call.
     """
 
     def __init__(
@@ -82,10 +75,7 @@ class Transaction:
         headers: Headers | None = None,
         timestamp: int = 0,
     ) -> None:
-        """Produce a record; wait while the queue is full.  ``partition`` -1: the partitioner decides.
-
-        ``timestamp``: Kafka's, epoch milliseconds; 0: now.
-        """
+        """Produce a record; wait while the queue is full.  ``partition`` -1: the partitioner decides."""
         try:
             send(self.producer, topic, value, key, partition, timestamp=timestamp, headers=headers)
         except KafkaException as error:

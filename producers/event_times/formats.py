@@ -196,10 +196,7 @@ class AvroField(InputFormat):
     """Single-object Avro values with the event time in a field."""
 
     def __init__(self, schema: str, field: str, unit: Unit | None = None) -> None:
-        """Take the schema as JSON text, and a field (a dot separates the names of nested records).
-
-        ``unit``: default that of the field's logical type, or milliseconds.
-        """
+        """Take the schema as JSON text and a field; the unit defaults to that of its logical type, or milliseconds."""
         self._codec = AvroCodec(without_logical_types(schema))
         self._field, self._path = field, field.split(".")
         kind = _type_at(json.loads(schema), self._path)

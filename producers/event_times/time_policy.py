@@ -116,11 +116,7 @@ class TimePolicyState:
         """Events by the value of their `Outcome`, and ``keys_evicted``."""
 
     def decide(self, event_time: int, arrival: int | None, key: bytes | None = None) -> Decision:
-        """Decide on one event, in the order of the log.
-
-        With an ``arrival`` of ``None`` (unreadable), only the order decides, and the watermark does not move.  Give a
-        ``key`` (the substream) with each event, or with none.
-        """
+        """Decide on one event, in the order of the log; without a readable ``arrival``, only the order decides."""
         if arrival is not None:
             self._arrival = arrival if self._arrival is None else max(self._arrival, arrival)
             if key is not None:

@@ -81,10 +81,7 @@ class InjectedPartition:
             self.input.open(now)
 
     def hold(self, *, paused: bool) -> None:
-        """Note whether reading is paused: records may arrive unread, so its watermark must not follow the clock.
-
-        After a pause, the client reports the end of the partition again.
-        """
+        """Note whether reading is paused: records may arrive unread, so its watermark must not follow the clock."""
         self.paused, self.at_end, self.polled_to_end = paused, False, False
 
     def advance_processing_time(self, time: int) -> None:
@@ -102,10 +99,7 @@ class InjectedPartition:
 
 
 class InjectedPartitions:
-    """The partitions of one injection, by number; ``given`` of them are in the input.
-
-    InjectorError if Kafka has deleted records after the last committed transaction.
-    """
+    """The partitions of one injection; InjectorError if Kafka has deleted records after the last transaction."""
 
     def __init__(
         self,

@@ -20,10 +20,7 @@ _OURS: Final = f"{HEADER}-"
 
 
 class Sanitizer:
-    """Change what the target would reject or readers would misread; count each change in ``counts``.
-
-    ``tolerances`` says how many milliseconds behind and ahead of the clock the target accepts timestamps.
-    """
+    """Change what the target would reject or readers would misread; count each change in ``counts``."""
 
     def __init__(self, injection: Injection, tolerances: tuple[int | None, int | None], counts: Counter[str]) -> None:
         self._injection, self._counts = injection, counts
@@ -65,10 +62,7 @@ class Sanitizer:
         return lowest, math.inf if self._ahead is None else now + self._ahead - _MARGIN
 
     def without_timestamp(self, record: Record, headers: Headers) -> Headers:
-        """Return the headers of a record whose timestamp the target would reject: it gets the current time.
-
-        If the timestamp is the event time, a header keeps it.
-        """
+        """Return the headers of a record that gets the current time; one keeps a timestamp that is the event time."""
         log_time = record.timestamp()[1]
         self._counts["timestamps_replaced"] += 1
         target = self._injection.target_topic

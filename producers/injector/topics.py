@@ -55,10 +55,7 @@ class InputTopic(Closing):
         return found
 
     def is_at_end(self, error: KafkaError) -> bool:
-        """Tell whether an error only means that a partition was read to its end; raise what ends the injection.
-
-        InjectorError means that Kafka has deleted the next records.
-        """
+        """Tell whether an error means the end of a partition; InjectorError if Kafka has deleted the next records."""
         if is_end(error):
             return True
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name

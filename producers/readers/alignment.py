@@ -72,14 +72,8 @@ def require_topic(alignment: object, whose: str) -> Alignment:
 class Peers:
     """The watermarks of the other sources of a topic.
 
-    A source that has died must not hold the others for ever.  Peers wait for a source with a lease until the log times
-    of the topic are more than the lease after its last mark; for one without, until it is silent for ``patience``.  A
-    source that is not paused never makes a record late; it only costs readers memory.
-
-    Args:
-        source: the own id.
-        bound: how far the own watermark may be ahead of the slowest other one, milliseconds.
-        patience: how long to wait for a silent source without a lease, milliseconds.
+    A dead source must not hold the others for ever: they wait for a source with a lease until the log times of the
+    topic exceed it, for one without until it is silent for ``patience`` milliseconds.
 
     >>> peers = Peers("fast", bound=100)
     >>> peers.take(WatermarkRecord(source="slow", epoch=1, sequence=0, watermark=50, partitions=1, emitted_at=0))
@@ -133,11 +127,10 @@ class Peers:
 
 
 class Downstream:
-    """The watermark of another topic, which sources must stay near.
+    """The watermark of another topic, which sources must stay near, each known by its ``source``.
 
-    A topic that waits for the source itself, or whose job is dead, must not hold the source for ever: the wait ends
-    after ``patience`` milliseconds without a higher watermark.  Before the first marks, the source does not wait.
-    Several sources may share it; ``source`` tells them apart.
+    That topic may wait for the source itself, or its job may be dead: the wait ends after ``patience`` milliseconds
+    without a higher watermark.  Before the first marks, the source does not wait.
 
     >>> from dataclasses import replace
     >>> from floodmark.schemas.classify import Mark
@@ -194,12 +187,8 @@ class Downstream:
 class AlignmentReader(Closing):
     """Read the marks that a source of a topic, or all sources of a pool, must stay near.
 
-    Of the source's own topic it reads partition 0: every source marks all partitions.  (With `per_partition`, the mark
-    there is the one of that partition.)  Of another topic, it begins with the last records: a slow job marks rarely.
-    If Kafka deletes marks before they are read, it continues with the next ones: only the last mark of a source counts.
-
-    Raises:
-        UnknownTopicError, BrokerUnavailableError: the other topic cannot be reached.
+    Of the source's own topic it reads partition 0: every source marks all partitions.  Of another topic, it begins with
+    the last records: a slow job marks rarely.  Only the last mark of a source counts, so deleted ones do not matter.
     """
 
     def __init__(self, config: Config, alignment: Alignment, *, topic: str, source: str = "") -> None:

@@ -36,13 +36,8 @@ _FAR_IN_ALL: Final = 200_000  # records of a topic to read at most for the past
 class ChainReader(Closing):
     """The marks of some topics, and of the topics upstream that their marks name.
 
-    Args:
-        config: confluent-kafka consumer settings; all pass through.
-        topics: the topics to start at.
-        since: whether to read further back, up to a limit, to find since when a watermark has not moved.
-        past: how much of the past to read for `points`; less in topics with many records.
-        clock: a test passes another one.
-        progress: called with each topic that is read.
+    ``since``: read further back, up to a limit, to find since when a watermark has not moved.  ``past``: how much of
+    the past to read for `points`; less in topics with many records.  ``progress`` is called with each topic.
     """
 
     def __init__(
@@ -180,11 +175,7 @@ class ChainReader(Closing):
 
 
 def root_holders(config: Config, topics: Collection[str]) -> list[Hold]:
-    """Return the sources that hold some topics, each at the start of the chain that leads to its topic.
-
-    Raises:
-        BrokerUnavailableError: if no broker answers.
-    """
+    """Return the sources that hold some topics, each at the start of its chain, or raise BrokerUnavailableError."""
     with ChainReader(config, topics, since=True) as reader:
         board = reader.board()
     found: dict[Holder, Hold] = {}

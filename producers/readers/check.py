@@ -25,10 +25,7 @@ def findings(
     checker: Checker,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Finding]:
-    """Read a whole topic, including partitions that are added meanwhile, and yield what is wrong with it.
-
-    ``values`` reads event times, unless a record has a header ``floodmark-time``; ``None``: lateness is not checked.
-    """
+    """Read a whole topic, also new partitions, and yield its faults; without ``values``, lateness is not checked."""
     known, size = 0, require_topics(config, [topic])[topic]
     while known < size:
         for record in read_until_end(config, {(topic, number): OFFSET_BEGINNING for number in range(known, size)}):

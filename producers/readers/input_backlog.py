@@ -47,8 +47,7 @@ class InputBacklog:
     def gaps(self, read: Mapping[Partition, int], now: int, windows: Iterable[int]) -> tuple[TopicGap, ...]:
         """Return the unread records of each topic from the offsets ``read`` on, and how quickly each topic grows.
 
-        The growth is that of the last ``windows``, milliseconds before ``now`` (wall clock, epoch milliseconds).  The
-        highest rate counts, so that a burst or a new topic is not underestimated.
+        The growth is the highest rate of the last ``windows``, milliseconds before ``now`` (epoch milliseconds).
         """
         before = [(window, self.offsets_at(now - window)) for window in windows]
         found = []
@@ -62,10 +61,7 @@ class InputBacklog:
 
 
 def last_marks(config: Config, topic: str) -> list[JobMark]:
-    """Return the latest marks in an output topic of the job that is furthest behind, the last mark last.
-
-    UsageError if no mark near its end has a processing time.
-    """
+    """Return the latest marks of the job that is furthest behind, the last mark last; UsageError if there are none."""
     bounds = offset_bounds(config, topic)
     by_source: defaultdict[str, set[JobMark]] = defaultdict(set)
     for record in BackwardReader(config, bounds).stretch(bounds, REACHES[1]):

@@ -21,10 +21,7 @@ Found = TypeVar("Found")
 
 
 def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None) -> Iterator[Classified]:
-    """Yield the records from ``starts`` (or the next ones that exist) to ``ends`` (default: the last one) by partition.
-
-    BrokerUnavailableError if no record arrives for too long.
-    """
+    """Yield the records from ``starts`` (or the next that exist) to ``ends`` (default: the last), by partition."""
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
     with closing(reading_consumer(config, "floodmark-replay", _log, reset="earliest")) as consumer:
         consumer.assign([TopicPartition(topic, part, starts[topic, part]) for topic, part in open_])
@@ -90,8 +87,7 @@ def last_matching(
 ) -> dict[int, Found]:
     """Return, by partition, the value of ``read`` for the last record for which it is not ``None``.
 
-    It reads from the ends backwards, up to ``most`` records of a partition, ten times further in each step.  Within a
-    step, ``read`` gets the records in their order.
+    It reads up to ``most`` records of each partition from its end backwards; in each step in their order.
     """
     bounds = {place: bound for place, bound in offset_bounds(config, topic).items() if place[1] in partitions}
     past, found, reach = BackwardReader(config, bounds), dict[int, Found](), REACHES[0]

@@ -21,13 +21,7 @@ _ACTIVE: Final = Status.ACTIVE  # a class gives its member slowly, and `Emitter.
 
 
 class Emitter:
-    """The state of one source over all partitions of its topic.
-
-    Args:
-        identity: of the source.
-        generator: knows the watermark; with ``apart``, that of partition 0.
-        partitions: number of partitions of the topic.
-        apart: builds a generator for each further partition; default: one generator for all.
+    """The state of one source over all partitions of its topic; ``apart``: each partition has its own generator.
 
     >>> from floodmark.producers.strategies.basic import ascending
     >>> emitter = Emitter(Identity("JFK", epoch=1), ascending().build(), partitions=1)
@@ -90,11 +84,7 @@ class Emitter:
         return self._writer.partitions
 
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
-        """Count a record that is about to be sent; return the `InFlight` to ``ack`` on delivery, or to `fail`.
-
-        ``event_time``: epoch milliseconds; ``now``: steady clock, milliseconds; ``value``: for generators that examine
-        it.
-        """
+        """Count a record that is about to be sent (``now``: steady clock); return the `InFlight` to ``ack``, or to `fail`."""
         if self.status is not _ACTIVE:
             self._refuse_send()
         scope = self._scopes[0 if self._apart is None else partition]
@@ -138,10 +128,7 @@ class Emitter:
         return scope.in_flight.open
 
     def fail(self, in_flight: InFlight, partition: int) -> None:
-        """Count a record that Kafka rejected: it holds the watermark until `resend`.
-
-        If a mark has counted the record, later marks count it, too, and readers report it as lost.
-        """
+        """Count a rejected record, which holds the watermark until `resend`; readers report it as lost if a mark counts it."""
         in_flight.ack(failed=True)
         self.failed += 1
         if in_flight.round == self._rounds:
@@ -158,10 +145,7 @@ class Emitter:
         return again
 
     def fence(self, epoch: int) -> bool:
-        """Note the highest epoch of the source in the topic; return whether it fences this emitter for the first time.
-
-        Readers ignore the marks of a fenced source, so it must send neither marks nor records.
-        """
+        """Note the highest epoch of the source in the topic; return whether it is higher for the first time."""
         fenced = epoch > self.identity.epoch and self.fenced_by is None and not self.ended
         if fenced:
             self.fenced_by, self.registered = epoch, False
@@ -197,10 +181,7 @@ class Emitter:
         return (group for scope in self._scopes for group in scope.in_flight)
 
     def oldest_arrival(self) -> int | None:
-        """Return when the oldest record in flight or failed was sent, by the clock of `send`; ``None``: there is none.
-
-        This is the processing-time watermark ("Streaming Systems", ch. 3): it tells a stuck source from late data.
-        """
+        """Return when the oldest record in flight or failed was sent, by the clock of `send`; ``None``: none is."""
         return min((one.since for one in self.groups() if one.holds and one.since is not None), default=None)
 
     @property
@@ -284,10 +265,7 @@ class Emitter:
         self.registered = False
 
     def mark_active(self) -> None:
-        """Leave the idle state; send `marks` to every partition before the next record.
-
-        Otherwise, readers that still see this source as idle may advance the watermark beyond that record.
-        """
+        """Leave the idle state; send `marks` to every partition before the next record, or readers may find it late."""
         self._check_not_ended("be active")
         self.status = Status.ACTIVE
         self._resuming = True

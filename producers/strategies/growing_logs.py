@@ -35,8 +35,7 @@ class _Log:
 class GrowingLogs:
     """The watermark of a set of logs.  Event times are epoch milliseconds, sizes are bytes.
 
-    A log that was read to its end and has not grown for more than ``quiet`` (above 0) does not hold the watermark.  It
-    counts as quiet only from a look on, not because time has passed since the last look.
+    A log that was read to its end does not hold the watermark once it was seen without growth for more than ``quiet``.
 
     >>> logs = GrowingLogs(timedelta(seconds=1))
     >>> logs.look({"a.log": 10, "b.log": 5}, passed=0)
@@ -56,10 +55,9 @@ class GrowingLogs:
         self._watermark: int | None = None
 
     def look(self, sizes: Mapping[str, int], passed: int) -> dict[str, int]:
-        """Set the sizes of all logs; return the deleted logs that were not read to their end, with their unread bytes.
+        """Set the sizes of all logs, ``passed`` milliseconds after the last look; return the unread bytes of deleted logs.
 
-        ``passed``: time since the last look by a steady clock, milliseconds.  `UsageError` if a log is shorter than the
-        part that was read; then nothing changes.
+        `UsageError` if a log is shorter than the part that was read; then nothing changes.
         """
         for name, size in sizes.items():
             if name in self._logs and size < self._logs[name].read:
@@ -74,10 +72,7 @@ class GrowingLogs:
         return {name: count for name, count in left.items() if count}
 
     def read(self, name: str, to: int, event_time: int | None, *, checked: int = 0, checksum: int = 0) -> None:
-        """Note that a log was read up to a position in bytes, and the time of the last event before it.
-
-        The ``checksum`` of the ``checked`` bytes before the position recognizes another file of the same name.
-        """
+        """Note the position up to which a log was read, its last event time, and a checksum of the bytes before."""
         log = self._logs[name]
         log.read, log.checked, log.checksum = to, checked, checksum
         if event_time is not None and (log.event_time is None or event_time > log.event_time):

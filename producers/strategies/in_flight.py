@@ -17,10 +17,7 @@ IN_FLIGHT_SIZE: Final = 256
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """Consecutive records, which hold the watermark at their earliest event time until Kafka has acknowledged all.
-
-    A failed record holds the watermark until it is sent again, in a later group.
-    """
+    """Consecutive records, which hold the watermark at their earliest event time until Kafka has acknowledged all."""
 
     round: int = 0
     """Number of rounds of marks before its first record."""

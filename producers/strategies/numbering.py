@@ -111,14 +111,7 @@ class MarkWriter:
     def marks(
         self, now: int, *, counted: bool = True, apart: Sequence[Promise] | None = None, **promise: Unpack[Promise]
     ) -> Round:
-        """Return the next mark of every partition, except those with the mark of the end.
-
-        Args:
-            now: wall clock, epoch milliseconds.
-            counted: whether the marks have record counts.
-            apart: the fields that differ, for each partition.
-            promise: the fields of all marks.
-        """
+        """Return the next mark of every partition, except those with the mark of the end; ``apart``: by partition."""
         mark = self.identity.mark(partitions=self.partitions, now=now, **promise)
         open_ = [partition for partition in range(self.partitions) if partition not in self._ended]
         if mark.status is Status.ENDED:

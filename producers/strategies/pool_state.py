@@ -8,13 +8,9 @@ from floodmark.schemas.records import Membership, check_versioned
 
 
 class PoolMembership:
-    """The membership of a pool's sources; ``pool`` names it in errors.
+    """The membership of a pool's sources: ``given``, or counted by the pool after the topic's ``last`` version.
 
     An ended source leaves the membership: after retention has deleted its last marks, new readers would wait for them.
-
-    Args:
-        given: counts the sources here and elsewhere; ``None``: the pool counts its own.
-        last: the highest version in the topic so far.
 
     >>> counted = PoolMembership("pool", None, last=7)
     >>> counted.grown(now=0, more=3), counted.current

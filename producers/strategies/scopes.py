@@ -56,12 +56,7 @@ def generators(strategy: Strategy) -> tuple[Callable[[], Generator], PerPartitio
 
 
 class Scope:
-    """One watermark of a source, and the records in flight that hold it.
-
-    Args:
-        generator: knows the watermark.
-        rounds: number of rounds of marks before.
-    """
+    """One watermark of a source, and the records in flight that hold it."""
 
     def __init__(self, generator: Generator, rounds: int = 0) -> None:
         self.generator = generator
