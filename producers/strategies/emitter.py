@@ -84,7 +84,7 @@ class Emitter:
         return self._writer.partitions
 
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
-        """Count a record that is about to be sent (``now``: steady clock); return the `InFlight` to ``ack``, or to `fail`."""
+        """Count a record that is about to be sent; return the `InFlight` to ``ack``, or to `fail`.  ``now``: steady clock."""
         if self.status is not _ACTIVE:
             self._refuse_send()
         scope = self._scopes[0 if self._apart is None else partition]
@@ -128,7 +128,7 @@ class Emitter:
         return scope.in_flight.open
 
     def fail(self, in_flight: InFlight, partition: int) -> None:
-        """Count a rejected record, which holds the watermark until `resend`; readers report it as lost if a mark counts it."""
+        """Count a rejected record, which holds the watermark until `resend`; if a mark counts it, readers miss it."""
         in_flight.ack(failed=True)
         self.failed += 1
         if in_flight.round == self._rounds:

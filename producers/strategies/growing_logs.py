@@ -55,7 +55,7 @@ class GrowingLogs:
         self._watermark: int | None = None
 
     def look(self, sizes: Mapping[str, int], passed: int) -> dict[str, int]:
-        """Set the sizes of all logs, ``passed`` milliseconds after the last look; return the unread bytes of deleted logs.
+        """Set the sizes of all logs; return the unread bytes of deleted ones.  ``passed``: milliseconds since the last.
 
         `UsageError` if a log is shorter than the part that was read; then nothing changes.
         """
