@@ -22,7 +22,12 @@ COULD_NOT: Final = 2
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:
     """Run a function or a group of commands; an error of Floodmark or Kafka becomes one line, and exit status 2."""
-    _log_plainly()
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines("%(levelname)s %(message)s"))
+    handler.addFilter(
+        lambda record: "load in progress" not in record.getMessage()
+    )  # in a new cluster, all clients wait
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     if isinstance(main, typer.Typer):
         app = main
     else:
@@ -31,37 +36,19 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
     for command in (app.registered_callback, *app.registered_commands):
         if command is not None and command.callback is not None:
             paragraphs = (command.callback.__doc__ or "").split("\n\n")
-            command.help = "\n\n".join(
-                " ".join(paragraph.split()) for paragraph in paragraphs
-            )  # wrapped once, when shown
+            command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs)  # wrapped once, when shown
     try:
         app()
     except Exception as error:
-        told = _in_a_line(error)
-        if told is None:
-            raise
+        from confluent_kafka import KafkaException
+        from floodmark.schemas.errors import FloodmarkError
         from floodmark.schemas.errors.base import printable_lines
 
+        if not isinstance(error, (FloodmarkError, KafkaException)):
+            raise
+        told = f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error)
         typer.echo(f"floodmark: {printable_lines(told)}", err=True)
         raise SystemExit(COULD_NOT) from None
-
-
-def _in_a_line(error: Exception) -> str | None:
-    """Return an error of Floodmark or of Kafka as text; ``None``: another error."""
-    from confluent_kafka import KafkaException
-    from floodmark.schemas.errors import FloodmarkError
-
-    if isinstance(error, KafkaException):
-        return f"Kafka: {error.args[0].str()}"
-    return str(error) if isinstance(error, FloodmarkError) else None
-
-
-def _log_plainly() -> None:
-    """Log warnings in one line each, without those of clients that wait for a new cluster's coordinators."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Lines("%(levelname)s %(message)s"))
-    handler.addFilter(lambda record: "load in progress" not in record.getMessage())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 class _Lines(logging.Formatter):

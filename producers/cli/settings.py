@@ -153,8 +153,9 @@ def judged_values(
     if json_field is None and schema is None and event_time is None:
         return None
     if (event_time is None) == (json_field is None) or (event_time is None and schema is not None):
-        reason = "check needs --event-time with --schema or --registry, or --json-field, or none of them"
-        raise UsageError(reason=reason)
+        raise UsageError(
+            reason="check needs --event-time with --schema or --registry, or --json-field, or none of them"
+        )
     return input_format(None, json_field, unit, schema, event_time, registry, log_time=False)
 
 

@@ -9,7 +9,7 @@ time: rules compute a delay as ``time() - moment``, which grows while no instanc
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal, get_args
 
@@ -28,11 +28,7 @@ LABELS: Final = ("kind", "name", "topic")
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The counters of a source, an injector or a job since it started, and its current state; ``None``: it has none.
-
-    >>> Metrics("job", "clicks", late_events=2).as_dict()["late_events"]
-    2
-    """
+    """The counters of a source, an injector or a job since it started, and its current state; ``None``: it has none."""
 
     kind: str
     """``source``, ``injector`` or ``job``."""
@@ -66,10 +62,6 @@ class Metrics:
     """Higher at each start of the instance."""
     before: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Counts of earlier starts, by the name of the counter."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the metrics as a dict."""
-        return asdict(self)
 
 
 def delay(now: int, watermark: int | None) -> float | None:
@@ -113,9 +105,9 @@ class Exported:
     type: Literal["counter", "gauge"]
     meaning: str
     fields: dict[str, str]
-    """The fields of `Metrics` with its values, and the value of ``label`` for each."""
-    label: str | None = None
-    """One more label beside `LABELS`."""
+    """The fields of `Metrics` with its values, and the value of the further label for each."""
+    further: tuple[str, ...] = ()
+    """The labels beside `LABELS`."""
     scale: float = 1.0
 
 
@@ -147,7 +139,7 @@ METRICS: Final = (
             "out_of_range": "out_of_range",
             "unreadable_marks": "unreadable_mark",
         },
-        label="reason",
+        ("reason",),
     ),
     _counter("lost_rows", "Rows that marks have counted but readers did not find.", "lost"),
     _counter("surplus_rows", "Rows that no mark has counted.", "surplus"),
@@ -168,33 +160,19 @@ METRICS: Final = (
 )
 """Those with values of `Metrics`."""
 
-STATE: Final = Exported("floodmark_state", "gauge", "1 for the current state, 0 for the others.", {}, "state")
-UPDATED: Final = Exported("floodmark_updated_timestamp_seconds", "gauge", "When it last reported, Unix time.", {})
-HOLDERS: Final = Exported(
+_STATE: Final = Exported("floodmark_state", "gauge", "1 for the current state, 0 for the others.", {}, ("state",))
+_UPDATED: Final = Exported("floodmark_updated_timestamp_seconds", "gauge", "When it last reported, Unix time.", {})
+_HOLDERS: Final = Exported(
     "floodmark_holders", "gauge", "Number of sources and partitions that hold the watermark; absent: unknown.", {}
 )
-HOLDER_LABELS: Final = ("input_topic", "partition", "source", "state")
-HOLDER_SINCE: Final = Exported(
+_HOLDER_SINCE: Final = Exported(
     "floodmark_holder_since_timestamp_seconds",
     "gauge",
     "Since when a place holds its watermark, Unix time; NaN: not known. The first 20 places.",
     {},
+    ("input_topic", "partition", "source", "state"),
 )
-
-ALL: Final = (*METRICS, STATE, UPDATED, HOLDERS, HOLDER_SINCE)
-
-
-def labels_of(metric: Exported) -> tuple[str, ...]:
-    """Return the names of a metric's labels.
-
-    >>> labels_of(STATE)
-    ('kind', 'name', 'topic', 'state')
-    """
-    if metric is HOLDER_SINCE:
-        return (*LABELS, *HOLDER_LABELS)
-    return LABELS if metric.label is None else (*LABELS, metric.label)
-
-
+ALL: Final = (*METRICS, _STATE, _UPDATED, _HOLDERS, _HOLDER_SINCE)
 _MOST_HOLDERS: Final = 20  # each holder is a time series
 
 Sample = tuple[tuple[str, ...], float]
@@ -214,31 +192,29 @@ class _Report:
         return self.metrics.kind, self.metrics.name, self.metrics.topic or ""
 
     def samples(self, metric: Exported) -> Iterator[Sample]:
-        """Yield the values of one metric with their labels; nothing if unknown."""
-        if metric is STATE:
-            yield from (((*self.labels, state), float(self.metrics.state == state)) for state in STATES)
-        elif metric is UPDATED:
-            yield self.labels, self.at
-        elif metric is HOLDERS:
-            if self.holders is not None:
-                yield self.labels, len(self.holders)
-        elif metric is HOLDER_SINCE:
-            yield from self._holder_times()
-        else:
-            for field, label in metric.fields.items():
-                value = self.counted.get(field) if metric.type == "counter" else getattr(self.metrics, field)
-                if value is not None:
-                    yield (*self.labels, label) if metric.label else self.labels, value * metric.scale
+        """Yield the values of one metric with their further labels; nothing if unknown."""
+        if metric is _STATE:
+            yield from (((state,), float(self.metrics.state == state)) for state in STATES)
+        elif metric is _UPDATED:
+            yield (), self.at
+        elif metric is _HOLDERS:
+            yield from [] if self.holders is None else [((), len(self.holders))]
+        elif metric is _HOLDER_SINCE:
+            yield from self._holder_times().items()
+        for name, label in metric.fields.items():
+            value = self.counted.get(name) if metric.type == "counter" else getattr(self.metrics, name)
+            if value is not None:
+                yield (label,) if metric.further else (), value * metric.scale
 
-    def _holder_times(self) -> Iterator[Sample]:
+    def _holder_times(self) -> dict[tuple[str, ...], float]:
         found: dict[tuple[str, ...], float] = {}  # a source may hold for two reasons: only the first counts
         for hold in islice(self.holders or (), _MOST_HOLDERS):
             place = hold.holder
             state = "unknown" if hold.watermark is None else "idle" if place.partition is None else "active"
             partition = "" if place.partition is None else str(place.partition)
             since = math.nan if hold.since is None else hold.since / 1_000
-            found.setdefault((*self.labels, place.topic, partition, place.source or "", state), since)
-        yield from found.items()
+            found.setdefault((place.topic, partition, place.source or "", state), since)
+        return found
 
 
 class PrometheusExporter:
@@ -248,9 +224,12 @@ class PrometheusExporter:
     """
 
     def __init__(self, registry: Any = None) -> None:  # noqa: ANN401  # of an extra
-        self._types = _types()
-        from prometheus_client import REGISTRY  # noqa: PLC0415  # an extra
-
+        try:
+            from prometheus_client import REGISTRY, core  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            reason = "metrics need prometheus-client: pip install '.[metrics]' in the checkout"
+            raise UsageError(reason=reason) from error
+        self._families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
         self._reports: dict[tuple[str, str, str], _Report] = {}
         self._lock = threading.Lock()
         self.registry = registry or REGISTRY
@@ -282,7 +261,7 @@ class PrometheusExporter:
             self._reports.pop((metrics.kind, metrics.name, metrics.topic or ""), None)
 
     def _family(self, metric: Exported) -> Any:  # noqa: ANN401  # of an extra
-        return self._types[metric.type](metric.name, metric.meaning, labels=labels_of(metric))
+        return self._families[metric.type](metric.name, metric.meaning, labels=(*LABELS, *metric.further))
 
     def describe(self) -> Iterable[Any]:
         """Return the metrics without values: a registry refuses two with one name."""
@@ -295,18 +274,9 @@ class PrometheusExporter:
         for metric in ALL:
             family = self._family(metric)
             for instance in shown:
-                for labels, value in instance.samples(metric):
-                    family.add_metric(labels, value)
+                for further, value in instance.samples(metric):
+                    family.add_metric((*instance.labels, *further), value)
             yield family
-
-
-def _types() -> dict[str, Any]:
-    """Return the class of each type of metric."""
-    try:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415  # an extra
-    except ImportError as error:
-        raise UsageError(reason="metrics need prometheus-client: pip install '.[metrics]' in the checkout") from error
-    return {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
 def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra

@@ -33,14 +33,6 @@ _LOG4J: Final = """\
 """
 
 
-def _cluster_id() -> str:
-    """Return a new id that does not begin with a dash, which Kafka's command would read as an option."""
-    while True:
-        found = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not found.startswith("-"):
-            return found
-
-
 class EmbeddedKafka:
     """One broker, started by `start` (or ``with``) and stopped by `stop`; its data stays in ``directory``.
 
@@ -126,7 +118,8 @@ class EmbeddedKafka:
         with self.log.open("ab") as log:
             if not (self.directory / "data" / "meta.properties").exists():
                 formatting = [*base, "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format"]  # it runs a second
-                formatting += ["-t", _cluster_id(), "-c", str(properties)]
+                cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+                formatting += [f"--cluster-id={cluster}", "-c", str(properties)]
                 if subprocess.run(formatting, stdout=log, stderr=log, check=False).returncode:  # noqa: S603
                     raise EmbeddedKafkaError(reason="its storage could not be formatted", log=self.log)
             # A session of its own: Ctrl-C reaches the command, which then stops the broker in order.

@@ -84,7 +84,7 @@ class Emitter:
         return self._writer.partitions
 
     def send(self, partition: int, event_time: int, now: int | None = None, value: bytes | None = None) -> InFlight:
-        """Count a record that is about to be sent; return the `InFlight` to ``ack``, or to `fail`.  ``now``: steady clock."""
+        """Count a record that is about to be sent; return the `InFlight` to ``ack`` or to `fail`.  ``now``: steady."""
         if self.status is not _ACTIVE:
             self._refuse_send()
         scope = self._scopes[0 if self._apart is None else partition]

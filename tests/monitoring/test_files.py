@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from floodmark.producers.clients.metrics import ALL, LABELS, Metrics, PrometheusExporter, labels_of
+from floodmark.producers.clients.metrics import ALL, LABELS, Metrics, PrometheusExporter
 from floodmark.schemas.records import Holder
 from floodmark.schemas.tracker import Hold
 from monitoring.prometheus_programs import promtool
@@ -86,10 +86,10 @@ def test_no_panel_hides_a_watermark_that_is_ahead_of_the_clock():
 def test_what_labels_are_named_is_there():
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
-            own = set.union(*(set(labels_of(BY_NAME[name])) for name in names(target["expr"])))
+            own = set.union(*({*LABELS, *BY_NAME[name].further} for name in names(target["expr"])))
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= own, panel["title"]
     for rule in rules():
-        own = {label for name in names(rule["expr"]) for label in labels_of(BY_NAME[name])} | {"instance"}
+        own = {label for name in names(rule["expr"]) for label in (*LABELS, *BY_NAME[name].further)} | {"instance"}
         used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
         assert used <= own, rule["alert"]
         assert used <= {*LABELS, "reason", "instance"}, rule["alert"]

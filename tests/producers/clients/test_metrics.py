@@ -1,6 +1,7 @@
 """Metrics: a plain snapshot of where a source, an injector or a job stands."""
 
 import json
+from dataclasses import asdict
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_prometheus_shows_the_same_numbers():
 
 def test_an_unknown_watermark_has_no_delay_in_any_form():
     unknown = Metrics("job", "views")
-    assert json.loads(json.dumps(unknown.as_dict()))["watermark_delay_seconds"] is None
+    assert json.loads(json.dumps(asdict(unknown)))["watermark_delay_seconds"] is None
     exporter = PrometheusExporter(CollectorRegistry())
     exporter.update(unknown)
     assert "floodmark_watermark_timestamp_seconds{" not in generate_latest(exporter.registry).decode()

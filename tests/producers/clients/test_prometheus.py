@@ -12,7 +12,6 @@ from floodmark.producers.clients.metrics import (
     STATES,
     Metrics,
     PrometheusExporter,
-    labels_of,
     serve_metrics,
 )
 from floodmark.schemas.errors import UsageError
@@ -79,7 +78,7 @@ def test_the_page_explains_what_a_scrape_shows(exporter):
     for name, _, unit, labels, _, _ in rows:
         metric = own[name.strip("`")]
         assert (unit == "seconds" or unit.startswith("Unix time")) == metric.name.endswith("_seconds"), name
-        assert tuple(labels.replace("`", "").split(", ") if labels else ()) == labels_of(metric)[3:], name
+        assert tuple(labels.replace("`", "").split(", ") if labels else ()) == metric.further, name
 
 
 def test_each_kind_of_state_is_one_series(exporter):
