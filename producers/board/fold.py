@@ -9,6 +9,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -161,21 +162,16 @@ def _board(topics: _Topics, now: int, unread: Mapping[str, str], notes: Collecti
     """Return the board of some topics."""
     inputs = {name: set().union(*marks.inputs.values()) for name, marks in topics.items()}
     views: dict[str, TopicView] = {}
-    for name in _roots_first(inputs):
-        if name in topics:
-            views[name] = _topic(name, topics, inputs, views, now)
     stages: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for name in views:
+    for name in filter(topics.__contains__, _roots_first(inputs)):
+        views[name] = _topic(name, topics, inputs, views, now)
         stages[tuple(sorted(topics[name].inputs))].append(name)
-    drawn = tuple(
-        Stage(
-            name=", ".join(jobs) or SOURCES,
-            inputs=tuple(sorted(set().union(*(inputs[name] for name in names)))),
-            topics=tuple(views[name] for name in names),
-        )
-        for jobs, names in stages.items()
-    )
-    return Board(now=now, stages=drawn, unread=tuple(sorted(unread.items())), notes=tuple(notes))
+    drawn = []
+    for jobs, names in stages.items():
+        read = set[str]().union(*(inputs[name] for name in names))
+        shown = tuple(views[name] for name in names)
+        drawn.append(Stage(name=", ".join(jobs) or SOURCES, inputs=tuple(sorted(read)), topics=shown))
+    return Board(now=now, stages=tuple(drawn), unread=tuple(sorted(unread.items())), notes=tuple(notes))
 
 
 def _roots_first(inputs: Mapping[str, set[str]]) -> list[str]:
@@ -231,29 +227,20 @@ def _topic(
     unmarked = [marks.state.empty(number) for number in marks.state.unmarked(_MOST)]
     parts = sorted([*marks.state.partitions.values(), *unmarked], key=lambda part: part.number)
     roots = _roots(name, inputs)
-    partitions = []
+    partitions, all_rows = [], list[SourceView]()
     heard = now if marks.read_until is None else min(now, marks.read_until)
     retired, front, uncounted = marks.retired(heard), marks.front(heard), marks.uncounted(heard)
     for part in parts:
-        rows = []
-        found = [
-            *(
-                _counted(_row(name, marks, part, source, now, heard, front), marks, uncounted)
-                for source in sorted({*marks.members(part.number), *part.unreadable})
-            ),
-            *_uncounted(name, marks, part, retired.get(part.number, [])),
-        ]
-        for row in found:
-            named = tuple(sorted(marks.inputs.get(row.source or "", ())))
-            rows.append(_placed(row, named, topics, roots if named else set(), views))
-        combined = part.combine()
-        state = _state(combined, rows)
-        partitions.append(
-            PartitionView(partition=part.number, state=state, watermark=combined.watermark, sources=tuple(rows))
-        )
-    rows = [row for partition in partitions for row in partition.sources]
+        names = sorted({*marks.members(part.number), *part.unreadable})
+        marked = [_row(name, marks, part, source, now, heard, front) for source in names]
+        found = [_counted(row, marks, uncounted) for row in marked]
+        found += _uncounted(name, marks, part, retired.get(part.number, []))
+        rows = tuple(_placed(row, marks, topics, roots, views) for row in found)
+        at, number = part.combine(), part.number
+        partitions.append(PartitionView(partition=number, state=_state(at, rows), watermark=at.watermark, sources=rows))
+        all_rows += rows
     combined = marks.state.combine()
-    held_by = _held_by(combined, rows)
+    held_by = _held_by(combined, all_rows)
     lags = Lags(
         wall=None if combined.watermark is None else now - combined.watermark,
         processing=_age(lowest(marks.state.processing_times()), now),
@@ -261,10 +248,10 @@ def _topic(
         root=_ahead(roots, topics, combined.watermark) if inputs[name] else None,
     )
     oldest = min(held_by, key=lambda row: (row.since is None, row.since), default=None)
-    verdict = max((row.verdict for row in rows), key=severity, default=None)
+    verdict = max((row.verdict for row in all_rows), key=severity, default=None)
     return TopicView(
         topic=name,
-        state=_state(combined, held_by or rows),
+        state=_state(combined, held_by or all_rows),
         verdict=None if combined.unknown and severity(verdict) < severity(None) else verdict,
         watermark=combined.watermark,
         lags=lags,
@@ -299,9 +286,10 @@ def _held_by(combined: Combined, rows: Collection[SourceView]) -> tuple[SourceVi
 
 
 def _placed(
-    row: SourceView, named: tuple[str, ...], topics: _Topics, roots: Collection[str], views: Mapping[str, TopicView]
+    row: SourceView, marks: TopicMarks, topics: _Topics, roots: Collection[str], views: Mapping[str, TopicView]
 ) -> SourceView:
     """Compare a job with its inputs: it is not stuck if they are."""
+    named = tuple(sorted(marks.inputs.get(row.source or "", ())))
     if not named:
         return row
     lags = replace(row.lags, local=_ahead(named, topics, row.watermark), root=_ahead(roots, topics, row.watermark))
@@ -329,58 +317,34 @@ def _counted(row: SourceView, marks: TopicMarks, uncounted: Collection[str]) -> 
 def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list[str]) -> Iterator[SourceView]:
     """Yield the members that have not reported in a partition, and the sources whose membership is too old."""
     number, roster = part.number, marks.state.roster
+    view = partial(SourceView, topic=name, partition=number)
     here = {*marks.members(number), *part.absent()}
     lacking = max(0, roster.size - len(here))
     reason = missing(marks.state, part, here) if lacking else ""
     for source in retired:
         history = marks.histories[number, source]
         version = 0 if history.mark is None else history.mark.membership.version
-        yield SourceView(
-            topic=name,
-            partition=number,
-            source=source,
-            state=State.MISSING if lacking else State.UNKNOWN,
-            verdict=Health.FENCED,
-            last=history.seen,
-            cause=Cause.RETIRED,
-            reason=reason or reason_of(Cause.RETIRED, version, roster.version),
-        )
+        state, told = State.MISSING if lacking else State.UNKNOWN, reason_of(Cause.RETIRED, version, roster.version)
+        row = view(source=source, state=state, verdict=Health.FENCED, cause=Cause.RETIRED, reason=reason or told)
+        yield replace(row, last=history.seen)
     known = sorted(n for n, member in roster.members.items() if member.version == roster.version and n not in here)
     others: list[str | None] = [*known, *[None] * (lacking - len(known))]
     verdict = Health.STOP if marks.whole else None
     for source_or_none in islice(others[: max(0, lacking - len(retired))], _MOST):
         if source_or_none not in part.unreadable:
-            yield SourceView(
-                topic=name,
-                partition=number,
-                source=source_or_none,
-                state=State.MISSING,
-                verdict=verdict,
-                cause=Cause.MISSING,
-                reason=reason,
-            )
+            yield view(source=source_or_none, state=State.MISSING, verdict=verdict, cause=Cause.MISSING, reason=reason)
 
 
 def _row(
     name: str, marks: TopicMarks, part: PartitionState, source: str, now: int, heard: int, front: int | None
 ) -> SourceView:
-    history, state = marks.histories.get((part.number, source)), part.sources.get(source)
+    view = partial(SourceView, topic=name, partition=part.number, source=source)
     if source in part.unreadable:
-        offset, log_time = part.unreadable[source]
-        return SourceView(
-            topic=name,
-            partition=part.number,
-            source=source,
-            state=State.UNKNOWN,
-            verdict=None,
-            since=log_time,
-            since_exact=True,
-            last=log_time,
-            cause=Cause.UNREADABLE,
-            reason=f"its mark at offset {offset} cannot be read",
-        )
-    if history is None or state is None or history.mark is None:  # never: both are kept for each accepted mark
-        return SourceView(topic=name, partition=part.number, source=source, state=State.UNKNOWN, verdict=None)
+        offset, at = part.unreadable[source]
+        reason = f"its mark at offset {offset} cannot be read"
+        unknown = view(state=State.UNKNOWN, verdict=None, cause=Cause.UNREADABLE, reason=reason)
+        return replace(unknown, since=at, since_exact=True, last=at)
+    history, state = marks.histories[part.number, source], part.sources[source]
     status = _STATES[state.status]
     if status is State.ACTIVE and not state.active:
         status = State.IDLE
@@ -397,10 +361,7 @@ def _row(
     if held is not None and verdict in {Health.WARN, Health.STALL}:
         cause, reason = Cause.ALIGNED, reason_of(Cause.ALIGNED, held.topic, iso(held.watermark))
     behind = status in {State.ACTIVE, State.CATCHING_UP, State.SILENT}
-    return SourceView(
-        topic=name,
-        partition=part.number,
-        source=source,
+    return view(
         state=status,
         verdict=None if status is State.UNKNOWN and verdict is Health.OK else verdict,
         watermark=state.watermark,
@@ -411,7 +372,7 @@ def _row(
         since=history.since,
         since_exact=history.since_exact,
         last=history.seen,
-        holder=history.mark.holder,
+        holder=None if history.mark is None else history.mark.holder,
         waits_for=None if held is None else held.topic,
         cause=cause,
         reason=reason,

@@ -24,9 +24,7 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
     """Run a function or a group of commands; an error of Floodmark or Kafka becomes one line, and exit status 2."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines("%(levelname)s %(message)s"))
-    handler.addFilter(
-        lambda record: "load in progress" not in record.getMessage()
-    )  # in a new cluster, all clients wait
+    handler.addFilter(lambda record: "load in progress" not in record.getMessage())  # of new clusters
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     if isinstance(main, typer.Typer):
         app = main

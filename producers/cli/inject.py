@@ -1,8 +1,6 @@
 """Run and show an injection, alone or as a member of a group."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from json import dumps
 from typing import Final
 
@@ -49,14 +47,6 @@ def as_line_of_json(injector: Injector | InjectorGroup) -> str:
     return dumps({**injector.counts, **injector.outcomes, **watermarks})
 
 
-def _exported(port: int | None) -> Callable[[Injector | InjectorGroup], None]:
-    """Return a function that exports the metrics of an injection on the port, if there is one."""
-    if port is None:
-        return lambda _: None
-    exporter = serve_metrics(port)
-    return lambda injector: exporter.update(injector.metrics(), injector.holders())
-
-
 def show_preview(injection: Injection, settings: dict[str, str]) -> None:
     """Show the decisions on the first records; a `FloodmarkError` if none has a readable time."""
     preview = preview_injection(injection, settings)
@@ -64,27 +54,10 @@ def show_preview(injection: Injection, settings: dict[str, str]) -> None:
     preview.require_time()
 
 
-@contextmanager
-def _shown(
-    injector: Injector | InjectorGroup, text: str, export: Callable[[Injector | InjectorGroup], None], *, as_json: bool
-) -> Iterator[Callable[[Injector | InjectorGroup], None]]:
-    """In the block, show the progress of an injection by the yielded function; print the result at the end."""
-    with injector, Console(stderr=True).status(text) as status:
-
-        def progress(now: Injector | InjectorGroup) -> None:
-            export(now)
-            if as_json:
-                typer.echo(as_line_of_json(now))
-            partitions = f"partitions {now.partitions}: " if isinstance(now, InjectorGroup) else ""
-            status.update(escape(f"{partitions}{injection_line(now)}"))
-
-        yield progress
-        typer.echo(injection_line(injector), err=True)
-
-
-def inject_alone(  # noqa: PLR0913  # each is an option of the command line
+def run_injection(  # noqa: PLR0913  # each is an option of the command line
     injection: Injection,
     settings: dict[str, str],
+    group: str | None,
     *,
     decisions_from: str | None,
     reset: bool,
@@ -94,29 +67,31 @@ def inject_alone(  # noqa: PLR0913  # each is an option of the command line
     end: bool,
     as_json: bool,
 ) -> None:
-    """Run an injection until Ctrl-C, SIGTERM or the current end of the input, and commit what was read."""
+    """Run an injection, or a member of a group, until a signal or the end of the input, and commit what was read."""
+    injector: Injector | InjectorGroup
     with stop_on_signals() as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
-        export = _exported(metrics_port)
-        injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)
-        with _shown(injector, "waiting", export, as_json=as_json) as progress:
-            export(injector)  # so that counters start at 0
-            injector.run(until_end=until_end, progress=progress, stop=stop)
-            if end and not stop():
-                injector.end()
+        exporter = None if metrics_port is None else serve_metrics(metrics_port)
+        if group is None:
+            injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)
+        else:
+            injector = InjectorGroup(injection, settings, group=group, alignment=alignment)
+        with injector, Console(stderr=True).status("waiting") as status:
 
+            def progress(now: Injector | InjectorGroup) -> None:
+                if exporter is not None:
+                    exporter.update(now.metrics(), now.holders())
+                if as_json:
+                    typer.echo(as_line_of_json(now))
+                partitions = f"partitions {now.partitions}: " if isinstance(now, InjectorGroup) else ""
+                status.update(escape(f"{partitions}{injection_line(now)}"))
 
-def inject_with_others(
-    injection: Injection,
-    settings: dict[str, str],
-    name: str,
-    *,
-    alignment: Alignment | None,
-    metrics_port: int | None,
-    as_json: bool,
-) -> None:
-    """Run a member of a group until Ctrl-C or SIGTERM, and commit what was read."""
-    export = _exported(metrics_port)
-    group = InjectorGroup(injection, settings, group=name, alignment=alignment)
-    with stop_on_signals() as stop, _shown(group, "waiting for the group", export, as_json=as_json) as progress:
-        group.run(progress=progress, stop=stop)
+            if exporter is not None:  # so that counters start at 0
+                exporter.update(injector.metrics(), injector.holders())
+            if isinstance(injector, InjectorGroup):
+                injector.run(progress=progress, stop=stop)
+            else:
+                injector.run(until_end=until_end, progress=progress, stop=stop)
+                if end and not stop():
+                    injector.end()
+            typer.echo(injection_line(injector), err=True)

@@ -178,7 +178,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 error.
     """
-    from floodmark.producers.cli.inject import inject_alone, inject_with_others, show_preview
+    from floodmark.producers.cli.inject import run_injection, show_preview
     from floodmark.producers.cli.settings import (
         alignment_of,
         input_format,
@@ -226,11 +226,10 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
             raise typer.BadParameter(
                 f"{given[0]} cannot be used with --group: a member reads only some of the partitions"
             )
-        inject_with_others(injection, settings, group, alignment=alignment, metrics_port=metrics_port, as_json=json)
-        return
-    inject_alone(
+    run_injection(
         injection,
         settings,
+        group,
         decisions_from=decisions_from,
         reset=reset,
         alignment=alignment,

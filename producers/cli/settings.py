@@ -95,11 +95,8 @@ def registry_of(url: str | None, config: Path | None) -> Registry | None:
     found = settings_file(config).items()
     settings = {name.removeprefix(REGISTRY): value for name, value in found if name.startswith(REGISTRY)}
     address = settings.pop("url", None) if url is None else url
-    if address is None:
-        return None
-    settings.pop("url", None)
     try:
-        return Registry(address, settings)
+        return None if address is None else Registry(address, settings)
     except ImportError as error:
         raise UsageError(reason=str(error)) from error
 

@@ -1,9 +1,8 @@
 """Metrics: a plain snapshot of where a source, an injector or a job stands."""
 
 import json
-from dataclasses import asdict
 import urllib.request
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
