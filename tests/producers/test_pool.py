@@ -28,8 +28,8 @@ from floodmark.producers import (
 )
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
+from floodmark.producers.pool import PoolMembership
 from floodmark.producers.readers.check import checker_of, findings
-from floodmark.producers.strategies.pool_state import PoolMembership
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership
 from floodmark.schemas.classify import mark_record

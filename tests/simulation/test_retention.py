@@ -9,10 +9,10 @@ from collections import Counter, deque
 from random import Random
 
 import pytest
+from floodmark.producers.pool import PoolMembership
 from floodmark.producers.strategies.basic import Explicit
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
-from floodmark.producers.strategies.pool_state import PoolMembership
 from floodmark.producers.testing import InMemoryLog
 from floodmark.schemas import Tracker, is_late
 from floodmark.schemas.classify import Data, Mark, classify
