@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from floodmark.schemas.classify import Headers, Mark, Unreadable
+from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.errors.base import iso
@@ -92,10 +92,6 @@ class _Source:
             self.watermark = watermark
             self.promised = watermark if self.promised is None else max(self.promised, watermark)
 
-    @property
-    def is_waited_for(self) -> bool:
-        return self.is_unread or self.last.status is Status.ACTIVE
-
 
 @dataclass(slots=True)
 class _Partition:
@@ -171,22 +167,23 @@ class Checker:
             if source is not None:
                 source.is_unread = True
             return [Finding(Fault.UNREADABLE_MARK, partition, offset, None, mark.reason)]
-        record = mark.record
         self.records["marks"] += 1
-        findings = [
-            *self._header(record, mark.headers),
-            *self._membership(record),
-            *self._statement(state, record, hash(encode_watermark(record))),
-            *self._counts(partition, offset, record),
+        return [
+            Finding(fault, partition, offset, mark.source, f"{mark.source}: {message}")
+            for fault, message in self._faults(mark, state)
         ]
-        source_id = record.source
-        return [Finding(fault, partition, offset, source_id, f"{source_id}: {message}") for fault, message in findings]
 
-    @staticmethod
-    def _header(record: WatermarkRecord, headers: Headers | None) -> Iterator[tuple[Fault, str]]:
-        found = dict(headers or []).get(HEADER)
-        if found not in {FORMAT_VERSION, FORMAT_VERSION.decode()}:
-            yield Fault.MISSING_HEADER, f"mark {record.sequence} has header {found!r}, expected {FORMAT_VERSION!r}"
+    def _faults(self, mark: Mark, state: _Partition) -> Iterator[tuple[Fault, str]]:
+        record, header = mark.record, dict(mark.headers or []).get(HEADER)
+        if header not in {FORMAT_VERSION, FORMAT_VERSION.decode()}:
+            yield Fault.MISSING_HEADER, f"mark {record.sequence} has header {header!r}, expected {FORMAT_VERSION!r}"
+        yield from self._membership(record)
+        yield from self._statement(state, record, hash(encode_watermark(record)))
+        if self._record_counts is not None:
+            for found in self._record_counts.on_mark(record, topic="", partition=mark.partition, offset=mark.offset):
+                since = "the beginning" if found.after is None else f"offset {found.after}"
+                unit = "mark(s) missing" if found.kind is Mismatch.GAP else "row(s)"
+                yield Fault(found.kind.value), f"{found.records} {unit} since {since}"  # both enums have these values
 
     def _membership(self, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
         version, size = record.membership.version, record.membership.size
@@ -203,14 +200,10 @@ class Checker:
         source = state.sources.get(record.source)
         if source is None:
             source = state.sources[record.source] = _Source(record)
-            source.hashes[record.epoch, record.sequence] = digest
             source.promise(record.watermark)
-            return
         if source.hashes.setdefault((record.epoch, record.sequence), digest) != digest:
-            yield (
-                Fault.CONFLICTING_REPLAY,
-                f"mark {record.sequence} of epoch {record.epoch} differs from an earlier one",
-            )
+            message = f"mark {record.sequence} of epoch {record.epoch} differs from an earlier one"
+            yield Fault.CONFLICTING_REPLAY, message
         if len(source.hashes) > _REPLAYS:
             source.hashes.popitem(last=False)
         last = source.last
@@ -229,13 +222,6 @@ class Checker:
             source.promise(record.watermark)
         source.last, source.is_unread = record, False
 
-    def _counts(self, partition: int, offset: int, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
-        counts = self._record_counts
-        for found in () if counts is None else counts.on_mark(record, topic="", partition=partition, offset=offset):
-            since = "the beginning" if found.after is None else f"offset {found.after}"
-            unit = "mark(s) missing" if found.kind is Mismatch.GAP else "row(s)"
-            yield Fault(found.kind.value), f"{found.records} {unit} since {since}"  # both enums have these values
-
     def _members(self, state: _Partition) -> dict[str, _Source]:
         return {n: s for n, s in state.sources.items() if s.last.membership.version == self._version}
 
@@ -246,7 +232,7 @@ class Checker:
             if len(members) < self._sizes.get(self._version, 1):
                 watermark, ended = None, False
             else:
-                promised = [source.promised for source in members if source.is_waited_for]
+                promised = [s.promised for s in members if s.is_unread or s.last.status is Status.ACTIVE]
                 known = [watermark for watermark in promised if watermark is not None]
                 watermark = min(known, default=None) if len(known) == len(promised) else None
                 ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members)

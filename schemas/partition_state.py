@@ -176,11 +176,10 @@ class PartitionState:
 
     def set_lease(self, source: SourceState, lease: int | None) -> None:
         """Keep one clock for each length of lease of a source here."""
-        before, source.lease = source.lease, lease
+        source.lease = lease
         if lease is not None and lease not in self.clocks:
             self.clocks[lease] = LeaseClock(lease)
-        if before is not None and all(other.lease != before for other in self.sources.values()):
-            del self.clocks[before]
+        self.drop_unused_clocks()
 
     def tick(self, source: SourceState, name: str, log_time: int, *, anew: bool) -> list[Member]:
         """Move the clocks by a source's record; return the sources whose lease has run out now."""

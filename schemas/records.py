@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 from floodmark.schemas.errors import InvalidRecordError, UsageError
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
@@ -175,15 +175,13 @@ class WatermarkRecord:
 
     def __post_init__(self) -> None:
         self._expect("source", self.source, "1 to 200 bytes of UTF-8", holds=_fits(self.source, _MAX_SOURCE_BYTES))
-        for field in ("epoch", "sequence"):
-            value = getattr(self, field)
+        for field, value in (("epoch", self.epoch), ("sequence", self.sequence)):
             self._expect(field, value, "0 to 2^63 - 1", holds=0 <= value <= _MAX_LONG)
         for field in ("watermark", "emitted_at", "processing_time_watermark"):
             value = getattr(self, field)
             self._expect(field, value, "a time in the years 1 to 9999", holds=_is_time(value))
         self._expect("partitions", self.partitions, "1 to 2^31 - 1", holds=1 <= self.partitions <= _MAX_INT)
-        for field in ("version", "size"):
-            value = getattr(self.membership, field)
+        for field, value in (("version", self.membership.version), ("size", self.membership.size)):
             self._expect(f"membership.{field}", value, "1 to 2^31 - 1", holds=1 <= value <= _MAX_INT)
         counted, lease = self.records, self.lease
         self._expect("records", counted, "0 to 2^63 - 1, or null", holds=counted is None or 0 <= counted <= _MAX_LONG)
@@ -291,13 +289,9 @@ class Number(NamedTuple):
     records: int | None
 
 
+@dataclass(frozen=True, slots=True)
 class Round:
     """The marks of several partitions; each record is built when it is read.
-
-    Args:
-        shared: the fields of all marks.
-        numbers: one for each mark.
-        apart: further fields, by partition; default: the marks differ only in their numbers.
 
     >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=2, emitted_at=15)
     >>> round_ = Round(mark, [Number(0, sequence=4, records=7), Number(1, sequence=9, records=None)])
@@ -305,12 +299,12 @@ class Round:
     [(0, 4, 7, 12), (1, 9, None, 12)]
     """
 
-    def __init__(
-        self, shared: WatermarkRecord, numbers: Sequence[Number], apart: Sequence[Mapping[str, Any]] | None = None
-    ) -> None:
-        self.shared = shared
-        self.numbers = numbers
-        self.apart = apart
+    shared: WatermarkRecord
+    """The fields of all marks."""
+    numbers: Sequence[Number]
+    """One for each mark."""
+    apart: Sequence[Mapping[str, Any]] | None = None
+    """Further fields, by partition; ``None``: the marks differ only in their numbers."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -318,15 +312,7 @@ class Round:
     def __iter__(self) -> Iterator[tuple[int, WatermarkRecord]]:
         return (self[position] for position in range(len(self.numbers)))
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[int, WatermarkRecord]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "Round": ...
-
-    def __getitem__(self, index: int | slice) -> "tuple[int, WatermarkRecord] | Round":
-        if isinstance(index, slice):
-            return Round(self.shared, self.numbers[index], self.apart)
+    def __getitem__(self, index: int) -> tuple[int, WatermarkRecord]:
         partition, sequence, records = self.numbers[index]
         differing = {} if self.apart is None else self.apart[partition]
         return partition, replace(self.shared, sequence=sequence, records=records, **differing)

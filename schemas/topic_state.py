@@ -62,19 +62,21 @@ class TopicState:
         """Apply one mark of a partition; an ignored one changes nothing."""
         name, membership, roster = record.source, record.membership, self.roster
         version = membership.version
-        if version < roster.version:
-            self._end_unreadable(record, number)
-            return Verdict.RETIRED
         part = self.partitions.get(number)
         source = None if part is None else part.sources.get(name)
-        if source is not None and record.epoch <= source.epoch:
+        if source is not None:
             refused = source.refuse(record)
-            if refused is not None:
-                return refused
-            if record.sequence != source.sequence + 1:
-                counts["sequence_gaps"] += 1
-        elif source is None and record.epoch < self.fences.get(name, 0):
-            return Verdict.FENCED
+        else:
+            refused = Verdict.FENCED if record.epoch < self.fences.get(name, 0) else None
+        if version < roster.version:
+            if refused is None and part is not None and name in part.unreadable:
+                del part.unreadable[name]
+                part.stale = self.retiring = True  # the wait for a readable mark ends; the source may be forgotten
+            return Verdict.RETIRED
+        if refused is not None:
+            return refused
+        if source is not None and record.epoch == source.epoch and record.sequence != source.sequence + 1:
+            counts["sequence_gaps"] += 1
         if version != roster.version or membership.size != roster.size:
             self._change_membership(version, membership.size, counts)
         if part is None:
@@ -101,22 +103,6 @@ class TopicState:
         part.unreadable[name] = (offset, log_time)
         part.stale = True
         return True
-
-    def _end_unreadable(self, record: WatermarkRecord, number: int) -> None:
-        """End the wait after an unreadable mark: the source's next mark is readable, and only its version is old."""
-        part = self.partitions.get(number)
-        if part is None or record.source not in part.unreadable:
-            return
-        source = part.sources.get(record.source)
-        if source is None:
-            refused = record.epoch < self.fences.get(record.source, 0)
-        else:
-            refused = source.refuse(record) is not None
-        if refused:
-            return  # a zombie or a replay
-        del part.unreadable[record.source]
-        part.stale = True
-        self.retiring = True  # the source may now be forgotten
 
     def _accept(self, part: PartitionState, source: SourceState, record: WatermarkRecord, log_time: int) -> Verdict:
         name, member, status, version = record.source, source.member, record.status, self.roster.version
@@ -146,9 +132,7 @@ class TopicState:
     def _member(self, record: WatermarkRecord, number: int) -> Member:
         """Return a source's `Member`, updated by its mark."""
         roster = self.roster
-        member = roster.members.get(record.source)
-        if member is None:
-            member = roster.members[record.source] = Member()
+        member = roster.members.setdefault(record.source, Member())
         if member.version != roster.version:
             member.version = roster.version
             roster.joined += 1

@@ -14,7 +14,6 @@ Streams; fencing and leases follow "Streaming Systems" (Akidau et al., ch. 3).
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from floodmark.schemas.classify import AnyMark, Classified, Data, Partition, Unreadable
@@ -40,10 +39,8 @@ class Hold:
     since: int | None = None
 
     def __str__(self) -> str:
-        place = "/".join(
-            str(p) for p in (self.holder.topic, self.holder.partition, self.holder.source) if p is not None
-        )
-        return f"{place}: {self.reason}"
+        parts = (self.holder.topic, self.holder.partition, self.holder.source)
+        return f"{'/'.join(str(part) for part in parts if part is not None)}: {self.reason}"
 
     def __repr__(self) -> str:
         return f"Hold({str(self)!r}, watermark={iso(self.watermark)}, since={iso(self.since)})"
@@ -53,22 +50,6 @@ class Hold:
         """The hold as text for messages: who, why, the watermark, and since when."""
         at = "" if self.watermark is None else f" {iso(self.watermark)}"
         return f"{self}{at}" + ("" if self.since is None else f", since {iso(self.since)}")
-
-
-def name_holders(topics: Mapping[str, TopicState], watermark: int | None) -> list[Hold]:
-    """Return what `Tracker.holders` returns."""
-    holds = list(chain.from_iterable(_unknown(name, topic) for name, topic in topics.items()))
-    if holds:
-        return holds
-    active = list(chain.from_iterable(_active(name, topic) for name, topic in topics.items()))
-    if active:
-        lowest = min(hold.watermark for hold in active if hold.watermark is not None)
-        return [hold for hold in active if hold.watermark == lowest]
-    return [
-        Hold(Holder(name), watermark, "all sources are idle")
-        for name, topic in topics.items()
-        if topic.combine().status is Status.IDLE
-    ]
 
 
 def _active(name: str, topic: TopicState) -> Iterator[Hold]:
@@ -219,7 +200,16 @@ class Tracker:
 
         The strongest reason comes first.  If all sources are idle, that is the reason.  Empty only after the end.
         """
-        return name_holders(self._topics, self._watermark)
+        topics = self._topics.items()
+        unknown = [hold for name, topic in topics for hold in _unknown(name, topic)]
+        if unknown:
+            return unknown
+        active = [hold for name, topic in topics for hold in _active(name, topic)]
+        if active:
+            lowest = min(hold.watermark for hold in active if hold.watermark is not None)
+            return [hold for hold in active if hold.watermark == lowest]
+        idle = [name for name, topic in topics if topic.combine().status is Status.IDLE]
+        return [Hold(Holder(name), self._watermark, "all sources are idle") for name in idle]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON values; `restore` gives an equal tracker."""

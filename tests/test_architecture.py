@@ -60,7 +60,6 @@ LARGE = {
     "Progress": "the state of a job, which a snapshot stores as one",
     "Reader": "the state of a consumer, which a position stores as one",
     "SourcePool": "the calls of its users, most of one line",
-    "TopicState": "the rules of the specification for one topic",
     "WatermarkedProducer": "the calls of its users, as of confluent-kafka's Producer",
 }
 TOP_LEVEL = {

@@ -10,13 +10,13 @@ because the tracker in the position has them.  So *nothing is complete until eve
 offset*.
 """
 
+import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from floodmark.schemas.classify import Classified, Data, Mark, Partition, Place, Unreadable
-from floodmark.schemas.completeness.buffer import Buffer
+from floodmark.schemas.classify import Classified, Data, Partition, Place, Unreadable
 from floodmark.schemas.completeness.position import Position, ReaderState, resume
 from floodmark.schemas.errors import (
     CorruptRecordError,
@@ -27,9 +27,73 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import TIME_HEADER, header_time
-from floodmark.schemas.timestamps import event_time_of, is_late
+from floodmark.schemas.timestamps import END_OF_TIME, event_time_of, is_late
 
 Item = TypeVar("Item")
+
+
+class Buffer(Generic[Item]):
+    """Rows that wait for the watermark, which are returned row by row or window by window.
+
+    The invariant: *rows returned below a watermark are all rows below it*, as far as the marks are right.  A later one
+    is late and counted.
+
+    >>> buffer = Buffer()
+    >>> for event_time, row in ((15, "c"), (12, "b"), (3, "a")):
+    ...     _ = buffer.add(event_time, row)
+    >>> [row for _, row in buffer.release(12)]  # more rows at 12 may follow
+    ['a']
+    >>> buffer.add(5, "too late"), buffer.late
+    (False, 1)
+    """
+
+    def __init__(self, watermark: int | None = None) -> None:
+        self.late = 0
+        self.watermark = watermark
+        """All rows below it were returned."""
+        self._number = 0
+        self._waiting: list[tuple[int, Any, Item]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, event_time: int, row: Item, order: object = None) -> bool:
+        """Add a row, unless it is late; return whether it was added.
+
+        ``order`` sorts rows with the same time, and is unique; default: the order of `add`.  Give it for all rows or
+        none.
+        """
+        if is_late(event_time, self.watermark):
+            self.late += 1
+            return False
+        self._number += 1
+        heapq.heappush(self._waiting, (event_time, self._number if order is None else order, row))
+        return True
+
+    def release(self, watermark: int | None) -> list[tuple[int, Item]]:
+        """Remove and return the rows below a watermark, by event time; `END_OF_TIME` releases all."""
+        if watermark is None or (self.watermark is not None and watermark < self.watermark):
+            return []
+        self.watermark = watermark
+        released = []
+        while self._waiting and (is_late(self._waiting[0][0], watermark) or watermark == END_OF_TIME):
+            event_time, _, row = heapq.heappop(self._waiting)
+            released.append((event_time, row))
+        return released
+
+    def windows(self, width: int, watermark: int | None) -> dict[int, list[Item]]:
+        """Remove and return the rows of tumbling windows that end at or below a watermark, by start, earliest first.
+
+        Windows begin at multiples of ``width``, milliseconds, more than 0.  The end of time completes all windows.
+        """
+        if width <= 0:
+            raise UsageError(reason=f"the width of windows is {width} ms, expected more than 0")
+        rows: dict[int, list[Item]] = {}
+        if watermark is not None and watermark != END_OF_TIME:
+            watermark = watermark // width * width
+        for event_time, row in self.release(watermark):
+            rows.setdefault(event_time // width * width, []).append(row)
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +132,8 @@ EventTimeOf = Callable[[Data], int | None]
 Row = tuple[int, Data]
 """Event time, epoch milliseconds, and record."""
 
-_Complete = tuple[tuple[Data, ...], Any, int, Place | None]
-"""The records of an item, the item, and the two arguments of `ReaderState.at` for the position after it."""
+_Complete = tuple[tuple[Data, ...], int, Place | None]
+"""The records of an item, and the two arguments of `ReaderState.at` for the position after it."""
 
 _NO_EVENT_TIME: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
 
@@ -112,9 +176,8 @@ class Reader:
     def use_for(self, use: str) -> None:
         """Refuse a second use with UsageError: rows that one method has returned would be missing in another."""
         if self._use not in {None, use}:
-            raise UsageError(
-                reason=f"this consumer gives {self._use}, it cannot give {use}, too; use a second consumer"
-            )
+            reason = f"this consumer gives {self._use}, it cannot give {use}, too; use a second consumer"
+            raise UsageError(reason=reason)
         self._use = use
 
     def take(self, record: Classified) -> str | None:
@@ -125,10 +188,14 @@ class Reader:
         """
         place = (record.topic, record.partition)
         again = record.offset < self.applied.get(place, 0)
+        said = None
         if isinstance(record, Data):
             said = self._take_data(record, again=again)
         else:
-            said = self._take_mark(record, again=again)
+            self.tracker.advance()
+        if isinstance(record, Unreadable) and not again:
+            self.counts["unreadable"] += 1
+            said = f"{record.place}: {record.reason}"
         self._reach(place, record.offset, record.offset + 1)
         if self._next[place] >= self._rereading.get(place, self._next[place] + 1):
             del self._rereading[place]
@@ -144,9 +211,8 @@ class Reader:
             read = self.applied.get(place, 0)
             if end < read:
                 topic, number = place
-                raise DeletedRecordsError(
-                    topic=topic, partition=number, position=read, earliest=self.begin[place], end=end
-                )
+                begin = self.begin[place]
+                raise DeletedRecordsError(topic=topic, partition=number, position=read, earliest=begin, end=end)
             self._rereading.pop(place, None)
             if end > self._next.get(place, -1):
                 self._reach(place, end, end)
@@ -157,13 +223,6 @@ class Reader:
         if place not in self._next:
             self._stored[place] = self._returned[place] = first
         self._next[place] = max(self._next.get(place, 0), end)
-
-    def _take_mark(self, record: Mark | Unreadable, *, again: bool) -> str | None:
-        self.tracker.advance()
-        if again or isinstance(record, Mark):
-            return None
-        self.counts["unreadable"] += 1
-        return f"{record.place}: {record.reason}"
 
     def _take_data(self, record: Data, *, again: bool) -> str | None:
         said, time = None, None
@@ -177,19 +236,15 @@ class Reader:
             self.counts["late"] += time is not None and is_late(time, self.tracker.watermark)
             if time is not None:
                 self._judged[record.topic] = None
+        if again and time is not None and self._is_done(record, time):
+            return said
         if self._use == "records":
-            if not (again and time is not None and self._is_done(record, time)):
-                self._arrived.append(record)
-        elif time is not None and not (again and self._is_done(record, time)):
-            self._keep(record, time)
-        return said
-
-    def _keep(self, record: Data, time: int) -> None:
-        if self._buffer.add(time, record, record.place):
-            place = (record.topic, record.partition)
-            self._waiting.setdefault(place, OrderedDict())[record.offset] = None
-        else:
+            self._arrived.append(record)
+        elif time is not None and self._buffer.add(time, record, record.place):
+            self._waiting.setdefault((record.topic, record.partition), OrderedDict())[record.offset] = None
+        elif time is not None:
             self.counts["missed"] += 1
+        return said
 
     def _time_of(self, record: Data) -> int:
         """Return the effective event time, or raise one of `_NO_EVENT_TIME`."""
@@ -213,9 +268,8 @@ class Reader:
 
     def _is_done(self, record: Data, time: int) -> bool:
         """Tell whether a record that is read again was handed out, or late, before the position."""
-        if is_late(time, self._done):
-            return True
-        return time == self._done and self._last is not None and record.place <= self._last
+        is_last = time == self._done and self._last is not None and record.place <= self._last
+        return is_last or is_late(time, self._done)
 
     def arrived(self) -> list[Data]:
         """Return the data records taken since the last call."""
@@ -229,20 +283,23 @@ class Reader:
         """Return the complete rows that are not handed out yet."""
 
         def complete(watermark: int | None) -> list[_Complete]:
-            return [((row,), (time, row), time, row.place) for time, row in self._buffer.release(watermark)]
+            return [((row,), time, row.place) for time, row in self._buffer.release(watermark)]
 
-        return self._hand_out(complete, lambda row, _: row)
+        return self._hand_out(complete, lambda rows, time, _: (time, rows[0]))
 
     def windows(self, width: int) -> CompleteItems[Window]:
         """Return the complete tumbling windows (``width`` in milliseconds) with rows that are not handed out yet."""
 
         def complete(watermark: int | None) -> list[_Complete]:
-            return [(span.rows, span, span.end, None) for span in self._buffer.windows(width, watermark)]
+            windows = self._buffer.windows(width, watermark)
+            return [(tuple(rows), start + width, None) for start, rows in windows.items()]
 
-        return self._hand_out(complete, lambda span, position: Window(span.start, span.end, span.rows, position))
+        return self._hand_out(complete, lambda rows, end, position: Window(end - width, end, rows, position))
 
     def _hand_out(
-        self, complete: Callable[[int | None], list[_Complete]], item_of: Callable[[Any, Position], Any]
+        self,
+        complete: Callable[[int | None], list[_Complete]],
+        item_of: Callable[[tuple[Data, ...], int, Position], Any],
     ) -> CompleteItems[Any]:
         self._judge_at_end()
         places, done, last = self._places(), self._buffer.watermark, self._last_done()
@@ -251,17 +308,16 @@ class Reader:
         if found:
             state = self._state(places)
             before = before or state.at(done, last)
-            for records, item, end, place in found:
-                for row in records:
+            for rows, end, place in found:
+                for row in rows:
                     del self._waiting[row.topic, row.partition][row.offset]
                 position = state.at(end, place)
-                self._queue.append((item_of(item, position), position))
+                self._queue.append((item_of(rows, end, position), position))
         if found or done != self._buffer.watermark:
             self._now = None
         self._before_call = self._in_hand = before
-        return CompleteItems(
-            self._next_item, self._queue.__len__, self._queue[-1][1] if self._queue else self.position()
-        )
+        last_position = self._queue[-1][1] if self._queue else self.position()
+        return CompleteItems(self._next_item, self._queue.__len__, last_position)
 
     def _next_item(self) -> Any:  # noqa: ANN401  # what the queue is of
         if not self._queue:

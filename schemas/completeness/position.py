@@ -83,19 +83,20 @@ class ReaderState:
 
     def at(self, done: int | None, last: Place | None = None) -> Position:
         """Return the position after all rows below ``done``, and those at ``done`` up to ``last``, are handed out."""
-        return Position(lambda: self._text(done, last))
 
-    def _text(self, done: int | None, last: Place | None) -> str:
-        state = {
-            "format": FORMAT,
-            "handed_out_below": done,
-            "last_handed_out": last,
-            "tracker": self.tracker,
-            "partitions": [[*place, *offsets] for place, offsets in sorted(self.places.items())],
-            "untimed": self.judged,
-            "topic_ids": self.ids,
-        }
-        return json.dumps(state)
+        def text() -> str:
+            state = {
+                "format": FORMAT,
+                "handed_out_below": done,
+                "last_handed_out": last,
+                "tracker": self.tracker,
+                "partitions": [[*place, *offsets] for place, offsets in sorted(self.places.items())],
+                "untimed": self.judged,
+                "topic_ids": self.ids,
+            }
+            return json.dumps(state)
+
+        return Position(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +120,20 @@ def resume(position: Position | None, topics: Collection[str]) -> Resumed:
     if position is None:
         return Resumed(Tracker(topics))
     with restoring(_WHERE, _ADVICE):
-        resumed = _parse(json.loads(position.text))
+        state = json.loads(position.text)
+        require_format(state, FORMAT)
+        last = state["last_handed_out"]
+        resumed = Resumed(
+            Tracker.restore(state["tracker"]),
+            begin={(topic, partition): begin for topic, partition, begin, _ in state["partitions"]},
+            read={(topic, partition): read for topic, partition, _, read in state["partitions"]},
+            done=state["handed_out_below"],
+            last=None if last is None else Place(*last),
+            judged=state["untimed"],
+            ids=TopicIds(state["topic_ids"]),
+        )
     if resumed.tracker.topics != frozenset(topics):
         found, expected = (", ".join(sorted(names)) for names in (resumed.tracker.topics, topics))
         reason = f"it is of topics {found}, expected {expected}"
         raise CorruptSnapshotError(where=_WHERE, reason=reason, advice=_ADVICE)
     return resumed
-
-
-def _parse(state: Mapping[str, Any]) -> Resumed:
-    require_format(state, FORMAT)
-    last = state["last_handed_out"]
-    return Resumed(
-        Tracker.restore(state["tracker"]),
-        begin={(topic, partition): begin for topic, partition, begin, _ in state["partitions"]},
-        read={(topic, partition): read for topic, partition, _, read in state["partitions"]},
-        done=state["handed_out_below"],
-        last=None if last is None else Place(*last),
-        judged=state["untimed"],
-        ids=TopicIds(state["topic_ids"]),
-    )

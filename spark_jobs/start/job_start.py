@@ -3,13 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from floodmark.schemas.errors import (
-    ContinueError,
-    PublishedError,
-    RetentionError,
-    UnsupportedQueryError,
-    UsageError,
-)
+from floodmark.schemas.errors import ContinueError, PublishedError, RetentionError, UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import event_time_of, to_datetime
 from floodmark.spark_jobs.batch.sinks import Sink

@@ -12,7 +12,7 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas import Membership, Status, Tracker
-from floodmark.schemas.completeness.buffer import Buffer
+from floodmark.schemas.completeness.complete_rows import Buffer
 from floodmark.spark_jobs import WriteOptions, avro, read, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import fails
@@ -67,7 +67,7 @@ def test_the_pure_core_does_what_the_stream_expects(case):
         tell(emitter)
         tracker.advance()
         windows = buffer.windows(case.get("width", 1 << 50), tracker.watermark)
-        found = [(window.start, len(window.rows)) for window in windows]
+        found = [(start, len(rows)) for start, rows in windows.items()]
         assert (tracker.watermark, found, late) == expected(step)
 
 

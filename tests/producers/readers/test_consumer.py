@@ -22,7 +22,7 @@ from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.classify import Data, mark_record
-from floodmark.schemas.completeness.buffer import Buffer
+from floodmark.schemas.completeness.complete_rows import Buffer
 from floodmark.schemas.errors import (
     BrokerUnavailableError,
     CorruptSnapshotError,
@@ -53,10 +53,10 @@ def test_windows_equal_a_batch_computation(steps, width):
             late += 1
             assert at < watermark
         watermark = max(watermark, step)
-        windows += buffer.windows(width, watermark)
-    windows += buffer.windows(width, END_OF_TIME)
-    assert {window.start: sorted(window.rows) for window in windows} == {k: sorted(v) for k, v in expected.items()}
-    assert [window.start for window in windows] == sorted(expected)
+        windows += buffer.windows(width, watermark).items()
+    windows += buffer.windows(width, END_OF_TIME).items()
+    assert {start: sorted(rows) for start, rows in windows} == {k: sorted(v) for k, v in expected.items()}
+    assert [start for start, _ in windows] == sorted(expected)
     assert (buffer.late, len(buffer)) == (late, 0)
 
 
