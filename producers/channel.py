@@ -33,10 +33,8 @@ class Background:
     def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
         self._owner, self._serve, self._finish = owner, serve, finish
         self._period = min(interval, _LONGEST_PERIOD) / 1000
-        self.failure: Exception | None = None
-        """The first error that was not raised yet."""
-        self.stopped = False
-        """Whether `stop` was called."""
+        self.failure: Exception | None = None  # the first error that was not raised yet
+        self.stopped = False  # whether `stop` was called
         self._stop = threading.Event()
         atexit.register(self._at_exit)
         threading.Thread(target=self._run, name=f"floodmark {owner}", daemon=True).start()
@@ -113,10 +111,8 @@ class Channel:
         self.last_marks: Mapping[str, WatermarkRecord] | None = None
         """The last mark of each source in the topic, read once by a pool."""
         self.lowest_epoch = 0
-        self.source_ended = False
-        """Whether a source has ended since the pool last counted its sources."""
-        self.owner = "a producer"
-        """The producer or pool that uses the channel, for errors."""
+        self.source_ended = False  # whether a source has ended since the pool last counted its sources
+        self.owner = "a producer"  # the producer or pool that uses the channel, for errors
         self._config = config
         self._topic = topic
         self._process = os.getpid()

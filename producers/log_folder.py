@@ -34,8 +34,7 @@ class _Part:
     lines: list[Line]
     skipped: int
     end: int
-    before: bytes
-    """The last bytes before ``end``."""
+    before: bytes  # the last bytes before ``end``
 
 
 class LogFolder:

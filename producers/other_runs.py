@@ -36,8 +36,7 @@ larger number: give all sources membership=Membership(version=2, size=3)
     def __init__(self, source: str, marks: Mapping[str, WatermarkRecord], lowest_epoch: int = 0) -> None:
         self._lowest_epoch = lowest_epoch
         self._own = marks.get(source)
-        self.epoch = -1 if self._own is None else self._own.epoch
-        """The source's last epoch; -1: unknown."""
+        self.epoch = -1 if self._own is None else self._own.epoch  # the source's last epoch; -1: unknown
         memberships = [mark.membership for mark in marks.values()]
         self.membership = max(memberships, key=attrgetter("version", "size"), default=Membership(0, 0))
         """The one that readers follow: the highest version, and of that the largest size."""
@@ -121,8 +120,7 @@ class Successors:
     """The epochs of a topic's sources, by the last 10,000 records of partition 0 (each marks it), once a minute."""
 
     def __init__(self, config: Config, topic: str, clock: Clock) -> None:
-        self.epochs: Mapping[str, int] = {}
-        """The highest known epoch of each source."""
+        self.epochs: Mapping[str, int] = {}  # the highest known epoch of each source
         self._config = {**shared(config), "group.id": "floodmark-successors"}
         self._topic = topic
         self._next = clock.steady() + _INTERVAL

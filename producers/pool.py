@@ -42,8 +42,7 @@ fewer; call change_membership() with a higher version before
 
     def __init__(self, pool: str, given: Membership | None, last: int = 0) -> None:
         self._pool = pool
-        self.counts = given is None
-        """Whether the pool counts its own sources."""
+        self.counts = given is None  # whether the pool counts its own sources
         self.current = Membership(last, 0) if given is None else given
 
     def grown(self, now: int, more: int) -> Membership:

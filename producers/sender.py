@@ -45,16 +45,13 @@ class Outbox:
     """Sends the records and marks of one source to one topic, and follows their delivery reports."""
 
     def __init__(self, client: Producer, topic: str, emitter: Emitter, clock: Clock) -> None:
-        self.failed: list[FailedRecord] = []
-        """The oldest failure first; without records that were sent again."""
-        self.on_delivery: OnDelivery | None = None
-        """Of records without one of their own."""
+        self.failed: list[FailedRecord] = []  # the oldest failure first; without records that were sent again
+        self.on_delivery: OnDelivery | None = None  # of records without one of their own
         self._client = client
         self._topic = topic
         self._emitter = emitter
         self._clock = clock
-        self.callback_error: Exception | None = None
-        """The first error of an ``on_delivery`` that was not raised yet."""
+        self.callback_error: Exception | None = None  # the first error of an ``on_delivery`` that was not raised yet
         self._failed_marks: dict[int, tuple[MarkRecord, str]] = {}
         self._marks_in_flight = 0
         self._plain_report: tuple[InFlight | None, OnDelivery | None] = None, None
@@ -276,8 +273,7 @@ class Sender:
     def __init__(self, channel: Channel, topic: str, emitter: Emitter, clock: Clock, interval: int) -> None:
         self.emitter = emitter
         self.outbox = Outbox(channel.client, topic, emitter, clock)
-        self.polled = True
-        """Whether marks are sent only when the caller calls; then a long silence is logged, once."""
+        self.polled = True  # whether marks are sent only when the caller calls; then a long silence is logged, once
         self._channel = channel
         self._topic = topic
         self._clock = clock

@@ -28,10 +28,8 @@ class TopicGap(NamedTuple):
     """The unread records of one topic."""
 
     topic: str
-    unread: tuple[int, ...]
-    """Kafka offsets in each partition: data, marks and the ends of transactions."""
-    arrival_rate: float
-    """Offsets per second."""
+    unread: tuple[int, ...]  # Kafka offsets in each partition: data, marks and the ends of transactions
+    arrival_rate: float  # offsets per second
 
     @property
     def total(self) -> int:
@@ -48,11 +46,9 @@ class Estimate:
     (900, 20.0, 1000, 15.0)
     """
 
-    now: int
-    """Epoch milliseconds."""
+    now: int  # epoch milliseconds
     gaps: Sequence[TopicGap]
-    read_rate: float | None = None
-    """Records per second; ``None``: unknown."""
+    read_rate: float | None = None  # records per second; ``None``: unknown
 
     @property
     def unread(self) -> int:

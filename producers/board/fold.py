@@ -24,8 +24,7 @@ from floodmark.schemas.timestamps import END_OF_TIME, milliseconds
 from floodmark.schemas.topic_state import TopicState
 from floodmark.schemas.tracker import missing
 
-KEPT: Final = timedelta(minutes=15)
-"""How much of the past a timeline holds."""
+KEPT: Final = timedelta(minutes=15)  # how much of the past a timeline holds
 _KEPT: Final = milliseconds(KEPT)
 _POINTS: Final = 900  # a screen has room for about as many
 _STEP: Final = _KEPT // _POINTS  # milliseconds between two points
@@ -39,12 +38,9 @@ _STATES: Final = {Status.ACTIVE: State.ACTIVE, Status.IDLE: State.IDLE, Status.E
 class Point(NamedTuple):
     """The watermark of a topic at a time."""
 
-    number: int
-    """Rises with each point that is added, over all topics."""
-    at: int
-    """Log time of the mark, epoch milliseconds."""
-    watermark: int
-    """Epoch milliseconds."""
+    number: int  # rises with each point that is added, over all topics
+    at: int  # log time of the mark, epoch milliseconds
+    watermark: int  # epoch milliseconds
 
 
 class Timeline:

@@ -9,48 +9,35 @@ from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.source_history import Health, is_failure
 from floodmark.schemas.records import Holder
 
-FORMAT: Final = 1
-"""Version of the JSON of `Board.as_json`: later versions keep its keys, and may add others."""
+FORMAT: Final = 1  # version of the JSON of `Board.as_json`: later versions keep its keys, and may add others
 
-STATUSES: Final = ("ok", "stuck", "unknown")
-"""Names of the exit statuses 0, 1 and 2 in JSON."""
+STATUSES: Final = ("ok", "stuck", "unknown")  # names of the exit statuses 0, 1 and 2 in JSON
 
-SOURCES: Final = "sources"
-"""The stage of all sources that are no jobs."""
+SOURCES: Final = "sources"  # the stage of all sources that are no jobs
 
-UNNAMED: Final = "(no name)"
-"""Shown for a member that has not reported."""
+UNNAMED: Final = "(no name)"  # shown for a member that has not reported
 
 
 class State(StrEnum):
     """The state of a source in a partition, of a partition or of a topic."""
 
     ACTIVE = "active"
-    CATCHING_UP = "catching up"
-    """Active, and each mark is closer to the clock."""
-    SILENT = "silent"
-    """Active by its last mark, but it no longer sends marks."""
-    IDLE = "idle"
-    """Idle by its last mark, or its lease has expired."""
+    CATCHING_UP = "catching up"  # active, and each mark is closer to the clock
+    SILENT = "silent"  # active by its last mark, but it no longer sends marks
+    IDLE = "idle"  # idle by its last mark, or its lease has expired
     ENDED = "ended"
-    UNKNOWN = "unknown"
-    """It has no watermark yet, or its last mark cannot be read."""
-    MISSING = "missing"
-    """The membership includes it, and it has not reported."""
+    UNKNOWN = "unknown"  # it has no watermark yet, or its last mark cannot be read
+    MISSING = "missing"  # the membership includes it, and it has not reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lags:
     """How far a watermark is behind, milliseconds; ``None``: unknown, or nothing to compare with."""
 
-    wall: int | None = None
-    """Clock minus watermark."""
-    local: int | None = None
-    """Watermark of the job's inputs minus its own."""
-    processing: int | None = None
-    """Clock minus processing-time watermark: the age of the oldest unfinished work."""
-    root: int | None = None
-    """Watermark of the first topics of the chain minus that of the job."""
+    wall: int | None = None  # clock minus watermark
+    local: int | None = None  # watermark of the job's inputs minus its own
+    processing: int | None = None  # clock minus processing-time watermark: the age of the oldest unfinished work
+    root: int | None = None  # watermark of the first topics of the chain minus that of the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +46,17 @@ class SourceView:
 
     topic: str
     partition: int
-    source: str | None
-    """``None``: a member that has not reported."""
+    source: str | None  # ``None``: a member that has not reported
     state: State
-    verdict: Health | None
-    """``None``: unknown."""
+    verdict: Health | None  # ``None``: unknown
     watermark: int | None = None
     lags: Lags = Lags()
-    since: int | None = None
-    """Since when it has this watermark and status: log time, epoch milliseconds."""
-    since_exact: bool = False
-    """Whether ``since`` is exact; else it may be longer."""
-    last: int | None = None
-    """Time of its last mark, epoch milliseconds."""
-    holder: Holder | None = None
-    """The source that a job waits for, by its last mark."""
-    inputs: tuple[str, ...] = ()
-    """The input topics of a job, by its marks."""
-    waits_for: str | None = None
-    """The topic that alignment makes it wait for, by its last mark."""
+    since: int | None = None  # since when it has this watermark and status: log time, epoch milliseconds
+    since_exact: bool = False  # whether ``since`` is exact; else it may be longer
+    last: int | None = None  # time of its last mark, epoch milliseconds
+    holder: Holder | None = None  # the source that a job waits for, by its last mark
+    inputs: tuple[str, ...] = ()  # the input topics of a job, by its marks
+    waits_for: str | None = None  # the topic that alignment makes it wait for, by its last mark
     cause: Cause | None = None
     reason: str = ""
 
@@ -98,18 +77,14 @@ class TopicView:
 
     topic: str
     state: State
-    verdict: Health | None
-    """The worst of its sources; ``None``: unknown."""
+    verdict: Health | None  # the worst of its sources; ``None``: unknown
     watermark: int | None
     lags: Lags
-    since: int | None
-    """The same of the source that holds its watermark longest."""
+    since: int | None  # the same of the source that holds its watermark longest
     since_exact: bool
-    held_by: tuple[SourceView, ...]
-    """The sources that hold its watermark, the worst first."""
+    held_by: tuple[SourceView, ...]  # the sources that hold its watermark, the worst first
     partitions: tuple[PartitionView, ...]
-    whole: bool
-    """Whether the topic was read from its first record."""
+    whole: bool  # whether the topic was read from its first record
     input_watermark: int | None = None
     """The lowest watermark of the input topics of its jobs; ``None``: no job writes it, or unknown."""
     batch_watermark: int | None = None
@@ -135,13 +110,10 @@ class Board:
     """A chain of topics at one moment."""
 
     now: int
-    stages: tuple[Stage, ...]
-    """The first stages of the chain first."""
-    unread: tuple[tuple[str, str], ...] = ()
-    """Topics of the chain that could not be read, and why."""
+    stages: tuple[Stage, ...]  # the first stages of the chain first
+    unread: tuple[tuple[str, str], ...] = ()  # topics of the chain that could not be read, and why
     notes: tuple[str, ...] = ()
-    answered: bool = True
-    """Whether Kafka answered; else the board shows what was read last."""
+    answered: bool = True  # whether Kafka answered; else the board shows what was read last
 
     def topics(self) -> Iterator[TopicView]:
         """Yield the topics of all stages."""

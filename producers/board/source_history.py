@@ -26,8 +26,7 @@ from floodmark.schemas.records import (
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, promisable
 from floodmark.schemas.topic_state import TopicState
 
-WINDOW: Final = 10
-"""Marks that a verdict needs, as in Burrow."""
+WINDOW: Final = 10  # marks that a verdict needs, as in Burrow
 
 _LEARNED: Final = 50  # pauses to remember
 
@@ -44,22 +43,14 @@ _SECONDS_UNTIL: Final = 31_536_000_000
 class Health(StrEnum):
     """The verdict on a source in a partition; ``None`` instead: its marks are too few to tell."""
 
-    OK = "OK"
-    """The watermark advances or is not behind the clock, or the source is idle or ended."""
-    WARN = "WARN"
-    """The watermark advances, but its lag grew over ten marks and shrank at none."""
-    REWIND = "REWIND"
-    """The watermark is lower than before: rows between the two are late."""
-    UNCOUNTED = "UNCOUNTED"
-    """More sources write to the topic than its membership counts: the watermark may advance without one of them."""
-    STALL = "STALL"
-    """The watermark did not advance over ten marks, and for longer than it lately did."""
-    STOP = "STOP"
-    """No mark came for longer than its last ten took, and for twice its longest recent pause."""
-    TIME = "TIME"
-    """The watermark is in 1970, as of seconds taken for milliseconds, or an event moved it ahead of the clock."""
-    FENCED = "FENCED"
-    """Readers ignore the marks of a process that still writes: another has a higher epoch or membership."""
+    OK = "OK"  # the watermark advances or is not behind the clock, or the source is idle or ended
+    WARN = "WARN"  # the watermark advances, but its lag grew over ten marks and shrank at none
+    REWIND = "REWIND"  # the watermark is lower than before: rows between the two are late
+    UNCOUNTED = "UNCOUNTED"  # more sources write to the topic than its membership counts
+    STALL = "STALL"  # the watermark did not advance over ten marks, and for longer than it lately did
+    STOP = "STOP"  # no mark came for longer than its last ten took, and for twice its longest recent pause
+    TIME = "TIME"  # the watermark is in 1970 (seconds taken for milliseconds), or an event moved it ahead of the clock
+    FENCED = "FENCED"  # readers ignore a process that still writes: another has a higher epoch or membership
 
 
 _SEVERITY: Final = (
@@ -121,14 +112,11 @@ class History:
 
     def __init__(self) -> None:
         self.mark: WatermarkRecord | None = None
-        self.since = 0
-        """Log time of the first mark with this watermark and status, epoch milliseconds."""
+        self.since = 0  # log time of the first mark with this watermark and status, epoch milliseconds
         self.since_exact = False
         """Whether that mark was read; else an earlier mark may have the same watermark and status."""
-        self.seen = 0
-        """Log time of the last mark, or when it was read if that is later, epoch milliseconds."""
-        self.retired = False
-        """Whether readers ignored the last mark, because its membership is too old."""
+        self.seen = 0  # log time of the last mark, or when it was read if that is later, epoch milliseconds
+        self.retired = False  # whether readers ignored the last mark, because its membership is too old
         self._fenced: deque[tuple[int, int]] = deque(maxlen=WINDOW)
         self._jump: _Jump | None = None
         self._known: int | None = None
@@ -344,16 +332,13 @@ class TopicMarks:
     """The marks of one topic: its state, and the history of each source in each partition."""
 
     state: TopicState = field(default_factory=TopicState)
-    histories: dict[tuple[int, str], History] = field(default_factory=dict)
-    """By partition and source."""
+    histories: dict[tuple[int, str], History] = field(default_factory=dict)  # by partition and source
     inputs: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The input topics of each job that writes to it, by its marks."""
-    published: dict[str, bytes] = field(default_factory=dict)
-    """The last `READ_HEADER` of each job that writes to it."""
+    published: dict[str, bytes] = field(default_factory=dict)  # the last `READ_HEADER` of each job that writes to it
     held: dict[tuple[int, str], Held | None] = field(default_factory=dict)
     """By partition and source: the topic that alignment makes it wait for, by its last mark."""
-    whole: bool = False
-    """Whether all of its records were read, from the first one."""
+    whole: bool = False  # whether all of its records were read, from the first one
     read_until: int | None = None
     """The clock when the reader last reached the topic's end, epoch milliseconds; ``None``: always at the end."""
 

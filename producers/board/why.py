@@ -13,12 +13,9 @@ class Step:
     """One topic on the path back, and the source that holds it."""
 
     topic: str
-    held_by: SourceView | None
-    """``None``: no source holds it, or the topic could not be read."""
-    partitions: int = 0
-    """The number of partitions in which it does."""
-    others: tuple[str, ...] = ()
-    """The other sources that hold the topic at the same watermark, or fail."""
+    held_by: SourceView | None  # ``None``: no source holds it, or the topic could not be read
+    partitions: int = 0  # the number of partitions in which it does
+    others: tuple[str, ...] = ()  # the other sources that hold the topic at the same watermark, or fail
     unread: str = ""
     unmarked: bool = False
 
@@ -30,13 +27,10 @@ class Why:
     topic: str
     watermark: int | None
     state: State
-    steps: tuple[Step, ...]
-    """From the topic back."""
-    cause: SourceView | None
-    """The source to look at; ``None``: no source, or it is unknown."""
+    steps: tuple[Step, ...]  # from the topic back
+    cause: SourceView | None  # the source to look at; ``None``: no source, or it is unknown
     advice: str
-    exit_status: int
-    """0 nothing is stuck, 1 something is stuck, 2 unknown."""
+    exit_status: int  # 0 nothing is stuck, 1 something is stuck, 2 unknown
 
     def as_json(self) -> dict[str, Any]:
         """Return a value for JSON; times are epoch milliseconds."""

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typing_extensions import override
 
-COULD_NOT: Final = 2
-"""The exit status of a command that fails."""
+COULD_NOT: Final = 2  # the exit status of a command that fails
 
 
 def run_command(main: Callable[..., Any] | typer.Typer) -> None:

@@ -26,8 +26,7 @@ from floodmark.schemas.classify import Partition
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
 
-TIMEOUT: Final = 15.0
-"""Seconds to wait for a broker's answer."""
+TIMEOUT: Final = 15.0  # seconds to wait for a broker's answer
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False  # its many lines become one error
@@ -37,8 +36,7 @@ _ELECTING: Final = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LE
 _MOVING: Final = _ELECTING | {KafkaError.UNKNOWN_TOPIC_OR_PART}
 """Answers of brokers while the leader of a partition moves, or right after a topic was created."""
 Answer = TypeVar("Answer")
-Config = Mapping[str, Any]
-"""confluent-kafka settings, passed through."""
+Config = Mapping[str, Any]  # confluent-kafka settings, passed through
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 1.0  # seconds to wait for an answer while reading
 
@@ -270,8 +268,7 @@ class RetainedOffsets:
 
     first: int
     end: int
-    since: int
-    """The first record with Kafka's timestamp at that time or later; ``end`` if there is none."""
+    since: int  # the first record with Kafka's timestamp at that time or later; ``end`` if there is none
 
     @property
     def is_complete(self) -> bool:

@@ -17,10 +17,8 @@ def _steady() -> int:
 class Clock:
     """A wall clock and a steady clock, in whole milliseconds."""
 
-    wall: Callable[[], int] = _wall
-    """Since 1970-01-01T00:00:00Z; people and NTP may set it, also back."""
-    steady: Callable[[], int] = _steady
-    """Since an arbitrary moment; never set.  Measures silence and intervals."""
+    wall: Callable[[], int] = _wall  # since 1970-01-01T00:00:00Z; people and NTP may set it, also back
+    steady: Callable[[], int] = _steady  # since an arbitrary moment; never set.  Measures silence and intervals.
 
 
 class Deadline:

@@ -11,8 +11,7 @@ from floodmark.schemas.classify import Classified, Headers, classify
 from typing_extensions import override
 
 _log = logging.getLogger(__name__)
-BATCH: Final = 10_000
-"""Number of records per request to the client."""
+BATCH: Final = 10_000  # number of records per request to the client
 
 UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
 """Raised by `Record.headers` if a name is not UTF-8: the client then returns no header at all."""

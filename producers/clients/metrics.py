@@ -22,8 +22,7 @@ State = Literal["active", "idle", "ended", "unknown"]
 """Of an instance: its watermark counts, readers need not wait for it, it has finished, or it has no watermark."""
 
 STATES: Final[tuple[State, ...]] = get_args(State)
-LABELS: Final = ("kind", "name", "topic")
-"""Of every metric; ``topic`` is the output topic, empty if there is none."""
+LABELS: Final = ("kind", "name", "topic")  # of every metric; ``topic`` is the output topic, empty if there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,8 @@ class Exported:
     name: str
     type: Literal["counter", "gauge"]
     meaning: str
-    fields: dict[str, str]
-    """The fields of `Metrics` with its values, and the value of the further label for each."""
-    further: tuple[str, ...] = ()
-    """The labels beside `LABELS`."""
+    fields: dict[str, str]  # the fields of `Metrics` with its values, and the value of the further label for each
+    further: tuple[str, ...] = ()  # the labels beside `LABELS`
     scale: float = 1.0
 
 

@@ -11,8 +11,7 @@ from typing import Final
 
 from floodmark.schemas.errors import UnsupportedPartitionerError
 
-Partitioner = Callable[[bytes | None, int], int]
-"""Returns a partition for a key and a number of partitions."""
+Partitioner = Callable[[bytes | None, int], int]  # returns a partition for a key and a number of partitions
 
 
 def murmur2(data: bytes) -> int:

@@ -210,8 +210,7 @@ class _Clients:
             raise ImportError(f"{advice} ({error})", name=error.name) from error
         self.client = SchemaRegistryClient(dict(config))
         self.protobuf_client = SchemaRegistryClient(dict(config))
-        self.missing: dict[int, Deadline] = {}
-        """When to ask for an id again."""
+        self.missing: dict[int, Deadline] = {}  # when to ask for an id again
         self.asking = threading.Lock()
 
 

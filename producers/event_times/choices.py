@@ -5,8 +5,7 @@ from typing import Final, Literal
 
 Unit = Literal["s", "ms", "us", "ns"]
 
-Action = Literal["adjust", "drop"]
-"""What a time policy does with an event that is late or out of order."""
+Action = Literal["adjust", "drop"]  # what a time policy does with an event that is late or out of order
 
 CHANGEFEEDS: Final[Mapping[str, str]] = {
     "cockroachdb": "CockroachDb",

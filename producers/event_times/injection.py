@@ -87,15 +87,12 @@ class InjectorState:
     True
     """
 
-    next_offset: int
-    """The input offset to resume from."""
+    next_offset: int  # the input offset to resume from
     epoch: int
-    input_format: str
-    """See `InputFormat.about`."""
+    input_format: str  # see `InputFormat.about`
     partition: Mapping[str, Any]
     counts: Mapping[str, int]
-    topic_id: str | None = None
-    """The id of the input topic; ``None``: not known."""
+    topic_id: str | None = None  # the id of the input topic; ``None``: not known
 
     def pack(self, source: str, partition: int) -> bytes:
         """Return the value of the header, or raise InjectorError if it is too large for Kafka."""

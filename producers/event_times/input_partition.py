@@ -27,12 +27,9 @@ _LONG: Final = 32
 class Routing(Enum):
     """Where a record goes."""
 
-    FORWARD = "forward"
-    """To the output, with the headers of `Routed` added."""
-    DROP = "drop"
-    """To the topic for dropped records, if there is one."""
-    SKIP = "skip"
-    """Nowhere: it is a progress message."""
+    FORWARD = "forward"  # to the output, with the headers of `Routed` added
+    DROP = "drop"  # to the topic for dropped records, if there is one
+    SKIP = "skip"  # nowhere: it is a progress message
 
 
 Routed = tuple[Routing, Headers]
@@ -61,13 +58,11 @@ class InputPartition:
         drop_late: bool = False,
     ) -> None:
         self.fmt = fmt
-        self.policy_state = policy.build()
-        """Of a changefeed, only its watermark is used."""
+        self.policy_state = policy.build()  # of a changefeed, only its watermark is used
         self.counts: Counter[str] = Counter()
         """``unreadable`` times, ``unreadable_arrival``, ``unreadable_key``, `MISSING_EVENT_TIME`, ``reserved`` keys,
         ``resolved`` messages, and ``late`` records, which are below the last of these."""
-        self.has_event_time = False
-        """Whether any record had an event time, or a watermark of its own."""
+        self.has_event_time = False  # whether any record had an event time, or a watermark of its own
         self.trouble: str | None = None
         self._substream_by, self._fit, self._drop_late = substream_by, fit, drop_late
 

@@ -26,8 +26,7 @@ class PolicyFit:
 
     def __init__(self, policy: TimePolicy) -> None:
         self._policy = policy
-        self.first: int | None = None
-        """The first event time, epoch milliseconds."""
+        self.first: int | None = None  # the first event time, epoch milliseconds
         self._plausible = False
         self._delays: list[int] = []
         self._outcomes: Counter[Outcome] = Counter()

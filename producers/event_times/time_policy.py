@@ -112,8 +112,7 @@ class TimePolicyState:
         self._keys: dict[bytes, int] = {}
         self._least: list[tuple[int, bytes]] = []
         """A heap with an entry per key: an earlier watermark, which is never above the present one."""
-        self.counts: Counter[str] = Counter()
-        """Events by the value of their `Outcome`, and ``keys_evicted``."""
+        self.counts: Counter[str] = Counter()  # events by the value of their `Outcome`, and ``keys_evicted``
 
     def decide(self, event_time: int, arrival: int | None, key: bytes | None = None) -> Decision:
         """Decide on one event, in the order of the log; without a readable ``arrival``, only the order decides."""

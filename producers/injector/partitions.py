@@ -29,25 +29,17 @@ OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or k
 class InjectedPartition:
     """The progress of one partition of an injection."""
 
-    input: InputPartition
-    """Its time policy and watermark."""
-    next: int
-    """The offset of the next record."""
-    seen: int
-    """When the last record was read, steady clock, milliseconds."""
+    input: InputPartition  # its time policy and watermark
+    next: int  # the offset of the next record
+    seen: int  # when the last record was read, steady clock, milliseconds
     used: bool = True
     """Whether the input has this partition; if not, its watermark is that of the slowest of the others."""
-    decisions: deque[tuple[int, int]] | None = None
-    """The remaining `Decisions` of an earlier run, if it is repeated."""
+    decisions: deque[tuple[int, int]] | None = None  # the remaining `Decisions` of an earlier run, if it is repeated
     at_end: bool = False
-    paused: bool = False
-    """Whether reading is paused, because the partition is too far ahead."""
-    held: Held | None = None
-    """The topic that it waits for."""
-    processing_time: int | None = None
-    """All records before this time are read, epoch milliseconds; ``None``: not known."""
-    polled_to_end: bool = False
-    """Whether it was read to its end, and the client still polls it."""
+    paused: bool = False  # whether reading is paused, because the partition is too far ahead
+    held: Held | None = None  # the topic that it waits for
+    processing_time: int | None = None  # all records before this time are read, epoch milliseconds; ``None``: not known
+    polled_to_end: bool = False  # whether it was read to its end, and the client still polls it
     _marked: int | None = None  # the watermark of its last mark
     _changed: bool = True  # whether it has new records, or no mark in this epoch
 
@@ -112,8 +104,7 @@ class InjectedPartitions:
     ) -> None:
         self.epoch = max((state.epoch for state in states.values()), default=0)
         """The highest epoch of earlier instances."""
-        self.format_confirmed = False
-        """Whether an earlier instance has read an event time with this format."""
+        self.format_confirmed = False  # whether an earlier instance has read an event time with this format
         self.fit = PolicyFit(injection.policy)
         self.ids = TopicIds()
         self._injection, self._clock, self._decisions = injection, clock, decisions
@@ -122,8 +113,7 @@ class InjectedPartitions:
             partition = self._add(number, begin, used=number < given)
             if number in states:
                 self._restore(number, partition, states[number], begin)
-        self.before = measured(self.outcomes)
-        """The counters of `Metrics` of earlier instances."""
+        self.before = measured(self.outcomes)  # the counters of `Metrics` of earlier instances
 
     def __getitem__(self, number: int) -> InjectedPartition:
         return self._all[number]

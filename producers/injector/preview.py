@@ -43,8 +43,7 @@ class Preview:
     examples: dict[str, str] = field(default_factory=dict)
     """The first record of each outcome: its place, its value, and its time or why it cannot be read."""
     has_event_time: bool = False
-    lacks_event_time: bool = False
-    """Whether any record should have an event time, and has none that is readable."""
+    lacks_event_time: bool = False  # whether any record should have an event time, and has none that is readable
 
     def add(self, record: Record) -> None:
         """Route one record."""

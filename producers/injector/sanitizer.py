@@ -26,8 +26,7 @@ class Sanitizer:
         self._injection, self._counts = injection, counts
         self._behind, self._ahead = tolerances
         self._named: set[int] = set()
-        self.first_trouble: str | None = None
-        """The place of the first record with a problem, and why."""
+        self.first_trouble: str | None = None  # the place of the first record with a problem, and why
 
     def report(self, record: Record, why: str) -> None:
         """Keep the first problem, and log the first of each partition."""

@@ -35,8 +35,7 @@ class InputTopic(Closing):
 
     def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
         self._injection = injection
-        self.drained = False
-        """Whether the last `take` returned all records of the client."""
+        self.drained = False  # whether the last `take` returned all records of the client
         self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", _log)
         self.consumer.assign([self._place(number, offset) for number, offset in begins.items()])
 

@@ -21,8 +21,7 @@ from floodmark.schemas.timestamps import duration_of, milliseconds
 from floodmark.schemas.tracker import Tracker, apply_mark
 
 _log = logging.getLogger(__name__)
-PATIENCE: Final = 60_000
-"""The default of `Alignment.patience`, milliseconds."""
+PATIENCE: Final = 60_000  # the default of `Alignment.patience`, milliseconds
 _POLL_INTERVAL: Final = 20  # milliseconds
 _LAST_RECORDS: Final = 1_000
 _ANSWER: Final = 1.0  # seconds to wait for the leaders of new partitions

@@ -14,8 +14,7 @@ from floodmark.schemas.classify import Classified, Offsets, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
 
 _log = logging.getLogger(__name__)
-REACHES: Final = (200, 2_000, 20_000, 200_000)
-"""How many records before the end of a partition each step begins."""
+REACHES: Final = (200, 2_000, 20_000, 200_000)  # how many records before the end of a partition each step begins
 
 Found = TypeVar("Found")
 

@@ -16,8 +16,7 @@ from floodmark.schemas.records import Status, Verdict
 _WIDTH: Final = 100
 _POLL: Final = 0.2
 
-Decode = Callable[[bytes], Any]
-"""Decodes a value to show, or raises UnreadableValueError."""
+Decode = Callable[[bytes], Any]  # decodes a value to show, or raises UnreadableValueError
 
 
 def tail_lines(  # options of a command

@@ -42,18 +42,13 @@ class Emitter:
         self.status = Status.ACTIVE
         self.registered = False
         """Whether every partition has a mark of this epoch since the source was last idle, as readers need."""
-        self.marked_membership: Membership | None = None
-        """The membership of the last marks."""
-        self.fenced_by: int | None = None
-        """A higher epoch of this source in the topic; readers ignore lower ones."""
-        self.late = 0
-        """Number of records that were sent below the watermark of the last marks."""
-        self.failed = 0
-        """Number of records that have failed and were not sent again."""
+        self.marked_membership: Membership | None = None  # the membership of the last marks
+        self.fenced_by: int | None = None  # a higher epoch of this source in the topic; readers ignore lower ones
+        self.late = 0  # number of records that were sent below the watermark of the last marks
+        self.failed = 0  # number of records that have failed and were not sent again
         self._registered_before = False
         self.punctual = generator.punctual
-        self.held: Held | None = None
-        """What alignment makes the source wait for."""
+        self.held: Held | None = None  # what alignment makes the source wait for
         self._paused_since: int | None = None
         self._paused_for = 0
         self._resuming = False

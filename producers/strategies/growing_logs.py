@@ -24,11 +24,9 @@ class _Log:
 
     size: int = 0
     read: int = 0
-    silent: int = 0
-    """How long its size has not changed, milliseconds."""
+    silent: int = 0  # how long its size has not changed, milliseconds
     event_time: int | None = None
-    checked: int = 0
-    """Number of bytes before ``read`` in the checksum."""
+    checked: int = 0  # number of bytes before ``read`` in the checksum
     checksum: int = 0
 
 

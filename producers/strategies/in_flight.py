@@ -19,15 +19,12 @@ IN_FLIGHT_SIZE: Final = 256
 class InFlight:
     """Consecutive records, which hold the watermark at their earliest event time until Kafka has acknowledged all."""
 
-    round: int = 0
-    """Number of rounds of marks before its first record."""
+    round: int = 0  # number of rounds of marks before its first record
     sent: int = 0
     pending: int = 0
     failed: int = 0
-    earliest: int = EARLIEST
-    """The earliest event time since the group last began to hold."""
-    since: int | None = None
-    """When the first unacknowledged record may have been sent, by the clock of `Emitter.send`."""
+    earliest: int = EARLIEST  # the earliest event time since the group last began to hold
+    since: int | None = None  # when the first unacknowledged record may have been sent, by the clock of `Emitter.send`
 
     def send(self, event_time: int, now: int | None = None, records: int = 1) -> None:
         """Count a record as pending, since ``now``; or several, of which ``event_time`` is the earliest."""
@@ -72,8 +69,7 @@ class InFlights:
     """
 
     def __init__(self) -> None:
-        self.open = InFlight()
-        """The group of the next record."""
+        self.open = InFlight()  # the group of the next record
         self._closed: list[tuple[int, int, InFlight]] = []
         self._number = 0
         self._limit = 64

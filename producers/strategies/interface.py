@@ -14,8 +14,7 @@ from floodmark.schemas.errors import CorruptSnapshotError, UsageError
 from floodmark.schemas.stored_format import require_format, restoring
 from typing_extensions import override
 
-FORMAT: Final = 1
-"""Format number of the snapshots of all generators."""
+FORMAT: Final = 1  # format number of the snapshots of all generators
 
 
 @dataclass(slots=True)

@@ -77,12 +77,9 @@ class Delays:
 @dataclass(slots=True)
 class _Learned(State):
     largest_event_time: int | None = None
-    watermark: int | None = None
-    """At the last tick."""
-    percentiles: dict[str, int] = field(default_factory=dict)
-    """At the last tick; the keys are text for JSON."""
-    delays: dict[str, Any] = field(default_factory=dict)
-    """Only in snapshots, see `Delays.snapshot`."""
+    watermark: int | None = None  # at the last tick
+    percentiles: dict[str, int] = field(default_factory=dict)  # at the last tick; the keys are text for JSON
+    delays: dict[str, Any] = field(default_factory=dict)  # only in snapshots, see `Delays.snapshot`
 
 
 class _Learning(Generator):

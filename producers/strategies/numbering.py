@@ -30,8 +30,7 @@ class Identity:
     source: str
     epoch: int
     membership: Membership = Membership()  # noqa: RUF009  # frozen
-    lease: int | None = None
-    """Milliseconds."""
+    lease: int | None = None  # milliseconds
 
     def __post_init__(self) -> None:
         """Check the fields now, not at the first mark."""

@@ -62,8 +62,7 @@ class Scope:
         self.generator = generator
         self.in_flight = InFlights()
         self.in_flight.close(rounds)
-        self.promised: int | None = None
-        """The watermark of the last marks, epoch milliseconds."""
+        self.promised: int | None = None  # the watermark of the last marks, epoch milliseconds
         self.last_event: int | None = None
         """When the last record was sent, by a clock of `listen`; ``None``: at the next call of it."""
         self.quiet = False
