@@ -42,15 +42,13 @@ class LogFolder:
 
     Produce the lines with a `WatermarkedProducer` and the strategy `explicit`; then ``advance`` it to `watermark`.  To
     resume after a restart, store ``logs.snapshot()`` after Kafka has acknowledged the lines, and pass it to
-    ``logs.restore``.  ``logs.holders()`` names the files that hold the watermark.  A warning tells of unread bytes in a
-    file that was deleted.
+    ``logs.restore``.  ``logs.holders()`` names the files that hold the watermark.
 
     Args:
         folder: with the files.
         event_time: returns the time of a line, epoch milliseconds; ``None``: the line is counted and skipped.
         pattern: of the names of the files.
-        quiet: a file that was read to its end and has not grown for longer does not hold the watermark.  Both the
-            caller's clock and the steady clock must have advanced by this time.
+        quiet: a file that was read to its end and has not grown for longer does not hold the watermark.
         clock: only its steady clock is used.
     """
 

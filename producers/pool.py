@@ -91,12 +91,11 @@ def check_joining(pool: str, sources: Sequence[str], there: AbstractSet[str]) ->
 class SourcePool:
     """Sources of one topic that share a Kafka client, a lock and a background thread, which sends their marks.
 
-    The pool manages the topic's membership.  Its first version is the clock in minutes, or one above the last version
-    in the topic if that is higher.  The version grows with each `join`, and after a source has ended.  So the pool must
-    be the topic's only writer; otherwise, pass a ``membership`` that counts all sources.
+    The pool manages the topic's membership, whose version grows with each `join`, and after a source has ended.  So the
+    pool must be the topic's only writer; otherwise, pass a ``membership`` that counts all sources.
 
-    The next call of the pool or of a source raises errors of the thread.  The end of the process closes the pool.  In a
-    forked process, its calls raise `ForkedError`.
+    The next call raises errors of the thread.  The end of the process closes the pool.  In a forked process, its calls
+    raise `ForkedError`.
 
     Args:
         config: confluent-kafka settings, passed through.  Idempotence is on and must stay on.
@@ -167,9 +166,8 @@ class SourcePool:
     ) -> list[WatermarkedProducer]:
         """Add sources in one step; readers wait for all of them from the next mark of any source on.
 
-        At startup, add all sources in one call.  If one source starts alone, its watermark may make the first records
-        of the others late.  ``lease``, ``on_late`` and ``early`` are as for `WatermarkedProducer`, and apply to each
-        source.
+        At startup, add all sources in one call, or the watermark of one may make the first records of the others late.
+        ``lease``, ``on_late`` and ``early`` are as for `WatermarkedProducer`.
 
         Returns:
             The sources, in the order of their ids in the call.
@@ -282,10 +280,7 @@ class SourcePool:
             return 0
 
     def end(self, timeout: float = 60) -> None:
-        """End all sources, and close the pool.
-
-        Args:
-            timeout: of each wait, seconds.
+        """End all sources, and close the pool; ``timeout``: of each wait, seconds.
 
         Raises:
             DeliveryError: of the first source with a rejected record or mark.  That source has not ended, others have:
@@ -329,10 +324,8 @@ class SourcePool:
     def close(self, timeout: float = 10) -> bool:
         """Wait until Kafka has acknowledged all records, send marks if the queue has room, and stop the thread.
 
-        No source ends: readers continue to wait for them.  ``timeout``: of each wait, seconds.
-
-        Returns:
-            Whether each record was acknowledged or has failed.
+        No source ends: readers continue to wait for them.  ``timeout``: of each wait, seconds.  Returns whether each
+        record was acknowledged or has failed.
         """
         return self._close(timeout, promise=not self._channel.stopped)
 

@@ -43,8 +43,7 @@ class WatermarkedProducer:
 
     Marks (watermark records) use the same client and partitions as the data, so they keep its order.  A mark is never
     ahead of a record that Kafka has not acknowledged.  ``produce``, ``poll``, ``flush``, ``emit`` and a thread send the
-    marks that are due.  Threads may share a producer; each call takes a lock.  In a forked process, its calls raise
-    `ForkedError`.
+    marks that are due.  Threads may share a producer.  In a forked process, its calls raise `ForkedError`.
 
     While the broker is unreachable, ``produce`` queues records.  It blocks only when confluent-kafka's queue is full
     (``queue.buffering.max.messages``), for a minute at most.  A thread looks for new partitions every 10 seconds.
@@ -57,18 +56,16 @@ class WatermarkedProducer:
         membership: number of sources that write to the topic.  A number is version 1; when it changes, pass a
             `Membership` with a higher version.
         epoch: number of this start, higher than at any earlier start, or calls raise `FencedError`; default: wall
-            clock, milliseconds, or the last epoch in the topic plus one, if the clock was set back.
+            clock, milliseconds, or above the last epoch in the topic, if the clock was set back.
         interval: time between marks.
         lease: silence (in log time) after which readers treat this source as idle; default: never.
         on_late: what to do with a record below this source's watermark: ``"send"`` it and count it, or ``"raise"``.
-        early: refuse records whose event time is further ahead of the clock, since one of them would make later records
-            late; default: accept all.
-        alignment: how far this source may be ahead of the slowest other source of the topic, or an `Alignment`, also
-            to stay near another topic; ``produce`` then blocks, without the lock.  It waits for a dead source until its
-            lease ends, or a minute without a lease.
+        early: refuse records whose event time is further ahead of the clock; default: accept all.
+        alignment: how far this source may be ahead of the slowest other source of the topic before ``produce`` blocks,
+            or an `Alignment`, also to stay near another topic.
         background: send marks from a thread, too.  ``close`` and the end of the process then flush, ``on_delivery`` may
-            be called in the thread, and the next ``produce``, ``poll``, ``flush``, ``end`` or ``close`` raises its
-            errors.  With ``False``, call ``poll`` at least once an interval, or readers wait.
+            be called in the thread, and the next call raises its errors.  With ``False``, call ``poll`` at least once
+            an interval, or readers wait.
         clock: for tests, a `ManualClock`.
         channel: set by `SourcePool.join`; default: a Kafka client for this source alone.
 
@@ -528,10 +525,7 @@ class WatermarkedProducer:
         """Wait until Kafka has acknowledged all records, and close what this source does not share.
 
         Without ``background``, ``close`` sends no marks: call `flush` or `end` first, or use ``with``, which flushes.
-        ``timeout``: of each wait, seconds.
-
-        Returns:
-            Whether each record was acknowledged or has failed; see `failed`.
+        ``timeout``: of each wait, seconds.  Returns whether each record was acknowledged or has failed, see `failed`.
         """
         running = self._channel.background is not None and not self._channel.stopped
         return self._close(timeout, promise=running and self._emitter.fenced_by is None)

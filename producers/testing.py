@@ -1,7 +1,4 @@
-"""For tests of programs that write or read watermarks: a manual clock, a topic in memory, marks in one line.
-
-Nothing here waits or needs a broker.
-"""
+"""For tests of programs that write or read watermarks, without a broker: a clock, a topic in memory, marks."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta

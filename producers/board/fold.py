@@ -1,8 +1,6 @@
 """Fold the marks of any number of topics into a board: states, lags, verdicts, the chain of stages.  Pure.
 
-A topic's watermark here is that of a reader that starts where the marks start (`topic_state`).  The last marks of each
-source in each partition give its verdict (`source_history`).  A job is a source whose marks name a holder; the holder's
-topic is one of its inputs.
+A job is a source whose marks name a holder; the holder's topic is one of its inputs.
 """
 
 from collections import Counter, defaultdict, deque

@@ -1,9 +1,8 @@
 """The last marks of one source in one partition, and its verdict by them.  Pure.
 
 The rules are those of LinkedIn's Burrow for consumer offsets (its wiki, "Consumer Lag Evaluation Rules"), with the
-watermark for the committed offset, and wall clock minus watermark for the lag.  There is no threshold to set.  Burrow
-judges ten commits at a steady interval.  Marks come in bursts (`flush`) and events with pauses, so the history also
-learns the longest pause between two marks and the longest time without progress, of the last fifty each.
+watermark for the committed offset, and no threshold to set.  Marks come in bursts (`flush`) and events with pauses, so
+the history also learns the longest pause between two marks and the longest time without progress.
 """
 
 import json

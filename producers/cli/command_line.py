@@ -1,7 +1,6 @@
 """What the commands share: options, signals, readable times, and errors as one line with exit status 2.
 
-Each start imports this module and the modules of all commands.  They import the rest of Floodmark only when a command
-runs, so that help, version and shell completion are fast.
+Commands import the rest of Floodmark only when they run, so that help, version and shell completion are fast.
 """
 
 import logging

@@ -1,9 +1,7 @@
 """The metrics of time handling, as plain values and for Prometheus, which needs ``floodmark[metrics]``.
 
-Meanings follow Azure Stream Analytics: late, early and out-of-order input events, watermark delay.  The page METRICS.md
-has the likely causes of each.  Names, types and labels follow the conventions of Prometheus.  Counters start at 0 with
-each start of an instance, so that ``rate`` and ``increase`` are right over restarts.  Times are seconds, moments Unix
-time: rules compute a delay as ``time() - moment``, which grows while no instance reports.  Unknown values are absent.
+Counters start at 0 with each start of an instance, so that ``rate`` and ``increase`` are right over restarts.  Times
+are seconds, moments Unix time.  Unknown values are absent.  The page METRICS.md has the meanings and likely causes.
 """
 
 import math

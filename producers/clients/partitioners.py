@@ -1,8 +1,4 @@
-"""librdkafka's partitioners.  Pure.
-
-A mark states the number of records before it in its partition, so Floodmark must know a record's partition *before* it
-is sent.
-"""
+"""librdkafka's partitioners: Floodmark must know a record's partition before it is sent, to count it there.  Pure."""
 
 import random
 import zlib

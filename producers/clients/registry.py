@@ -3,7 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -34,7 +35,6 @@ _REMEMBERED: Final = 10.0  # seconds
 _MOST_RETRIED: Final = 5  # missing ids
 _MOST_REMEMBERED: Final = 10_000  # missing ids
 _Decode = Callable[[bytes], dict[str, Any]]
-_NAMED: Final = "a framed value"
 
 
 class Registry:
@@ -58,7 +58,7 @@ class Registry:
         self.key: Final = json.dumps(self.config, sort_keys=True, default=repr)
         """Identifies the registry in this process; it contains secrets."""
         try:
-            _clients(self.key, self)
+            _ = self._clients
         except (ValueError, TypeError) as error:
             names = ", ".join(sorted(config or {})) or "none"
             reason = f"schema registry {self.url}: it cannot be used with the settings {names}: {type(error).__name__}"
@@ -75,49 +75,39 @@ class Registry:
 
     def schema(self, schema_id: int) -> Schema | None:
         """Return the schema of an id, ``None`` if the registry has none; `RegistryError` if it does not answer."""
-        clients = _clients(self.key, self)
-        remembered = clients.missing.get(schema_id)
+        missing = self._clients.missing
+        remembered = missing.get(schema_id)
         if remembered is not None and not remembered.passed:
             return None
-        with clients.asking:
+        with self._clients.asking:
             # Garbage may have any number of ids: it must cost neither time nor memory.
-            pauses = _RETRY_PAUSES if len(clients.missing) < _MOST_RETRIED else _RETRY_PAUSES[:1]
-            schema = self._fetch_with_retries(schema_id, pauses)
-            if schema is None:
-                if len(clients.missing) >= _MOST_REMEMBERED:
-                    clients.missing.clear()
-                clients.missing[schema_id] = Deadline(_REMEMBERED)
-            else:
-                clients.missing.pop(schema_id, None)
-        return schema
+            for pause in _RETRY_PAUSES if len(missing) < _MOST_RETRIED else _RETRY_PAUSES[:1]:
+                time.sleep(pause)
+                found = self._fetch(schema_id)
+                if found is not None:
+                    missing.pop(schema_id, None)
+                    return self._with_references(found)
+            if len(missing) >= _MOST_REMEMBERED:
+                missing.clear()
+            missing[schema_id] = Deadline(_REMEMBERED)
+            return None
 
-    def _fetch_with_retries(self, schema_id: int, pauses: Sequence[float]) -> Schema | None:
-        for pause in pauses:
-            time.sleep(pause)
-            found = self._fetch(schema_id, serialized=False)
-            if found is not None:
-                if found.schema_type == "PROTOBUF":
-                    found = self._fetch(schema_id, serialized=True) or found
-                return self._with_references(found)
-        return None
-
-    def _fetch(self, schema_id: int, *, serialized: bool) -> Any:  # noqa: ANN401  # the client's class, of an extra
-        clients = _clients(self.key, self)
+    def _fetch(self, schema_id: int) -> Any:  # noqa: ANN401  # the client's class, of an extra
+        clients, action = self._clients, f"give schema {schema_id}"
+        found = self._answer(action, lambda: clients.client.get_schema(schema_id))
+        if found is None or found.schema_type != "PROTOBUF":
+            return found
         # A client caches a schema in one format, so the Protobuf format needs a second client.
-        client, asked = (clients.protobuf_client, {"fmt": "serialized"}) if serialized else (clients.client, {})
-        return self._answer(f"give schema {schema_id}", lambda: client.get_schema(schema_id, **asked))
+        return self._answer(action, lambda: clients.protobuf_client.get_schema(schema_id, fmt="serialized")) or found
 
     def _with_references(self, found: Any) -> Schema:  # noqa: ANN401  # as above
         kind = str(found.schema_type or "AVRO")
-        references = [
-            (str(one.name), self._with_references(self._version(kind, str(one.subject), int(one.version))))
-            for one in found.references or []
-        ]
+        asked: dict[str, Any] = {"fmt": "serialized"} if kind == "PROTOBUF" else {}
+        references = []
+        for one in found.references or []:
+            ask = partial(self._clients.client.get_version, one.subject, one.version, **asked)
+            references.append((str(one.name), self._with_references(self._subject(one.subject, ask).schema)))
         return Schema(kind, str(found.schema_str), tuple(references))
-
-    def _version(self, kind: str, subject: str, version: int) -> Any:  # noqa: ANN401  # as above
-        asked = {"fmt": "serialized"} if kind == "PROTOBUF" else {}
-        return self._subject(subject, lambda: self._client.get_version(subject, version, **asked)).schema
 
     def latest(self, subject: str) -> str:
         """Return the text of a subject's newest schema, for example as a reader's schema.
@@ -125,15 +115,14 @@ class Registry:
         Raises:
             UnregisteredSchemaError, RegistryError: the subject does not exist, or the registry does not answer.
         """
-        found = self._subject(subject, lambda: self._client.get_latest_version(subject))
+        found = self._subject(subject, lambda: self._clients.client.get_latest_version(subject))
         return str(found.schema.schema_str)
 
-    def _subject(self, subject: str, ask: Callable[[], _T]) -> _T:
+    def _subject(self, subject: str, ask: Callable[[], Any]) -> Any:  # noqa: ANN401  # as above
         found = self._answer(f"give subject {subject!r}", ask)
         if found is None:
-            raise UnregisteredSchemaError(
-                url=self.url, subject=subject, reason="there is none, or no such version; check the name"
-            )
+            reason = "there is none, or no such version; check the name"
+            raise UnregisteredSchemaError(url=self.url, subject=subject, reason=reason)
         return found
 
     def id_for(self, subject: str, kind: Kind, text: str, *, register: bool) -> int:
@@ -146,7 +135,7 @@ class Registry:
         """
         from confluent_kafka.schema_registry import Schema as Asked  # noqa: PLC0415  # only an extra brings it
 
-        asked, client = Asked(text, kind), self._client
+        asked, client = Asked(text, kind), self._clients.client
         if register:
             found = self._answer("register a schema", lambda: client.register_schema(subject, asked), subject)
         else:
@@ -158,11 +147,13 @@ class Registry:
 
     def require(self) -> None:
         """Raise `RegistryError` if the registry does not answer."""
-        self._answer("say which types of schema it knows", self._client.get_schema_types)
+        self._answer("say which types of schema it knows", self._clients.client.get_schema_types)
 
     @property
-    def _client(self) -> Any:  # noqa: ANN401  # it may not be installed
-        return _clients(self.key, self).client
+    def _clients(self) -> "_Clients":
+        if self.key not in _clients_by_key:
+            _clients_by_key[self.key] = _Clients(self.config)
+        return _clients_by_key[self.key]
 
     def _answer(self, action: str, ask: Callable[[], _T], subject: str = "") -> _T | None:
         """Return the answer; ``None``: the schema or subject does not exist."""
@@ -176,13 +167,13 @@ class Registry:
                 return None
             if subject and error.http_status_code in (_CONFLICT, _INVALID):
                 raise IncompatibleSchemaError(schema=f"subject {subject!r}", reason=str(error)) from error
-            raise RegistryError(url=self.url, action=action, reason=self._without_secrets(error)) from error
+            raise self._failure(action, str(error)) from error
         except Exception as error:  # of the client's HTTP library, depending on its version
-            reason = f"{type(error).__name__}: {self._without_secrets(error)}"
-            raise RegistryError(url=self.url, action=action, reason=reason) from error
+            raise self._failure(action, f"{type(error).__name__}: {error}") from error
 
-    def _without_secrets(self, error: Exception) -> str:
-        return without_secrets(str(error).replace(str(self.config["url"]), self.url), self.config)
+    def _failure(self, action: str, reason: str) -> RegistryError:
+        reason = without_secrets(reason.replace(str(self.config["url"]), self.url), self.config)
+        return RegistryError(url=self.url, action=action, reason=reason)
 
 
 def registry_of(given: Registry | Mapping[str, Any]) -> Registry:
@@ -217,19 +208,8 @@ class _Clients:
 _clients_by_key: dict[str, _Clients] = {}
 
 
-def _clients(key: str, registry: Registry) -> _Clients:
-    found = _clients_by_key.get(key)
-    if found is None:
-        found = _clients_by_key[key] = _Clients(registry.config)
-    return found
-
-
 def _without_user(url: str) -> str:
-    """Remove the name and password from an address.
-
-    >>> _without_user("http://me:secret@localhost:8081/x")
-    'http://localhost:8081/x'
-    """
+    """Remove the name and password from an address."""
     parts = urlsplit(url.strip())
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
@@ -257,18 +237,20 @@ class FramedValues:
         if decode is None:
             schema = self._registry.schema(schema_id)
             if schema is None:
-                reason = f"the registry has no schema {schema_id}"
-                raise UnreadableValueError(size=len(value), schema=_NAMED, reason=reason)
+                raise _unreadable(value, f"the registry has no schema {schema_id}")
             try:
                 decode = _decoder(schema)
             except SchemaError as error:
                 if schema.kind == "PROTOBUF":  # the registry did not return all descriptors
                     action = f"give the descriptor of schema {schema_id}"
                     raise RegistryError(url=self._registry.url, action=action, reason=error.reason) from error
-                reason = f"schema {schema_id} cannot be used: {error}"
-                raise UnreadableValueError(size=len(value), schema=_NAMED, reason=reason) from error
+                raise _unreadable(value, f"schema {schema_id} cannot be used: {error}") from error
             self._decoders[schema_id] = decode
         return decode(body)
+
+
+def _unreadable(value: bytes, reason: str) -> UnreadableValueError:
+    return UnreadableValueError(size=len(value), schema="a framed value", reason=reason)
 
 
 def _decoder(schema: Schema) -> _Decode:

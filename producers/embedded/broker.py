@@ -1,7 +1,4 @@
-"""A single-node Apache Kafka (KRaft) on loopback, for the demo, tests and first steps; not for production.
-
-It ends with the program that started it, also after SIGKILL.
-"""
+"""A single-node Apache Kafka (KRaft) on loopback, for the demo, tests and first steps; it ends with its program."""
 
 import os
 import secrets

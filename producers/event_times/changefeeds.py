@@ -1,7 +1,6 @@
 """The changefeeds of CockroachDB and TiDB, which have their own watermarks, by their documentation.  Pure.
 
-Like ours, their watermarks allow for later records at exactly that time.  Earlier records after a watermark are
-repeated ones.  `choices` has their names as options.
+Their watermarks allow for later records at exactly that time.  Earlier records after a watermark are repeated ones.
 """
 
 import json

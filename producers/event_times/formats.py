@@ -1,7 +1,4 @@
-"""How to read event times from a record: from a field or Kafka's timestamp; for changefeeds see `changefeeds`.  Pure.
-
-A format turns a record into its event time, or into a `Resolved` watermark.
-"""
+"""How to read event times from a record: from a field or Kafka's timestamp; see also `changefeeds`.  Pure."""
 
 import json
 import re

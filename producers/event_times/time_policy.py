@@ -8,13 +8,12 @@ time or an adjusted one, and computes the watermark:
 3. *out of order*: then behind the watermark: adjusted to the watermark, or dropped;
 4. the watermark is at least the largest time seen minus the out-of-order tolerance.
 
-Without events, it is at least the estimated arrival (last arrival plus the time since) minus the late tolerance.  This
-estimate depends on the clock: to repeat a run, store what `estimate` returns, and pass it to `advance`.  The rules are
-those of Azure Stream Analytics, except that Azure adjusts all events out of order, Floodmark only those that may also
-be late.
+Without events, it is at least the estimated arrival (last arrival plus the time since) minus the late tolerance.  To
+repeat a run, store what `estimate` returns, and pass it to `advance`.  The rules are those of Azure Stream Analytics,
+except that Azure adjusts all events out of order.
 
 *Substreams*: each key has its own watermark.  No event gets a system time below the last arrival minus the late
-tolerance, so this is a floor under all keys, and the watermark of the partition.  Keys at the floor need no memory.
+tolerance, so this is a floor under all keys, and the watermark of the partition.
 """
 
 from collections import Counter

@@ -1,11 +1,8 @@
 """Several processes that copy one topic together: each has some of its partitions, and any may fail at any time.
 
-Kafka's consumer group assigns the partitions; no record is read through it, and it stores no offsets.  A member runs an
-`Injector` with its own transactions for each of its partitions.  A new owner starts the transactions of its partition,
-which fences the old owner and aborts its open transaction, and resumes from the last mark.  So only one member at a
-time writes to a partition, no record is copied twice, and no watermark goes back.
-
-All members write as one source.  Its epoch is counted per partition, as readers do.
+Kafka's consumer group only assigns the partitions.  A member runs an `Injector` with its own transactions for each.  A
+new owner starts the transactions of its partition, which fences the old owner and aborts its open transaction, and
+resumes from the last mark.  All members write as one source, whose epoch is counted per partition, as readers do.
 """
 
 import weakref
@@ -52,7 +49,7 @@ class InjectorGroup(Closing):
         config: confluent-kafka settings for both sides; all pass through.
         group: the name of the consumer group; default: from the source.
         alignment: as for `Injector`, for each partition.
-        clock: a test passes another one.
+        clock: for tests, a `ManualClock`.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError, UsageError: if it cannot start.

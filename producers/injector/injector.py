@@ -1,12 +1,9 @@
 """Copy a topic without watermarks to one with marks, exactly once.  A thin shell around `input_partition`.
 
 Records go from each input partition to the output partition with the same number, unchanged except for headers.  A mark
-follows them; its header stores the next input offset and the injector's state.  Records and mark are one Kafka
-transaction, so a crash leaves all of it or nothing.  A restart resumes from the last mark of each partition.  The
-transactional id is the source id, so a second instance fences the first.  There is no consumer group.
-
-No record ends an injection: an unreadable one is copied, counted, and the first one is logged.  Only a new injection,
-or one with another format, fails if no record has an event time.
+follows them in the same Kafka transaction; its header stores the next input offset and the injector's state, so a
+restart resumes from the last mark of each partition.  The transactional id is the source id, so a second instance
+fences the first.  There is no consumer group.
 """
 
 import logging
@@ -58,14 +55,11 @@ class Injector(Closing):
     Args:
         injection: what to do.
         config: confluent-kafka settings for both sides; all pass through.
-        consumer_config: further settings for the reading side.
-        producer_config: further settings for the writing side.
-        decisions: those of an earlier run, to repeat it without the clock; see `target_topic.decisions_of`.
+        decisions: those of an earlier run, to repeat it without the clock; see `decisions_of`.
         reset: start over: delete all records of the target, which must all be this injector's.
-        alignment: how far each partition may be ahead of another topic, before the injector stops reading it; may be
-            exceeded by the records that are already read.
+        alignment: how far each partition may be ahead of another topic, before the injector stops reading it.
         partition: copy only this partition, in its own transactions, as a member of an `InjectorGroup`.  Default: all.
-        clock: a test passes another one.
+        clock: for tests, a `ManualClock`.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError, FencedError: if it cannot start.
@@ -75,13 +69,11 @@ class Injector(Closing):
         RecreatedTopicError: if the input was deleted and created again since it was read.
     """
 
-    def __init__(  # noqa: PLR0913  # each is a decision of the user, most have defaults
+    def __init__(  # each is a decision of the user, most have defaults
         self,
         injection: Injection,
         config: Config,
         *,
-        consumer_config: Config | None = None,
-        producer_config: Config | None = None,
         decisions: Decisions | None = None,
         reset: bool = False,
         alignment: Alignment | None = None,
@@ -98,10 +90,10 @@ class Injector(Closing):
         self._config = dict(config)
         self._clock = clock
         given, partitions = sizes_of(self._config, injection, equal=partition is not None)
-        transactional = {**_OUTPUT, **config, **(producer_config or {})}
         writer = injection.source if partition is None else f"{injection.source}-{partition}"
         self._partition = partition
-        self._out = Transaction(transactional, writer, injection.target_topic, kind="injector", refused=self._refusal)
+        output = {**_OUTPUT, **config}
+        self._out = Transaction(output, writer, injection.target_topic, kind="injector", refused=self._refusal)
         self._sanitizer = Sanitizer(injection, timestamp_tolerances(config, injection.target_topic), self.counts)
         if isinstance(injection.fmt, LogTime) and overwrites_timestamps(config, injection.target_topic):
             reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"
@@ -117,7 +109,7 @@ class Injector(Closing):
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
         self._watch = TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
-        self._input = InputTopic(injection, {**config, **(consumer_config or {})}, nexts)
+        self._input = InputTopic(injection, config, nexts)
         self._alignment: AlignmentReader | None = None
         if alignment is not None:
             self._alignment = AlignmentReader(config, alignment, topic=injection.target_topic)

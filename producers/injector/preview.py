@@ -1,7 +1,4 @@
-"""The first records of an injection, routed through its input partitions, with nothing written.
-
-An injector also uses it at startup, to refuse an input in which no record has a readable event time.
-"""
+"""The first records of an injection, routed through its input partitions, with nothing written."""
 
 import logging
 from collections.abc import Mapping

@@ -37,15 +37,11 @@ class InputTopic(Closing):
         self._injection = injection
         self.drained = False  # whether the last `take` returned all records of the client
         self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", _log)
-        self.consumer.assign([self._place(number, offset) for number, offset in begins.items()])
-
-    def _place(self, number: int, offset: int | None = None) -> TopicPartition:
-        topic = self._injection.source_topic
-        return TopicPartition(topic, number) if offset is None else TopicPartition(topic, number, offset)
+        self.consumer.assign([TopicPartition(injection.source_topic, *start) for start in begins.items()])
 
     def add(self, number: int, offset: int) -> None:
         """Read a new partition, from an offset."""
-        self.consumer.incremental_assign([self._place(number, offset)])
+        self.consumer.incremental_assign([TopicPartition(self._injection.source_topic, number, offset)])
 
     def take(self, seconds: float) -> list[Record]:
         """Return the next records, after at most ``seconds``; an end of a partition is among them, as an error."""
@@ -66,7 +62,8 @@ class InputTopic(Closing):
 
     def hold(self, number: int, *, paused: bool) -> None:
         """Pause or resume a partition."""
-        (self.consumer.pause if paused else self.consumer.resume)([self._place(number)])
+        place = TopicPartition(self._injection.source_topic, number)
+        (self.consumer.pause if paused else self.consumer.resume)([place])
 
     def close(self) -> None:
         """Close the client."""

@@ -1,8 +1,4 @@
-"""Pause a source that is too far ahead, so that readers keep fewer rows in memory.
-
-`Peers` compares it with the slowest other source, `Downstream` with another topic; both are pure.  `AlignmentReader`
-reads their marks.  The idea is Flink's watermark alignment (FLIP-182), which needs a coordinator.
-"""
+"""Pause a source that is too far ahead (Flink's watermark alignment, FLIP-182, without a coordinator)."""
 
 import logging
 from contextlib import suppress

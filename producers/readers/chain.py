@@ -1,7 +1,4 @@
-"""Read the marks of a chain of topics, from near their ends, and then follow them.  A thin shell around `Observer`.
-
-It joins no consumer group: the right to read the topics is enough.
-"""
+"""Read the marks of a chain of topics, from near their ends, and then follow them.  A thin shell around `Observer`."""
 
 import time
 from collections import defaultdict

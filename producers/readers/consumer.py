@@ -27,12 +27,9 @@ class WatermarkedConsumer(Closing):
     `position` of the value of `rows`, or call `position` inside the loop.  Start again with the position stored last.
     Then each row is in the results once, unless it is late (counted as ``missed``) or has no event time (``timeless``).
     This needs topics without compaction, and an ``event_time`` that always gives a record the same time.
-    **At least once:** call `position` at any other time; see there.
 
     Rows that Kafka deletes before they are read are an error.  So is a topic that is deleted or created again: at
-    startup, or some seconds after it happens.  A window returned in these seconds may lack rows, and its position is
-    refused at the next start.  Brokers before Kafka 2.8 have no topic ids: there, a recreated topic is noticed only if
-    it is shorter than the position.
+    startup, or some seconds after it happens.  Before Kafka 2.8, a recreated topic is noticed only if it is shorter.
 
     Args:
         config: confluent-kafka consumer settings; all pass through except ``isolation.level``, which is
@@ -45,10 +42,9 @@ class WatermarkedConsumer(Closing):
         position: a stored position to resume from; default: the beginning.
 
     Raises:
-        UnknownTopicError: if a topic does not exist; when reading, if it was deleted.
+        UnknownTopicError, RecreatedTopicError: if a topic does not exist, or was created again; also when reading.
         BrokerUnavailableError: if no broker answers.
         CorruptSnapshotError: if the position is of other topics.
-        RecreatedTopicError: if a topic was deleted and created again; also when reading.
         DeletedRecordsError: when reading, if Kafka has deleted records before they were read.
     """
 

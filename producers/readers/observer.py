@@ -26,13 +26,13 @@ class Observer(Closing):
 
     Args:
         config: confluent-kafka consumer settings; all pass through except ``isolation.level``, which is
-            ``read_committed``, so that marks of aborted transactions are not read.
+            ``read_committed``.
         topics: what to read; each must exist.
         trackers: the tracker of each topic; default: a new one per topic.
         offsets: where to begin, by topic and partition; default: the first record.
         applied: offsets below which the trackers already have the marks.
         ids: the known ids of the topics; new ones are added.
-        clock: a test passes another one.
+        clock: for tests, a `ManualClock`.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at startup.

@@ -1,7 +1,6 @@
 """When a source sends marks, and which watermark they have.  Pure: it sends nothing, and the time is an argument.
 
-Kafka may reject a record after a mark was sent, and the caller may send that record again.  So no mark is above the
-event time of a record of its scope that is in flight or has failed.
+No mark is above the event time of a record of its scope that is in flight or has failed: it may be sent again.
 """
 
 from collections import Counter

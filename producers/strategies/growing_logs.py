@@ -1,8 +1,6 @@
-"""The watermark of logs that appear, grow, stop growing and are deleted.  Pure.
+"""The watermark of logs that appear, grow, stop growing and are deleted, each ordered by time.  Pure.
 
-Each log is ordered by time.  Only a look at the folder shows which logs exist and grow, so the watermark is a heuristic
-("Streaming Systems", ch. 3, dynamic sets of time-ordered logs): the minimum over the logs with unread bytes or recent
-growth.
+It is a heuristic, the minimum over the logs with unread bytes or recent growth ("Streaming Systems", ch. 3).
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""Records that Kafka has not acknowledged, and the earliest event time among them.  Pure.
-
-Acknowledgements arrive in any order.  Consecutive records share an `InFlight`, so a delivery report costs one call and
-no memory.
-"""
+"""Records that Kafka has not acknowledged, and the earliest event time among them.  Pure."""
 
 import heapq
 from collections.abc import Iterator

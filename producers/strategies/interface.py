@@ -1,8 +1,6 @@
 """The interface of all strategies: `Strategy` is immutable configuration, ``build()`` returns a `Generator` with state.
 
-The emitter passes every event to the generator, and the time before each round of marks.  The generator returns the
-watermark: no later event of the source is below it.  The split is that of Flink's
-``org.apache.flink.api.common.eventtime``.
+The split is that of Flink's ``org.apache.flink.api.common.eventtime``.
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,6 @@
 """Strategies that learn the delays of events: percentile watermarks, and a bound that adapts.  Pure.
 
-A t-digest of Apache DataSketches (extra ``floodmark[sketches]``) keeps the delays in bounded memory and is exact at the
-ends (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests").
+A t-digest of Apache DataSketches (extra ``floodmark[sketches]``) keeps the delays in bounded memory, exact at the ends.
 """
 
 import base64

@@ -1,7 +1,4 @@
-"""The sequence numbers and record counts of a source's marks.  Pure.
-
-Producers, the injector and Spark jobs build all their marks here; the caller decides the watermark.
-"""
+"""The sequence numbers and record counts of the marks of producers, the injector and Spark jobs.  Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
