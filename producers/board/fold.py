@@ -145,15 +145,15 @@ class Fold:
 
     def board(self, now: int, *, answered: bool = True) -> Board:
         """Return the board at ``now``, epoch milliseconds; ``answered``: whether Kafka answers."""
-        said = [] if answered else ["no Kafka broker answers; the board shows the last records that it has read"]
+        notes = [] if answered else ["no Kafka broker answers; the board shows the last records that it has read"]
         if self._newest is not None and _CLOCK_SKEW < self._newest[0] - now < END_OF_TIME:
-            seconds = (self._newest[0] - now) / 1000
-            said.append(f"clocks disagree: the log time of {self._newest[1]} is {seconds:,.0f} s ahead of this machine")
-        return replace(_board(self._topics, now, self._unread, said), answered=answered)
+            ahead = f"{(self._newest[0] - now) / 1000:,.0f} s ahead of this machine"
+            notes.append(f"clocks disagree: the log time of {self._newest[1]} is {ahead}")
+        unread = tuple(sorted(self._unread.items()))
+        return Board(now=now, stages=_stages(self._topics, now), unread=unread, notes=tuple(notes), answered=answered)
 
 
-def _board(topics: _Topics, now: int, unread: Mapping[str, str], notes: Collection[str]) -> Board:
-    """Return the board of some topics."""
+def _stages(topics: _Topics, now: int) -> tuple[Stage, ...]:
     inputs = {name: set().union(*marks.inputs.values()) for name, marks in topics.items()}
     views: dict[str, TopicView] = {}
     stages: dict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -165,7 +165,7 @@ def _board(topics: _Topics, now: int, unread: Mapping[str, str], notes: Collecti
         read = set[str]().union(*(inputs[name] for name in names))
         shown = tuple(views[name] for name in names)
         drawn.append(Stage(name=", ".join(jobs) or SOURCES, inputs=tuple(sorted(read)), topics=shown))
-    return Board(now=now, stages=tuple(drawn), unread=tuple(sorted(unread.items())), notes=tuple(notes))
+    return tuple(drawn)
 
 
 def _roots_first(inputs: Mapping[str, set[str]]) -> list[str]:

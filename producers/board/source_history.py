@@ -135,7 +135,10 @@ class History:
             return  # a replay
         self._sequences[mark.epoch] = mark.sequence
         if number <= self._last:
-            self._take_fenced(mark, seen)
+            if mark.status is Status.ENDED:
+                self._fenced.clear()
+            else:
+                self._fenced.append((mark.epoch, seen))
             return
         watermark = None if mark.watermark is None else promisable(mark.watermark)
         if watermark is not None:
@@ -158,12 +161,6 @@ class History:
             self._peak = watermark if self._peak is None else max(watermark, self._peak)
         self.mark, self._last = mark, number
         self.seen, self.retired = seen, retired
-
-    def _take_fenced(self, mark: WatermarkRecord, seen: int) -> None:
-        if mark.status is Status.ENDED:
-            self._fenced.clear()
-        else:
-            self._fenced.append((mark.epoch, seen))
 
     def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:
         """Note an event that moved the watermark ahead of the clock; times that always are (bookings) are no jump."""

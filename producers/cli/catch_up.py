@@ -63,8 +63,7 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
         marks = [] if output is None else last_marks(settings, output)
         if marks:
             time = marks[-1].processing_time
-        begins = backlog.first_offsets() if time is None else backlog.offsets_at(time)
-        read = backlog.offsets_of_group(group) if group is not None else begins
+        read = backlog.offsets_at(time) if group is None else backlog.offsets_of_group(group)
         gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
         estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks))
     typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time)))

@@ -41,12 +41,6 @@ def injection_line(injector: Injector | InjectorGroup) -> str:
     return f"{read}{outcomes and totals}{outcomes}; {place}{trouble}"
 
 
-def as_line_of_json(injector: Injector | InjectorGroup) -> str:
-    """Return the progress of an injection as one JSON object."""
-    watermarks = {"watermarks": injector.watermarks, "watermark_utc": reached(injector)}
-    return dumps({**injector.counts, **injector.outcomes, **watermarks})
-
-
 def show_preview(injection: Injection, settings: dict[str, str]) -> None:
     """Show the decisions on the first records; a `FloodmarkError` if none has a readable time."""
     preview = preview_injection(injection, settings)
@@ -82,7 +76,8 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
                 if exporter is not None:
                     exporter.update(now.metrics(), now.holders())
                 if as_json:
-                    typer.echo(as_line_of_json(now))
+                    watermarks = {"watermarks": now.watermarks, "watermark_utc": reached(now)}
+                    typer.echo(dumps({**now.counts, **now.outcomes, **watermarks}))
                 partitions = f"partitions {now.partitions}: " if isinstance(now, InjectorGroup) else ""
                 status.update(escape(f"{partitions}{injection_line(now)}"))
 

@@ -30,10 +30,6 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-def _consistent(key: bytes | None, partitions: int) -> int:
-    return zlib.crc32(key or b"") % partitions
-
-
 def _murmur2(key: bytes | None, partitions: int) -> int:
     return (murmur2(key or b"") & 0x7FFFFFFF) % partitions
 
@@ -42,13 +38,9 @@ def _random(_key: bytes | None, partitions: int) -> int:
     return random.randrange(partitions)  # noqa: S311  # spreading load, no secret
 
 
-def _consistent_random(key: bytes | None, partitions: int) -> int:
-    return zlib.crc32(key) % partitions if key else _random(key, partitions)
-
-
 _PARTITIONERS: Final[dict[str, Partitioner]] = {
-    "consistent": _consistent,
-    "consistent_random": _consistent_random,
+    "consistent": lambda key, partitions: zlib.crc32(key or b"") % partitions,
+    "consistent_random": lambda key, partitions: zlib.crc32(key) % partitions if key else _random(key, partitions),
     "murmur2": _murmur2,
     "murmur2_random": lambda key, partitions: (_random if key is None else _murmur2)(key, partitions),
     "random": _random,

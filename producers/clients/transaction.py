@@ -9,9 +9,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import client_log
-from floodmark.schemas.classify import Headers, mark_record
+from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError
-from floodmark.schemas.records import WatermarkRecord
 
 _log = client_log(__name__)
 _TIMEOUT: Final = 30.0  # seconds
@@ -91,10 +90,6 @@ class Transaction:
                 produce(topic, value, key, partition)
             except (BufferError, KafkaException):  # `produce` waits, or raises the right error
                 self.produce(topic, partition, key, value)
-
-    def produce_mark(self, partition: int, mark: WatermarkRecord, headers: Headers = ()) -> None:
-        """Produce a mark, with more headers."""
-        self.produce(self._topic, partition, *mark_record(mark, headers))
 
     def poll(self) -> None:
         """Serve the client's callbacks, and raise a failure."""

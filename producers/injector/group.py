@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -83,9 +84,8 @@ class InjectorGroup(Closing):
         sizes_of(self._config, injection, equal=True)
         name = group or f"floodmark-{injection.source}"
         self._members = Consumer({**config, **_FIXED, "group.id": name}, logger=_log)
-        self._members.subscribe(
-            [injection.source_topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
-        )
+        revoked, lost = partial(self._revoked, commit=True), partial(self._revoked, commit=False)
+        self._members.subscribe([injection.source_topic], on_assign=self._assigned, on_revoke=revoked, on_lost=lost)
         self._leave = weakref.finalize(self, self._members.close)
         """Without it, a program that exits would wait for ever for a rebalance."""
 
@@ -94,13 +94,9 @@ class InjectorGroup(Closing):
         consumer.pause(places)  # the injector of each partition reads it
         self._wanted |= {place.partition for place in places}
 
-    def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _revoked(self, _: Consumer, places: list[TopicPartition], *, commit: bool) -> None:
         for place in places:
-            self._give_up(place.partition, commit=True)
-
-    def _lost(self, _: Consumer, places: list[TopicPartition]) -> None:
-        for place in places:
-            self._give_up(place.partition, commit=False)
+            self._give_up(place.partition, commit=commit)
 
     def _give_up(self, number: int, *, commit: bool) -> None:
         """Close a partition; the next owner repeats what was not committed."""

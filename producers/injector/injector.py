@@ -33,6 +33,7 @@ from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import InputTopic, reset_target, sizes_of, states_of
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
+from floodmark.schemas.classify import mark_record
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Status, membership_of
@@ -279,8 +280,9 @@ class Injector(Closing):
         mark = self._writer.mark(
             number, self._clock.wall(), watermark=read.watermark, status=status, processing_time_watermark=time
         )
-        headers = [(STATE_HEADER, state.pack(self.injection.source, number))]
-        self._out.produce_mark(number, mark, headers if partition.held is None else headers + partition.held.headers())
+        headers: list[tuple[str, bytes | None]] = [(STATE_HEADER, state.pack(self.injection.source, number))]
+        headers += [] if partition.held is None else partition.held.headers()
+        self._out.produce(self.injection.target_topic, number, *mark_record(mark, headers))
         partition.note_marked()
         self.counts["marks"] += 1
 

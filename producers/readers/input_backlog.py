@@ -22,12 +22,10 @@ class InputBacklog:
         self._topics = tuple(topics)
         self._bounds = {place: bound for topic in self._topics for place, bound in offset_bounds(config, topic).items()}
 
-    def first_offsets(self) -> dict[Partition, int]:
-        """Return the first offset of each partition."""
-        return {place: low for place, (low, _) in self._bounds.items()}
-
-    def offsets_at(self, time: int) -> dict[Partition, int]:
+    def offsets_at(self, time: int | None) -> dict[Partition, int]:
         """Return the first offset of each partition with a log time of ``time`` (epoch milliseconds) or later."""
+        if time is None:
+            return {place: low for place, (low, _) in self._bounds.items()}
         return first_since(self._config, self._bounds, time)
 
     def offsets_of_group(self, group: str) -> dict[Partition, int]:

@@ -84,11 +84,6 @@ class Observer(Closing):
             self._consumer.incremental_assign([TopicPartition(topic, *place) for place in offsets.items()])
             self._assigned[topic] = count
 
-    def _refresh_in_time(self) -> None:
-        more = any(self._router.named[topic] > count for topic, count in self._assigned.items())
-        if self._clock.steady() - self._refreshed > (_SOON if more else _REFRESH):
-            self.refresh()
-
     def poll(self, timeout: float = 0.2) -> Iterator[Classified]:
         """Yield new records, at most some thousands; waits up to ``timeout`` seconds for the first.
 
@@ -99,7 +94,9 @@ class Observer(Closing):
             DeletedRecordsError: if Kafka has deleted records before they were read.
             RecreatedTopicError, UnknownTopicError, BrokerUnavailableError: seconds after it happens.
         """
-        self._refresh_in_time()
+        more = any(self._router.named[topic] > count for topic, count in self._assigned.items())
+        if self._clock.steady() - self._refreshed > (_SOON if more else _REFRESH):
+            self.refresh()
         if not self._fetched:
             self._fetched.extend(consume(self._consumer, timeout))
         while self._fetched:
