@@ -14,6 +14,7 @@ from floodmark.producers.producer import WatermarkedProducer as WatermarkedProdu
 from floodmark.producers.readers.alignment import Alignment as Alignment
 from floodmark.producers.readers.consumer import WatermarkedConsumer as WatermarkedConsumer
 from floodmark.producers.readers.observer import Observer as Observer
+from floodmark.producers.readers.period import complete as complete
 from floodmark.producers.strategies.basic import ascending as ascending
 from floodmark.producers.strategies.basic import bounded_out_of_orderness as bounded_out_of_orderness
 from floodmark.producers.strategies.basic import explicit as explicit

@@ -135,7 +135,20 @@ Row = tuple[int, Data]
 _Complete = tuple[tuple[Data, ...], int, Place | None]
 """The records of an item, and the two arguments of `ReaderState.at` for the position after it."""
 
-_NO_EVENT_TIME: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
+NO_EVENT_TIME: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
+
+"""What an ``event_time`` function may raise for a record without event time."""
+
+
+def effective_time(record: Data, event_time: EventTimeOf) -> int:
+    """Return the effective event time of a record, epoch milliseconds, or raise one of `NO_EVENT_TIME`."""
+    adjusted = header_time(record.headers, TIME_HEADER)
+    if adjusted is not None:
+        return adjusted
+    time = event_time(record)
+    if time is None:
+        raise InvalidEventTimeError(value=None, reason="event_time gives None for this record")
+    return event_time_of(time)
 
 
 class Reader:
@@ -227,8 +240,8 @@ class Reader:
     def _take_data(self, record: Data, *, again: bool) -> str | None:
         said, time = None, None
         try:
-            time = self._time_of(record)
-        except _NO_EVENT_TIME as error:
+            time = effective_time(record, self._event_time)
+        except NO_EVENT_TIME as error:
             if not again:
                 said = self._count_missing_event_time(record, f"{type(error).__name__}: {error}")
         if not again:
@@ -245,16 +258,6 @@ class Reader:
         elif time is not None:
             self.counts["missed"] += 1
         return said
-
-    def _time_of(self, record: Data) -> int:
-        """Return the effective event time, or raise one of `_NO_EVENT_TIME`."""
-        adjusted = header_time(record.headers, TIME_HEADER)
-        if adjusted is not None:
-            return adjusted
-        time = self._event_time(record)
-        if time is None:
-            raise InvalidEventTimeError(value=None, reason="event_time gives None for this record")
-        return event_time_of(time)
 
     def _count_missing_event_time(self, record: Data, reason: str) -> str | None:
         self.counts["timeless"] += 1

@@ -8,7 +8,7 @@ The type says what has to change.  Catch these families; Floodmark raises their 
 - `InfrastructureError`: the machine, the network or the cluster failed; repair it and restart.
 - `ResultError`: the query returns rows that contradict the job's watermark; change the query.
 
-`JobFailedError` and `DeadlineError` belong to no family: their reason says what was seen.
+`JobFailedError`, `DeadlineError` and `IncompletePeriodError` belong to no family: their message says what was seen.
 """
 
 from floodmark.schemas.errors.base import *

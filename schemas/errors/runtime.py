@@ -176,6 +176,19 @@ class DeadlineError(FloodmarkError):
     last_seen: object
 
 
+class IncompletePeriodError(FloodmarkError):
+    """A period of a topic that is not complete yet."""
+
+    template = (
+        "topic {topic!r} is not complete until {end!t}: its watermark is {watermark!t}. It waits for {missing}. Try "
+        "again later; floodmark why {topic} shows the cause."
+    )
+    topic: str
+    watermark: int | None
+    end: int
+    missing: str
+
+
 class PromiseBrokenError(ResultError):
     """An output row behind the watermark that the job has already emitted."""
 

@@ -188,13 +188,13 @@ class UnmarkedTableError(SnapshotError):
 
 
 class RetentionError(SnapshotError):
-    """Records that a job needs at its start, and that Kafka has deleted."""
+    """Records that a job needs at its start, or that a period has, and that Kafka has deleted."""
 
     template = (
-        "job {job!r} needs the records of {place} {since}, but Kafka has deleted some of them: the first offset is "
+        "{reader} needs the records of {place} {since}, but Kafka has deleted some of them: the first offset is "
         "{first}. The first results would lack rows; {advice}"
     )
-    job: str
+    reader: str
     place: str
     since: str
     first: int

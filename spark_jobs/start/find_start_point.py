@@ -62,7 +62,7 @@ class Needs:
     def deleted(self, place: Partition, since: str, retained: RetainedOffsets, advice: str) -> RetentionError:
         """Return the error for records that Kafka has deleted."""
         name = f"{place[0]}/{place[1]}"
-        return RetentionError(job=self.job, place=name, since=since, first=retained.first, advice=advice)
+        return RetentionError(reader=f"job {self.job!r}", place=name, since=since, first=retained.first, advice=advice)
 
 
 def start_at_time(needs: Needs, time: int) -> StartPoint:

@@ -1,0 +1,99 @@
+"""The rows of a closed period: those of the batch computation, or an error that says what is missing."""
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from floodmark.producers import WatermarkedProducer, complete, explicit
+from floodmark.producers.readers.period import _Reading
+from floodmark.producers.testing import mark
+from floodmark.schemas import Status
+from floodmark.schemas.classify import classify, mark_record
+from floodmark.schemas.errors import IncompletePeriodError, RetentionError, UnreadableTopicError, UsageError
+from support.harness import Stream, delete_before, events, until
+
+pytestmark = pytest.mark.kafka
+
+
+def event_time(record):
+    return events.decode(record.value)["at"]
+
+
+def now():
+    return time.time_ns() // 1_000_000
+
+
+def test_each_closed_period_has_the_rows_of_the_batch_computation(kafka, topic):
+    target, stream = topic(2), Stream.seeded(5)
+    stream.produce(kafka.config, target)
+    written = sorted(at for script in stream.steps.values() for times, _ in script for at in times)
+    cuts = [0, written[len(written) // 3], written[-1], written[-1] + 1]
+    for start, end in pairwise(cuts):
+        found = complete(kafka.config, target, start, end, event_time)
+        times = [moment // timedelta(milliseconds=1) for moment in _since_1970(found["event_time"])]
+        assert times == [at for at in written if start <= at < end]
+        rows = complete(kafka.config, target, start, end, event_time, decode=lambda record: events.decode(record.value))
+        assert rows["at"].to_pylist() == times
+    with pytest.raises(UsageError, match="is empty"):
+        complete(kafka.config, target, 5, 5, event_time)
+    with pytest.raises(UnreadableTopicError):
+        complete(kafka.config, target, 0, 9, lambda record: json.loads(record.value)["at"])
+    delete_before(kafka.config, target, 1)
+    with pytest.raises(RetentionError, match=r"complete\(\) needs the records of topic-\d+/0 .*the first offset is 1"):
+        complete(kafka.config, target, 0, 9, event_time)
+
+
+def _since_1970(column):
+    return [moment - datetime(1970, 1, 1, tzinfo=UTC) for moment in column.to_pylist()]
+
+
+def test_a_source_that_was_idle_before_the_period_does_not_hold_it_and_a_missing_one_is_named(kafka, topic):
+    target = topic(2)
+
+    def write(source, at):
+        source.produce(events.encode({"user": "u", "at": at}), event_time=at, timestamp=at)
+        source.advance(at + 1)
+        source.flush()
+
+    with WatermarkedProducer(kafka.config, topic=target, source="b", strategy=explicit(), membership=3) as b:
+        write(b, now())
+        b.mark_idle()
+    start = now() + 1
+    until(lambda: now() > start, "the start of the period")
+    end = start + 2
+    read = lambda: complete(kafka.config, target, start, end, event_time, early=timedelta())  # noqa: E731
+    with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit(), membership=3) as a:
+        write(a, start)
+        write(a, end)
+        with pytest.raises(IncompletePeriodError, match="reported: a, b; missing: 1 of 3") as caught:
+            read()
+        assert (caught.value.watermark, caught.value.end) == (None, end)
+        with WatermarkedProducer(kafka.config, topic=target, source="c", strategy=explicit(), membership=3) as c:
+            c.advance(end - 1)
+            c.flush()
+            with pytest.raises(IncompletePeriodError, match=f"waits for {target}/0/c"):
+                read()
+            c.advance(end)
+            c.flush()
+            assert read().num_rows == 1
+
+
+def test_reading_goes_on_past_an_idle_source_until_it_has_passed_the_period():
+    """It may return with rows that are not late; other partitions are read first here."""
+    reading = _Reading("t", 0, 20, lambda record: int(record.value))
+    kept = [
+        (0, mark("a", 30, size=2, partitions=1)),
+        (1, mark("b", 5, size=2, partitions=1, status=Status.IDLE)),
+        (2, b"12"),
+        (3, mark("b", 40, 1, size=2, partitions=1)),
+        (4, b"13"),
+    ]
+    reading.take(
+        classify("t", 0, offset, 0, b"k", one, [])
+        if isinstance(one, bytes)
+        else classify("t", 0, offset, 0, *mark_record(one))
+        for offset, one in kept
+    )
+    assert [row.time for row in reading.rows()] == [12]
