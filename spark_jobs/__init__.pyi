@@ -18,5 +18,7 @@ from floodmark.spark_jobs.session import local_session as local_session
 from floodmark.spark_jobs.session import packages as packages
 from floodmark.spark_jobs.start.start_options import Start as Start
 from floodmark.spark_jobs.substreams import windows_per_key as windows_per_key
+from floodmark.spark_jobs.tables.delta import delta as delta
+from floodmark.spark_jobs.tables.iceberg import iceberg as iceberg
 from floodmark.spark_jobs.writer import preview as preview
 from floodmark.spark_jobs.writer import write as write

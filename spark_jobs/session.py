@@ -2,13 +2,16 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pyspark
 from floodmark.producers.embedded.jars import fetch
+from floodmark.schemas.errors import MissingConnectorError
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options
 from floodmark.spark_jobs.internals.files import disk_settings
+from floodmark.spark_jobs.internals.jvm import RELEASE
 from pyspark.sql import SparkSession
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -19,25 +22,59 @@ _QUIET: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+_DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+Connector = Literal["iceberg", "delta"]
+
+_CONNECTORS: Final[dict[tuple[Connector, tuple[int, ...]], str]] = {
+    ("iceberg", (4, 0)): "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1",
+    ("iceberg", (4, 1)): "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+    ("delta", (4, 0)): "io.delta:delta-spark_2.13:4.0.0",
+}
+"""By the Spark versions that the connector of a table supports."""
 
 
-def packages() -> str:
-    """Return the coordinates for ``spark.jars.packages``: the Kafka connector and Avro, of this Spark's version."""
+def packages(*tables: Connector) -> str:
+    """Return the coordinates for ``spark.jars.packages``: Kafka, Avro and tables, for this Spark's version.
+
+    Args:
+        tables: ``"iceberg"`` or ``"delta"``, or both.
+
+    Raises:
+        MissingConnectorError: if the tables have no connector for this Spark.
+    """
     version = pyspark.__version__
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version},org.apache.spark:spark-avro_2.13:{version}"
+    return ",".join(
+        [
+            f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",
+            f"org.apache.spark:spark-avro_2.13:{version}",
+            *(_connector(table) for table in tables),
+        ]
+    )
 
 
-def local_jars() -> str:
+def _connector(table: Connector) -> str:
+    found = _CONNECTORS.get((table, RELEASE))
+    if found is None:
+        versions = " or ".join(f"{major}.{minor}" for name, (major, minor, *_) in _CONNECTORS if name == table)
+        reason, advice = "Floodmark knows of none for this version", f"Use Spark {versions}"
+        raise MissingConnectorError(version=pyspark.__version__, tables=table, reason=reason, advice=advice)
+    return found
+
+
+def local_jars(*tables: Connector) -> str:
     """Return the same as files for ``spark.jars``; only the first call needs the network."""
-    version = pyspark.__version__
-    kafka = fetch("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
-    avro = fetch("org.apache.spark", "spark-avro_2.13", version)
+    found = [jar for one in reversed(packages(*tables).split(",")) for jar in fetch(*one.split(":"))]
     shipped = {jar.name for jar in Path(pyspark.__file__).parent.joinpath("jars").glob("*.jar")}
-    unique = {jar.name: str(jar) for jar in [*avro, *kafka] if jar.name not in shipped}
+    unique = {jar.name: str(jar) for jar in found if jar.name not in shipped}
     return ",".join(path for _, path in sorted(unique.items()))
 
 
-def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None = None) -> SparkSession:
+def local_session(
+    app: str, *, cores: int = 2, tables: Sequence[Connector] = (), settings: dict[str, str] | None = None
+) -> SparkSession:
     """Start a small Spark on this machine.
 
     On a cluster, create your own session instead, with `packages` in ``spark.jars.packages``.  Checkpoints of this
@@ -48,24 +85,27 @@ def local_session(app: str, *, cores: int = 2, settings: dict[str, str] | None =
     Args:
         app: the name of the application.
         cores: the number of concurrent tasks and of shuffle partitions, 1 or more.
+        tables: ``"iceberg"`` or ``"delta"``, for their connectors.  Set the catalogs of Iceberg in ``settings``.
         settings: of Spark; they override those of this function.
 
     Raises:
         JavaError: if there is no Java 17 or newer.
         EmbeddedKafkaError: if a jar cannot be fetched.
+        MissingConnectorError: if the tables have no connector for this Spark.
     """
     archive = archive_options()  # first, since it fails without Java before anything is fetched
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
     defaults = {
         **_QUIET,
-        "spark.jars": local_jars(),
+        "spark.jars": local_jars(*tables),
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
         JAVA_OPTIONS: "-XX:+UseSerialGC",
         **disk_settings(),
+        **(_DELTA if "delta" in tables else {}),
     }
     chosen = {**defaults, **(settings or {})}
     chosen[JAVA_OPTIONS] += f" {archive}"

@@ -51,6 +51,9 @@ from floodmark.spark_jobs.reading.security import settings_of, spark_options
 from floodmark.spark_jobs.reading.source_spec import SourceSpec, plan_of, specs_of
 from floodmark.spark_jobs.start.job_output import job_output
 from floodmark.spark_jobs.start.job_start import JobStart
+from floodmark.spark_jobs.tables.staging import Staging
+from floodmark.spark_jobs.tables.table import Table
+from floodmark.spark_jobs.tables.table_sink import TableSink
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -67,6 +70,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     *,
     checkpoint_location: str,
     topic: str | None = None,
+    table: Table | None = None,
     writer: BatchWriter | ExactlyOnceWriter | None = None,
     value: Format | None = None,
     event_time: str | None = None,
@@ -82,13 +86,15 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         result: any operators over one or more `floodmark.spark_jobs.read`.
         checkpoint_location: the folder for the state of Spark and Floodmark; one per job.
         topic: the output topic (with ``value`` and ``event_time``); or else
+        table: an Iceberg or Delta table (with ``event_time``), see `iceberg` and `delta`; each of its commits has the
+            watermark; or else
         writer: a function of the batch (a DataFrame in Spark's cache) and its id, or an `ExactlyOnceWriter`; the job
             then writes no watermark records.
         value: the format of the output values; it takes its fields from the columns of ``result``.
         event_time: the timestamp column of ``result`` that is the event time of the output; with ``writer``, only
             ``Start(output_at=)`` needs it.
         key: the column, or its name, that becomes the Kafka key.
-        job: the name of the job, and its source id in the output topic; default: the topic's name.
+        job: the name of the job, and its source id in the output topic; default: the name of the topic or table.
         trigger: Spark's, ``{"processingTime": "1 second"}`` or ``{"availableNow": True}``; default: the next batch
             starts at once.
         output_mode: Spark's: ``append``, final results, or ``update``, each result again when it changes.
@@ -102,6 +108,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         PublishedError: if the checkpoint is new, and the output has results of the job.
         ContinueError, RetentionError: if the job cannot start as ``options.start`` says.
         UnreadInputError: if the job had ended, and there are new rows.
+        TableColumnsError, ForeignTableError, MissingConnectorError, TableError: if the table cannot take the rows.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """
     if not result.isStreaming:
@@ -111,30 +118,34 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     cut = limited(plan)
     specs = [replace(spec, shift=spec.shift + derived.shift, limited=spec.name in cut) for spec in _specs(plan)]
     _refuse(result, plan, output_mode, trigger)
-    name = _name(topic, writer, job)
+    name = _name(topic, table, writer, job)
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
-    _require_safe_files(spark, snapshots)
-    require_callbacks(spark)
+    _require_session(spark, snapshots)
     security = _security(options, specs[0])
     servers = options.bootstrap_servers or specs[0].connection.config()["bootstrap.servers"]
     config = {"bootstrap.servers": servers, **resolved(security)}
     _require_topics(name, topic, specs, config)
-    target = job_output(topic, writer, config, name)
+    _require_table(table, result, name, output_mode)
+    target = job_output(topic, writer, table, config, name, spark)
     start = JobStart(name, target, specs, snapshots, options.start, plan, options.windows_close)
     start.refuse()
-    frame = _output(result, topic, key, value, event_time, start.output_at)
-    stamp = _stamp(result, None if topic is None else event_time, options.watermark_hold)
+    frame = _output(result, topic, table, key, value, event_time, start.output_at)
+    stamp = _stamp(result, None if writer is not None else event_time, options.watermark_hold)
     judged = event_times_of_state(frame)
     refusals.refuse_two_event_times(judged)
     start.refuse_query(judged)
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
-    identity = snapshots.claim(JobIdentity(name, topics, topic), None if target is None else target.new, adopt=rebuild)
+    identity = snapshots.claim(
+        JobIdentity(name, topics, topic if table is None else table.name),
+        None if target is None else target.new,
+        adopt=rebuild,
+    )
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
     snapshots.recognise(name, Query(pyspark.__version__, lines), start.advice, same=_is_on(spark, SAME_QUERY))
-    sink = _kafka_sink(identity, options, config, security) if writer is None else _writer_sink(writer, identity)
+    sink = _sink(table, writer, identity, snapshots, result) or _kafka_sink(identity, options, config, security)
     settings = Settings(
         stamp,
         options.windows_close,
@@ -245,10 +256,12 @@ def _is_on(spark: SparkSession, setting: str) -> bool:
     return spark.conf.get(setting, "false") == "true"
 
 
-def _name(topic: str | None, writer: BatchWriter | ExactlyOnceWriter | None, job: str | None) -> str:
-    if (topic is None) == (writer is None):
-        raise UsageError(reason="write() needs either topic= or writer=")
-    name = job or topic
+def _name(
+    topic: str | None, table: Table | None, writer: BatchWriter | ExactlyOnceWriter | None, job: str | None
+) -> str:
+    if [topic, table, writer].count(None) != 2:  # noqa: PLR2004  # one of three
+        raise UsageError(reason="write() needs one of topic=, table= and writer=")
+    name = job or topic or (None if table is None else table.name)
     if name is None:
         raise UsageError(reason="write() with writer= needs job=, the name of the job")
     return name
@@ -272,7 +285,9 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
         raise UnsupportedQueryError(operator="the query", reason=reason, advice=advice) from error
 
 
-def _require_safe_files(spark: SparkSession, snapshots: Snapshots) -> None:
+def _require_session(spark: SparkSession, snapshots: Snapshots) -> None:
+    """Refuse a session whose file manager is not safe, or that cannot call this process."""
+    require_callbacks(spark)
     manager = str(spark.conf.get(FILE_MANAGER, None) or "")
     if is_for_disks(manager) and not snapshots.checkpoint.is_on_disk:
         reason = (
@@ -316,10 +331,26 @@ def _require_topics(job: str, output: str | None, specs: list[SourceSpec], confi
         require_topics(config, [topic])
 
 
-def _writer_sink(writer: BatchWriter | ExactlyOnceWriter, identity: JobIdentity) -> Sink:
+def _require_table(table: Table | None, result: DataFrame, job: str, output_mode: str) -> None:
+    if table is not None:
+        table.require(result, job, output_mode)
+
+
+def _sink(
+    table: Table | None,
+    writer: BatchWriter | ExactlyOnceWriter | None,
+    identity: JobIdentity,
+    snapshots: Snapshots,
+    result: DataFrame,
+) -> Sink | None:
+    """Return the sink for a table, which is created if it does not exist, or for a writer; ``None``: for a topic."""
+    if table is not None:
+        table.create(result, identity.job)
+        staging = Staging(result.sparkSession, snapshots.checkpoint_location, snapshots.checkpoint.files)
+        return TableSink(table, result.sparkSession, staging, identity.job, identity.checkpoint_id)
     if isinstance(writer, ExactlyOnceWriter):
         return StoreSink(writer, identity.job, identity.checkpoint_id)
-    return FunctionSink(writer)
+    return None if writer is None else FunctionSink(writer)
 
 
 def _kafka_sink(identity: JobIdentity, options: WriteOptions, config: dict[str, Any], security: dict[str, Any]) -> Sink:
@@ -334,13 +365,17 @@ def _kafka_sink(identity: JobIdentity, options: WriteOptions, config: dict[str, 
 def _output(
     result: DataFrame,
     topic: str | None,
+    table: Table | None,
     key: str | Column | None,
     value: Format | None,
     event_time: str | None,
     output_at: int | None,
 ) -> DataFrame:
     """Return the columns for Kafka, and observe their event times; for a writer, count the rows."""
-    if topic is None and output_at is None:
+    if table is not None and (event_time is None or key is not None or value is not None):
+        reason = f"write() to table {table.name!r} needs event_time= (a column), and takes neither key= nor value="
+        raise UsageError(reason=reason)
+    if topic is None and table is None and output_at is None:
         return output.counted(result)
     if topic is None and event_time is None:
         raise UsageError(reason="Start(output_at=) needs event_time=, the column of the result that is its event time")
@@ -353,6 +388,8 @@ def _output(
         raise UsageError(reason=f"event_time column {event_time!r} of the result {found}, expected a timestamp")
     if output_at is not None:  # a row without an event time stays: it is an error
         result = result.where(F.coalesce(F.unix_millis(time) >= output_at, F.lit(True)))  # noqa: FBT003  # Spark's
+    if table is not None:
+        return output.timed(result, time)
     if topic is None or value is None:
         return output.counted(result, time)
     missing = [field for field in value.fields if field not in result.columns]

@@ -131,6 +131,28 @@ class UnsupportedSparkError(InfrastructureError):
     reason: str
 
 
+class MissingConnectorError(InfrastructureError):
+    """A Spark without the connector of a table."""
+
+    template = "Spark {version} has no connector of {tables} tables: {reason}. {advice}."
+    version: str
+    tables: str
+    reason: str
+    advice: str
+
+
+class TableError(InfrastructureError):
+    """A table that cannot be read or written: its catalog does not answer, a right is missing, or a commit failed."""
+
+    template = (
+        "job {job!r} cannot use table {table!r}: {reason}. No row is lost. Check the catalog and the rights, and start "
+        "the job again."
+    )
+    job: str
+    table: str
+    reason: str
+
+
 class CheckpointFilesError(InfrastructureError):
     """A file system on which Spark cannot replace a file of its checkpoint, so state could be that of a failed run."""
 
@@ -194,7 +216,7 @@ class PromiseBrokenError(ResultError):
 
     template = (
         "job {job!r}: an output row has event time {event_time!t}, but the job has already written the watermark "
-        "{watermark!t} to topic {topic!r}. Use the end of the window as event_time, or set "
+        "{watermark!t} to {topic!r}. Use the end of the window as event_time, or set "
         "WriteOptions(watermark_hold=) to the longest time between the event time of a result and the end of its "
         "window."
     )

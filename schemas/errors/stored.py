@@ -187,6 +187,17 @@ class UnmarkedTableError(SnapshotError):
     advice: str
 
 
+class ForeignTableError(SnapshotError):
+    """A table that another job writes; with two jobs, no watermark of it would be true."""
+
+    template = (
+        "job {job!r} cannot write to table {table!r}: job {owner!r} writes it. Use a table of its own for each job."
+    )
+    job: str
+    table: str
+    owner: str
+
+
 class RetentionError(SnapshotError):
     """Records that a job needs at its start, or that a period has, and that Kafka has deleted."""
 

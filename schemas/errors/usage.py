@@ -154,3 +154,15 @@ class IncompatibleSchemaError(UsageError):
     template = "schema of {schema} is not compatible: {reason}. Change the schema and restart; no record was skipped."
     schema: str
     reason: str
+
+
+class TableColumnsError(UsageError):
+    """A table whose columns are not those of the result."""
+
+    template = (
+        "job {job!r} cannot write to table {table!r}: {reason}. Select and cast the columns of the result, or alter "
+        "the table."
+    )
+    job: str
+    table: str
+    reason: str

@@ -263,7 +263,7 @@ class BatchHandler:
 
         # 4. Its rows are made durable, and after them the marks of the job.
         published = Published(observed.end, engine.ran, progress.topic_ids)
-        self._sink.commit(frame, batch_id, progress, published, late_rows)
+        self._sink.commit(frame, batch_id, progress, published, late_rows, observed.output.rows)
 
         # 5. The watermark of the next batch is set, and its limit.
         engine.set_watermark(progress.next_watermark)
@@ -320,6 +320,7 @@ class BatchHandler:
     def close(self) -> None:
         """Close all clients."""
         self.lookahead.close()
+        self._sink.close()
         self._watches.clear()
 
 
@@ -347,3 +348,5 @@ def _stop_all() -> None:
                 advice = "call its awaitTermination() to wait for the end of its input"
                 _log.warning("job %s is stopped, because the program ends: %s", handler.identity.job, advice)
                 handler.stop(_PATIENCE)
+            else:
+                handler.close()

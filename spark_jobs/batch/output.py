@@ -19,6 +19,16 @@ def counted(rows: DataFrame, *event_times: Column) -> DataFrame:
     return rows.observe(_OBSERVATION, F.count(F.lit(1)).alias("rows"), *missing)
 
 
+def timed(rows: DataFrame, event_time: Column) -> DataFrame:
+    """Count the rows for a table, and observe their event times."""
+    return rows.observe(
+        _OBSERVATION,
+        F.count(F.lit(1)).alias("rows"),
+        F.min(F.unix_millis(event_time)).alias("earliest"),
+        F.count_if(event_time.isNull()).alias("without_event_time"),
+    )
+
+
 def watched(rows: DataFrame) -> DataFrame:
     """Count the rows for Kafka, and observe their ``event_time`` (epoch milliseconds) and ``value``."""
     return rows.observe(

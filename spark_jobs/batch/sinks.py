@@ -66,8 +66,13 @@ class Sink(ABC):
         """Run each task of the batch to its end, in one action; the batch may stay in Spark's cache."""
 
     @abstractmethod
-    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
-        """Make the rows of the batch durable, with its late rows, and after them the marks of the job."""
+    def commit(
+        self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
+    ) -> None:
+        """Make the ``rows`` (their number) of the batch durable, with its late rows, and after them the job's marks."""
+
+    def close(self) -> None:  # noqa: B027  # the same
+        """Finish the work that goes on between batches; the job has stopped."""
 
 
 def run_into_cache(frame: DataFrame) -> None:
@@ -90,7 +95,9 @@ class FunctionSink(Sink):
         run_into_cache(frame)
 
     @override
-    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
+    def commit(
+        self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
+    ) -> None:
         self._writer(frame, batch_id)
 
 
@@ -173,7 +180,9 @@ class AtLeastOnceSink(_KafkaSink):
         frame.select("key", "value").write.format("kafka").options(**self._options, topic=self._topic).save()
 
     @override
-    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
+    def commit(
+        self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
+    ) -> None:
         refused: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _record: Message) -> None:
@@ -262,14 +271,16 @@ class ExactlyOnceSink(_KafkaSink):
         ]
 
     @override
-    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
-        rows, self._rows = self._rows, []
+    def commit(
+        self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
+    ) -> None:
+        records, self._rows = self._rows, []
         if batch_id <= self._last:
             _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
             return
         header = BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode()
         after_rows = self._records_after_rows(
-            progress, published, late, Counter(partition for partition, _, _ in rows), [header]
+            progress, published, late, Counter(partition for partition, _, _ in records), [header]
         )
         for attempt in range(1, _ATTEMPTS + 1):
             out = self._connected()
@@ -278,7 +289,7 @@ class ExactlyOnceSink(_KafkaSink):
             self._last = batch_id - 1
             try:
                 out.begin()
-                out.produce_rows(rows)
+                out.produce_rows(records)
                 for record in after_rows:
                     out.produce(*record)
                 out.commit()
@@ -323,47 +334,91 @@ def stored_position(writer: ExactlyOnceWriter) -> StoredPosition | None:
     return None if text is None else StoredPosition.of(text)
 
 
+class StoredBatches:
+    """The batches of a job that a store has; tells which it still needs, and refuses those of a replaced checkpoint.
+
+    ``read`` returns the position that the store has now; ``name`` and ``new`` are for errors.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], StoredPosition | None],
+        job: str,
+        checkpoint_id: str,
+        name: str = STORE,
+        new: str = EMPTY_STORE,
+    ) -> None:
+        self._read = read
+        self.job = job
+        self.checkpoint_id = checkpoint_id
+        self._name, self._new = name, new
+        self.found: StoredPosition | None = None
+        """The last position in the store that is known."""
+
+    @property
+    def last(self) -> int:
+        """The last batch of this checkpoint in the store; -1: none."""
+        found = self.found
+        return found.batch_id if found is not None and found.checkpoint_id == self.checkpoint_id else -1
+
+    def open(self) -> None:
+        """Read the position."""
+        self.found = self._read()
+        if self.found is not None and self.checkpoint_id in self.found.earlier:
+            raise self._replaced(self.found.earlier[self.checkpoint_id])
+
+    def next(self, first: int, position: StoredPosition) -> StoredPosition | None:
+        """Return what to store with batches from ``first`` on, up to that of ``position``; ``None``: they are stored.
+
+        It refuses a gap, since its rows would be missing without an error.
+        """
+        found = self._read()
+        is_own = found is not None and found.checkpoint_id == self.checkpoint_id
+        if not is_own and found != self.found:
+            raise self._replaced(first - 1)
+        self.found = found
+        if is_own and position.batch_id <= self.last:
+            return None
+        if (found is None or is_own) and first > self.last + 1:
+            raise self.gap(first - 1)
+        earlier = {} if found is None else dict(found.earlier)
+        if found is not None and not is_own:
+            earlier[found.checkpoint_id] = found.batch_id
+        return replace(position, earlier=earlier)
+
+    def gap(self, batch_id: int) -> ContinueError:
+        """Return the error for a batch that the store lacks."""
+        reason = f"the store lacks batch {batch_id} of this checkpoint"
+        new = f"the store as it was, or a new checkpoint_location and {self._new}"
+        return ContinueError(job=self.job, output=self._name, reason=reason, new_output=new)
+
+    def _replaced(self, batch_id: int) -> ReplacedCheckpointError:
+        return ReplacedCheckpointError(job=self.job, output=self._name, batch_id=batch_id, new_output=self._new)
+
+
 class StoreSink(Sink):
     """Passes each batch to a writer that keeps the position of the job; skips batches that its store has."""
 
     def __init__(self, writer: ExactlyOnceWriter, job: str, checkpoint_id: str) -> None:
         self._writer = writer
-        self._job = job
-        self._checkpoint_id = checkpoint_id
-        self._found: StoredPosition | None = None
-        """The last position in the store that is known."""
+        self._stored = StoredBatches(lambda: stored_position(writer), job, checkpoint_id)
 
     @override
     def open(self) -> None:
-        """Read the position."""
-        self._found = stored_position(self._writer)
-        if self._found is not None and self._checkpoint_id in self._found.earlier:
-            raise self._replaced(self._found.earlier[self._checkpoint_id])
+        self._stored.open()
 
     @override
     def consume(self, frame: DataFrame) -> None:
         run_into_cache(frame)
 
     @override
-    def commit(self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows) -> None:
-        """Write the batch, unless the store has it; refuse a gap, since its rows would be missing without an error."""
-        found = stored_position(self._writer)
-        is_own = found is not None and found.checkpoint_id == self._checkpoint_id
-        if found is not None and is_own and batch_id <= found.batch_id:
-            _log.info("job %s: batch %d is in the store already", self._job, batch_id)
+    def commit(
+        self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
+    ) -> None:
+        position = StoredPosition(self._stored.checkpoint_id, batch_id, progress.output, published)
+        stored = self._stored.next(batch_id, position)
+        if stored is None:
+            _log.info("job %s: batch %d is in the store already", self._stored.job, batch_id)
             return
-        if found != self._found and not is_own:
-            raise self._replaced(batch_id - 1)
-        last = found.batch_id if found is not None and is_own else -1
-        if (found is None or is_own) and batch_id > last + 1:
-            reason = f"the store lacks batch {batch_id - 1} of this checkpoint"
-            new = f"the store as it was, or a new checkpoint_location and {EMPTY_STORE}"
-            raise ContinueError(job=self._job, output=STORE, reason=reason, new_output=new)
-        earlier = {} if found is None else dict(found.earlier)
-        if found is not None and not is_own:
-            earlier[found.checkpoint_id] = found.batch_id
-        self._found = StoredPosition(self._checkpoint_id, batch_id, progress.output, published, earlier)
-        self._writer.write(frame, self._found.text)
-
-    def _replaced(self, batch_id: int) -> ReplacedCheckpointError:
-        return ReplacedCheckpointError(job=self._job, output=STORE, batch_id=batch_id, new_output=EMPTY_STORE)
+        self._writer.write(frame, stored.text)
+        self._stored.found = stored

@@ -8,10 +8,14 @@ from typing import Any, Final
 import pyspark
 from floodmark.schemas.errors import UnsupportedSparkError, UsageError
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 RELEASE: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
 """The installed version of Spark, for example ``(4, 1)``."""
+
+FAILURES: Final = (Py4JError, PySparkException)
+"""What Spark and its connectors raise."""
 
 _SHOWN: Final = 200
 _SELECTED: Final = 1_024

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from floodmark.producers.clients.admin import Config, answering
 from floodmark.producers.readers.replay import last_matching
@@ -9,7 +10,10 @@ from floodmark.schemas.classify import Classified, Mark, mark_header
 from floodmark.schemas.records import READ_HEADER, Status
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.batch.sinks import EMPTY_STORE, STORE, BatchWriter, ExactlyOnceWriter, stored_position
-from floodmark.spark_jobs.progress.published import Published
+from floodmark.spark_jobs.progress.published import Published, StoredPosition
+from floodmark.spark_jobs.tables.table import Table
+from floodmark.spark_jobs.tables.table_sink import table_position
+from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class LastBatch:
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """The output of a job: a topic, or the store of a writer that keeps the job's position."""
+    """The output of a job: a topic, a table, or the store of a writer that keeps the job's position."""
 
     name: str
     new: str
@@ -41,12 +45,19 @@ class JobOutput:
 
 
 def job_output(
-    topic: str | None, writer: BatchWriter | ExactlyOnceWriter | None, config: Config, job: str
+    topic: str | None,
+    writer: BatchWriter | ExactlyOnceWriter | None,
+    table: Table | None,
+    config: Config,
+    job: str,
+    spark: SparkSession,
 ) -> JobOutput | None:
     """Return the output of a job; ``None``: a function, which does not tell what it has written."""
     if topic is not None:
         return _topic_output(config, topic, job)
-    return _store_output(writer) if isinstance(writer, ExactlyOnceWriter) else None
+    if table is not None:
+        return _store_output(table_position(table, spark), f"table {table.name!r}", "a new table")
+    return _store_output(partial(stored_position, writer)) if isinstance(writer, ExactlyOnceWriter) else None
 
 
 def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
@@ -64,9 +75,11 @@ def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
     return JobOutput(f"topic {topic!r}", "a new output topic", last)
 
 
-def _store_output(writer: ExactlyOnceWriter) -> JobOutput:
+def _store_output(
+    position: Callable[[], StoredPosition | None], name: str = STORE, new: str = EMPTY_STORE
+) -> JobOutput:
     def last() -> LastBatch | None:
-        found = stored_position(writer)
+        found = position()
         return None if found is None else LastBatch(found.output, found.output == END_OF_TIME, found.published)
 
-    return JobOutput(STORE, EMPTY_STORE, last)
+    return JobOutput(name, new, last)

@@ -31,7 +31,7 @@ class Frame:
 
 def run(sink, frame, batch_id):
     sink.consume(frame)
-    sink.commit(frame, batch_id, PROGRESS, READ, [])
+    sink.commit(frame, batch_id, PROGRESS, READ, [], 1)
 
 
 @pytest.mark.parametrize("size", [1, 100_000], ids=["few rows", "rows that are handed over while the fence is heard"])

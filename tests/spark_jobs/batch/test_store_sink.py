@@ -26,7 +26,7 @@ def job(store, checkpoint="first"):
     """Start a job, and return its step: write the rows of a batch."""
     sink = StoreSink(store, "totals", checkpoint)
     sink.open()
-    return lambda rows, batch: sink.commit(rows, batch, SimpleNamespace(output=None), Published({}, 0), {})
+    return lambda rows, batch: sink.commit(rows, batch, SimpleNamespace(output=None), Published({}, 0), {}, 1)
 
 
 def test_a_store_takes_each_batch_once_over_restarts():

@@ -1,0 +1,108 @@
+"""The connectors of tables and the folders of a checkpoint, as objects of the JVM."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import pyspark
+from floodmark.schemas.errors import MissingConnectorError
+from floodmark.spark_jobs.internals.jvm import FAILURES, reaching
+from pyspark import java_gateway
+from pyspark.sql import SparkSession
+
+
+def clone(spark: SparkSession) -> SparkSession:
+    """Return a session with the same settings, whose changes no other query sees."""
+    with reaching("SparkSession.cloneSession"):
+        java: Any = spark._jsparkSession  # noqa: SLF001
+        return SparkSession(spark.sparkContext, java.cloneSession())
+
+
+def require_connector(spark: SparkSession, tables: str, name: str) -> None:
+    """Raise `MissingConnectorError` if the session lacks a class of the connector."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    try:
+        jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())  # noqa: FBT003
+    except FAILURES as error:
+        reason, advice = f"no class {name}", f"Create the session with packages({tables!r}) in spark.jars.packages"
+        raise MissingConnectorError(version=pyspark.__version__, tables=tables, reason=reason, advice=advice) from error
+
+
+def is_delta(spark: SparkSession, folder: str) -> bool:
+    """Tell whether a folder is a Delta table."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, folder))  # noqa: SLF001
+
+
+def newest_summary(spark: SparkSession, table: str, name: str) -> dict[str, str] | None:
+    """Return the summary of the newest snapshot with a property, among an Iceberg table's current one and its parents.
+
+    Commits of maintenance lack the property.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001
+    loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)  # noqa: SLF001
+    loaded.refresh()  # the catalog may have cached it
+    snapshot = loaded.currentSnapshot()
+    while snapshot is not None:
+        summary = snapshot.summary()
+        if summary.get(name) is not None:
+            return dict(summary)
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else loaded.snapshot(parent)
+    return None
+
+
+class _Callable:
+    """A function that Java calls on the thread of Python that waits for Java."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self._run = run
+        self.error: Exception | None = None
+
+    def call(self) -> None:
+        """Run it, and keep its error."""
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001  # the caller raises it
+            self.error = error
+
+    class Java:
+        """The interface, as py4j reads it."""
+
+        implements: ClassVar = ["java.util.concurrent.Callable"]
+
+
+def with_snapshot_properties(spark: SparkSession, properties: Mapping[str, str], statement: str) -> None:
+    """Run a statement whose Iceberg snapshot gets properties; SQL has no option for them before Iceberg 1.11."""
+    java_gateway.ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    jvm: Any = spark._jvm  # noqa: SLF001
+    java_map, inside = jvm.java.util.HashMap(), _Callable(lambda: spark.sql(statement))
+    for name, value in properties.items():
+        java_map.put(name, value)
+    kind = jvm.java.lang.Class.forName("java.lang.RuntimeException")
+    jvm.org.apache.iceberg.spark.CommitMetadata.withCommitProperties(java_map, inside, kind)
+    if inside.error is not None:
+        raise inside.error
+
+
+class Folders:
+    """The folders in one folder of any file system of Hadoop."""
+
+    def __init__(self, spark: SparkSession, *path: str) -> None:
+        with reaching("the Hadoop file system"):
+            jvm: Any = spark._jvm  # noqa: SLF001
+            self._path = jvm.org.apache.hadoop.fs.Path
+            self._folder = self._path("/".join(path))
+            self._fs = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
+
+    def names(self) -> list[str]:
+        """Return the names of the folders."""
+        found = self._fs.listStatus(self._folder) if self._fs.exists(self._folder) else []
+        return [str(status.getPath().getName()) for status in found if status.isDirectory()]
+
+    def path(self, name: str) -> str:
+        """Return the path of a folder."""
+        return str(self._path(self._folder, name).toString())
+
+    def delete(self, name: str) -> None:
+        """Delete a folder, if it exists."""
+        self._fs.delete(self._path(self._folder, name), True)  # noqa: FBT003  # recursive

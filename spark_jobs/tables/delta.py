@@ -1,0 +1,118 @@
+"""Delta tables as the output of a job: the mark of a commit is its ``userMetadata``, and its batch its transaction."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar, Final
+
+from floodmark.producers.tables.table_mark import TableMark, properties_in
+from floodmark.spark_jobs.internals.connectors import is_delta
+from floodmark.spark_jobs.progress.published import StoredPosition
+from floodmark.spark_jobs.tables.table import MINUTE, Table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from typing_extensions import override
+
+_SETTINGS: Final = "spark.databricks.delta"
+_STEPS: Final = (1, 20, 400, 8_000)
+"""How many of the last commits to look at: Delta reads a file for each."""
+
+
+def delta(
+    name: str,
+    *,
+    key: str | Sequence[str] = (),
+    partition_by: str | Sequence[str] = (),
+    commit_every: timedelta = MINUTE,
+) -> Table:
+    """Return a Delta table for `write`.
+
+    Each commit of the job has its rows and its watermark, and `complete_until` reads the watermark.  The table is
+    created if it does not exist.
+
+    Args:
+        name: the name of the table, or the path of its folder, which has a ``/``.
+        key: the columns that identify a row; with ``output_mode="update"``, the newest row of a key replaces the older
+            one (MERGE).
+        partition_by: columns, if the table is created.
+        commit_every: the shortest time between two commits, 0 or more.  With 0, each batch is a commit.
+
+    Raises:
+        UsageError: if a value is out of its bounds.
+    """
+    keys, partitions = ((one,) if isinstance(one, str) else tuple(one) for one in (key, partition_by))
+    return DeltaTable(name, keys, partitions, commit_every)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTable(Table):
+    """See `delta`."""
+
+    provider: ClassVar[str] = "delta"
+    connector: ClassVar[str] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+    @property
+    def _is_path(self) -> bool:
+        return "/" in self.name
+
+    @property
+    @override
+    def sql(self) -> str:
+        return f"delta.`{self.name}`" if self._is_path else self.name
+
+    @property
+    @override
+    def catalog(self) -> str:
+        first, _, rest = self.name.partition(".")
+        return "spark_catalog" if self._is_path or "." not in rest else first
+
+    @override
+    def exists(self, spark: SparkSession) -> bool:
+        if self._is_path:
+            return is_delta(spark, self.name)
+        return spark.catalog.tableExists(self.name)
+
+    @override
+    def newest(self, spark: SparkSession) -> TableMark | None:
+        if not self.exists(spark):
+            return None
+        seen = 0
+        for limit in _STEPS:
+            history = spark.sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}").orderBy(F.desc("version")).collect()
+            for row in history[seen:]:
+                mark = TableMark.of(properties_in(row["userMetadata"]))
+                if mark is not None and mark.position is not None:
+                    return mark
+            if len(history) < limit:
+                break
+            seen = len(history)
+        return None
+
+    @override
+    def append(self, spark: SparkSession, rows: DataFrame, mark: TableMark) -> None:
+        with _transaction(spark, mark):
+            rows.writeTo(self.sql).append()
+
+    @override
+    def merge(self, spark: SparkSession, statement: str, mark: TableMark) -> None:
+        with _transaction(spark, mark):
+            spark.sql(statement)
+
+
+@contextmanager
+def _transaction(spark: SparkSession, mark: TableMark) -> Iterator[None]:
+    """Let the commit carry the mark; Delta refuses two commits of one batch, also at once."""
+    checkpoint_id = StoredPosition.of(str(mark.position)).checkpoint_id
+    settings = {
+        "commitInfo.userMetadata": mark.as_json(),
+        "write.txnAppId": f"floodmark/{mark.job}/{checkpoint_id}",
+        "write.txnVersion": str(mark.batch),
+    }
+    try:
+        for name, value in settings.items():
+            spark.conf.set(f"{_SETTINGS}.{name}", value)
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(f"{_SETTINGS}.{name}")

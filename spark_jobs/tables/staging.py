@@ -1,0 +1,97 @@
+"""The batches of a job that await the next commit to its table: Parquet files and one text file in the checkpoint."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from floodmark.producers.tables.table_mark import TableMark
+from floodmark.schemas.stored_format import restoring
+from floodmark.spark_jobs.batch.snapshots import FOLDER
+from floodmark.spark_jobs.internals.connectors import Folders
+from floodmark.spark_jobs.internals.files import Files
+from floodmark.spark_jobs.progress.published import StoredPosition
+from pyspark.sql import DataFrame, SparkSession
+
+_FOLDER: Final = f"{FOLDER}/staged"
+_NAME: Final = f"{_FOLDER}/batches.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Batches that the table lacks, without a gap."""
+
+    first: int
+    folders: Mapping[int, str]
+    """The name of the folder of each batch that has rows."""
+    mark: TableMark
+    """Of the last batch."""
+
+    @property
+    def position(self) -> StoredPosition:
+        """Of the last batch; it names no earlier checkpoint."""
+        return StoredPosition.of(str(self.mark.position))
+
+    def then(self, folder: str | None, mark: TableMark) -> "Staged":
+        """Return them with one more batch; ``folder``: of its rows, if it has any."""
+        folders = self.folders if folder is None else {**self.folders, mark.batch: folder}
+        return replace(self, folders=folders, mark=mark)
+
+    @property
+    def text(self) -> str:
+        """The batches as JSON text."""
+        folders = {str(batch): folder for batch, folder in self.folders.items()}
+        return json.dumps({"first": self.first, "folders": folders, "mark": self.mark.properties()})
+
+    @classmethod
+    def of(cls, text: str) -> "Staged":
+        """Read the text."""
+        with restoring(f"in {_NAME} of the checkpoint", "use a new checkpoint_location"):
+            found = json.loads(text)
+            mark = TableMark.of(found["mark"])
+            if mark is None:
+                raise ValueError("no mark")
+            return cls(found["first"], {int(batch): folder for batch, folder in found["folders"].items()}, mark)
+
+
+class Staging:
+    """The staged batches of one checkpoint.  A folder gets a new name each time, so no file is ever overwritten."""
+
+    def __init__(self, spark: SparkSession, checkpoint_location: str, files: Files) -> None:
+        self._files = files
+        self._folders = Folders(spark, checkpoint_location, _FOLDER)
+
+    def write(self, rows: DataFrame) -> str:
+        """Write the rows of a batch, in one action, and return the name of their folder."""
+        name = uuid.uuid4().hex
+        rows.write.parquet(self._folders.path(name))
+        return name
+
+    def read(self, spark: SparkSession, folder: str) -> DataFrame:
+        """Return the rows in a folder."""
+        return spark.read.parquet(self._folders.path(folder))
+
+    def load(self) -> Staged | None:
+        """Return the staged batches, and delete the folders of others."""
+        text = self._files.read(_NAME)
+        staged = None if text is None else Staged.of(text)
+        kept = set() if staged is None else set(staged.folders.values())
+        for name in self._folders.names():
+            if name not in kept:
+                self.delete(name)
+        return staged
+
+    def store(self, staged: Staged) -> None:
+        """Store which batches are staged."""
+        self._files.write(_NAME, staged.text)
+
+    def clear(self, staged: Staged) -> None:
+        """Forget batches that the table has, and delete their rows."""
+        self._files.delete(_NAME)
+        for folder in staged.folders.values():
+            self.delete(folder)
+
+    def delete(self, folder: str) -> None:
+        """Delete the rows in a folder."""
+        self._folders.delete(folder)

@@ -1,0 +1,169 @@
+"""Writes a job's batches into a table: each is staged in the checkpoint, and several are one commit.
+
+A batch is staged with the watermark, the number and the position of the job after it.  The commit has the rows of all
+staged batches and these values of the last one.  After a crash, a start finds each batch in the table, staged, or in
+neither: then Spark runs it again.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from floodmark.producers.tables.table_mark import TableMark
+from floodmark.schemas.errors import FloodmarkError, TableError
+from floodmark.spark_jobs.batch.sinks import LateRows, Sink, StoredBatches
+from floodmark.spark_jobs.internals.connectors import clone
+from floodmark.spark_jobs.internals.jvm import FAILURES
+from floodmark.spark_jobs.internals.texts import reason_of
+from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.published import Published, StoredPosition
+from floodmark.spark_jobs.tables.staging import Staged, Staging
+from floodmark.spark_jobs.tables.table import Table
+from pyspark.sql import DataFrame, SparkSession
+from typing_extensions import override
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS: Final = 5
+
+
+def table_position(table: Table, spark: SparkSession) -> Callable[[], StoredPosition | None]:
+    """Return what reads the position that a table has."""
+
+    def read() -> StoredPosition | None:
+        mark = table.newest(spark)
+        return None if mark is None else StoredPosition.of(str(mark.position))
+
+    return read
+
+
+class TableSink(Sink):
+    """Stages each batch, and commits the staged ones every ``commit_every``, at the end, and at a stop."""
+
+    def __init__(self, table: Table, spark: SparkSession, staging: Staging, job: str, checkpoint_id: str) -> None:
+        self._table = table
+        self._spark = clone(spark)
+        self._staging = staging
+        name = f"table {table.name!r}"
+        self._stored = StoredBatches(table_position(table, self._spark), job, checkpoint_id, name, "a new table")
+        self._staged: Staged | None = None
+        self._folder = ""
+        """Of the batch that has run."""
+        self._due = 0.0
+        """When the next commit may be, by the monotonic clock."""
+        self._timer: threading.Timer | None = None
+        self._lock = threading.RLock()
+        """Held by the thread of the query, and by that of the timer."""
+
+    @override
+    def open(self) -> None:
+        with self._lock, self._table.failing(self._stored.job):
+            self._stored.open()
+            self._staged = self._staging.load()
+            self._commit_news()
+
+    @override
+    def consume(self, frame: DataFrame) -> None:
+        self._folder = self._staging.write(frame)
+
+    @override
+    def commit(
+        self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
+    ) -> None:
+        with self._lock:
+            last = self._stored.last if self._staged is None else self._staged.mark.batch
+            if batch_id <= last:
+                _log.info("job %s: batch %d is in the table, or staged for it, already", self._stored.job, batch_id)
+                self._staging.delete(self._folder)
+                return
+            if self._staged is not None and batch_id > last + 1:
+                raise self._stored.gap(batch_id - 1)
+            mark = TableMark(
+                job=self._stored.job,
+                epoch=progress.epoch,
+                batch=batch_id,
+                watermark=progress.output,
+                holder=next((hold.holder for hold in progress.holders()), None),
+                position=StoredPosition(self._stored.checkpoint_id, batch_id, progress.output, published).text,
+            )
+            staged = self._staged or Staged(batch_id, {}, mark)
+            self._staged = staged.then(self._folder if rows else None, mark)
+            self._staging.store(self._staged)
+            if not rows:
+                self._staging.delete(self._folder)
+            if progress.ended or time.monotonic() >= self._due:
+                self._commit_news()
+            else:
+                self._schedule()
+
+    @override
+    def close(self) -> None:
+        """Commit what is staged; if this fails, the next start does it."""
+        with self._lock:
+            self._commit_or_warn()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether a commit would change the table: it has rows or a higher watermark."""
+        staged, found = self._staged, self._stored.found
+        if staged is None:
+            return False
+        return bool(staged.folders) or staged.mark.watermark != (None if found is None else found.output)
+
+    def _schedule(self) -> None:
+        """Commit at the due time, also if no batch runs then."""
+        if self._has_news and self._timer is None:
+            self._timer = threading.Timer(self._due - time.monotonic(), self._on_time)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _on_time(self) -> None:
+        with self._lock:
+            self._timer = None
+            if not self._commit_or_warn():
+                self._due = time.monotonic() + self._table.commit_every.total_seconds()
+                self._schedule()
+
+    def _commit_or_warn(self) -> bool:
+        """Commit outside a batch, which would raise the error; return whether it worked."""
+        try:
+            self._commit_news()
+        except (FloodmarkError, *FAILURES) as error:
+            _log.warning(
+                "job %s: a commit is retried later, its rows are in the checkpoint: %s", self._stored.job, error
+            )
+            return False
+        return True
+
+    def _commit_news(self) -> None:
+        staged = self._staged
+        if staged is None or not self._has_news:
+            return
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._commit(staged)
+                break
+            except FAILURES as error:  # the commit may have been made: the next attempt asks the table
+                if attempt == _ATTEMPTS:
+                    raise TableError(job=self._stored.job, table=self._table.name, reason=reason_of(error)) from error
+                _log.warning("job %s: a commit is retried after: %s", self._stored.job, reason_of(error))
+                time.sleep(attempt)
+        self._staged = None
+        self._due = time.monotonic() + self._table.commit_every.total_seconds()
+        self._staging.clear(staged)
+
+    def _commit(self, staged: Staged) -> None:
+        """Write the staged batches that the table lacks, in one commit."""
+        position = self._stored.next(staged.first, staged.position)
+        if position is not None:
+            lacking = {
+                number: self._staging.read(self._spark, folder)
+                for number, folder in staged.folders.items()
+                if number > self._stored.last
+            }
+            self._table.commit(self._spark, lacking, replace(staged.mark, position=position.text))
+            self._stored.found = position

@@ -1,0 +1,21 @@
+"""Runs ``table_cases.py``: jobs that write Iceberg and Delta tables, in a process with their connectors."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_LIMIT = 500
+
+
+@pytest.mark.spark
+@pytest.mark.minutes
+def test_tables():
+    cases = Path(__file__).with_name("table_cases.py")
+    options = ["-q", "-p", "no:cacheprovider", "-n", "0", "--durations=0"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    command = [sys.executable, "-m", "pytest", *options, str(cases)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
