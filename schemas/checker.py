@@ -17,8 +17,7 @@ from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import FORMAT_VERSION, HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
 
-_REPLAYS: Final = 64
-"""The number of marks to remember per source, to find different marks with the same number."""
+_REPLAYS: Final = 64  # the number of marks to remember per source, to find different marks with the same number
 
 
 class Fault(Enum):
@@ -78,12 +77,9 @@ class _Source:
     """The marks of one source in one partition."""
 
     last: WatermarkRecord
-    watermark: int | None = None
-    """The highest of this epoch."""
-    promised: int | None = None
-    """The highest of all epochs: readers never take a watermark back."""
-    is_unread: bool = False
-    """Whether its last mark is unreadable: the source may be active again."""
+    watermark: int | None = None  # the highest of this epoch
+    promised: int | None = None  # the highest of all epochs: readers never take a watermark back
+    is_unread: bool = False  # whether its last mark is unreadable: the source may be active again
     hashes: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
     """Hashes of its last marks, by epoch and sequence."""
 
@@ -115,8 +111,7 @@ class Checker:
     """
 
     def __init__(self, partial: Collection[int] = (), *, compacted: bool = False) -> None:
-        self.records: Counter[str] = Counter()
-        """How many ``data`` and ``marks`` were seen."""
+        self.records: Counter[str] = Counter()  # how many ``data`` and ``marks`` were seen
         self._partitions: dict[int, _Partition] = defaultdict(_Partition)
         self._record_counts = None if compacted else RecordCounts({("", number) for number in partial})
         self._sizes: dict[int, int] = {}

@@ -45,8 +45,7 @@ class _Record:
     topic: str
     partition: int
     offset: int
-    log_time: int
-    """Kafka's timestamp, epoch milliseconds; 0 if there is none."""
+    log_time: int  # Kafka's timestamp, epoch milliseconds; 0 if there is none
 
     @property
     def place(self) -> Place:

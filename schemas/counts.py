@@ -75,12 +75,9 @@ class _Partition:
     """The record counts of one partition."""
 
     rows: int = 0
-    reported: int = 0
-    """Counted rows minus rows read, as far as the difference was reported."""
-    whole: bool = True
-    """Whether reading began at its first record."""
-    inexact: bool = False
-    """Whether a crash left rows uncounted, which cannot be told from surplus rows."""
+    reported: int = 0  # counted rows minus rows read, as far as the difference was reported
+    whole: bool = True  # whether reading began at its first record
+    inexact: bool = False  # whether a crash left rows uncounted, which cannot be told from surplus rows
     sources: dict[str, _Source] = field(default_factory=dict)
 
     def on_mark(

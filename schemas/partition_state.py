@@ -30,8 +30,7 @@ class LeaseClock:
     def __init__(self, lease: int) -> None:
         self.lease = lease
         self.now = 0
-        self.deadline = 0
-        """The clock must pass this before another lease can run out."""
+        self.deadline = 0  # the clock must pass this before another lease can run out
         self._hands: dict[str, list[int]] = {}
         """Per source: its hand (clock, log time; see ``SPEC.md``, "Lease"), and the clock at its last record."""
 
@@ -133,14 +132,11 @@ class PartitionState:
     sources: dict[str, SourceState] = field(default_factory=dict)
     unreadable: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By source whose last mark is unreadable: the offset and log time of that mark."""
-    clocks: dict[int, LeaseClock] = field(default_factory=dict)
-    """By length of lease."""
+    clocks: dict[int, LeaseClock] = field(default_factory=dict)  # by length of lease
     log_time: int = 0
-    reported: int = 0
-    """How many sources have marks of the current version here."""
+    reported: int = 0  # how many sources have marks of the current version here
     combined: Combined = UNKNOWN
-    stale: bool = True
-    """Whether ``combined`` is out of date."""
+    stale: bool = True  # whether ``combined`` is out of date
 
     def combine(self) -> Combined:
         """Combine the sources."""

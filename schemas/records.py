@@ -127,8 +127,7 @@ class Held(NamedTuple):
 
     watermark: int
     what: str
-    topic: str | None = None
-    """``None``: another source of its own topic."""
+    topic: str | None = None  # ``None``: another source of its own topic
 
     def headers(self) -> list[tuple[str, bytes | None]]:
         """Return the headers of its marks."""
@@ -299,10 +298,8 @@ class Round:
     [(0, 4, 7, 12), (1, 9, None, 12)]
     """
 
-    shared: WatermarkRecord
-    """The fields of all marks."""
-    numbers: Sequence[Number]
-    """One for each mark."""
+    shared: WatermarkRecord  # the fields of all marks
+    numbers: Sequence[Number]  # one for each mark
     apart: Sequence[Mapping[str, Any]] | None = None
     """Further fields, by partition; ``None``: the marks differ only in their numbers."""
 

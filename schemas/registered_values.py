@@ -25,12 +25,9 @@ _MORE: Final = 0x80  # the bit that says that more bytes of the number follow
 class Schema:
     """A schema of a registry."""
 
-    kind: str
-    """``AVRO``, ``PROTOBUF`` or ``JSON``."""
-    text: str
-    """In Protobuf: the serialized file descriptor, in base64."""
-    references: tuple[tuple[str, "Schema"], ...] = ()
-    """Schemas of other subjects, by the name in ``text``."""
+    kind: str  # ``AVRO``, ``PROTOBUF`` or ``JSON``
+    text: str  # in Protobuf: the serialized file descriptor, in base64
+    references: tuple[tuple[str, "Schema"], ...] = ()  # schemas of other subjects, by the name in ``text``
 
     @property
     def referenced(self) -> list[str]:

@@ -11,12 +11,9 @@ from floodmark.schemas.timestamps import promisable
 class Member:
     """One source over all partitions of a topic."""
 
-    version: int = 0
-    """The newest membership version of its marks."""
-    reach: int = 0
-    """The partition count in its marks: it writes to no other partitions."""
-    active_partitions: int = 0
-    """In how many partitions it is ACTIVE, with a lease that has not run out."""
+    version: int = 0  # the newest membership version of its marks
+    reach: int = 0  # the partition count in its marks: it writes to no other partitions
+    active_partitions: int = 0  # in how many partitions it is ACTIVE, with a lease that has not run out
     unended_partitions: int = 0
 
     @property
@@ -32,8 +29,7 @@ class Roster:
     version: int = 0
     size: int = 0
     members: dict[str, Member] = field(default_factory=dict)
-    joined: int = 0
-    """How many sources have marks of the current version."""
+    joined: int = 0  # how many sources have marks of the current version
 
     def absent(self, number: int, reported: int) -> dict[str, Member]:
         """Return the sources that do not know a partition, and are active nowhere."""
@@ -53,18 +49,15 @@ class SourceState:
     member: Member
     epoch: int = -1
     sequence: int = -1
-    watermark: int | None = None
-    """Below `END_OF_TIME`, which only ENDED gives."""
+    watermark: int | None = None  # below `END_OF_TIME`, which only ENDED gives
     status: Status = Status.ENDED
     version: int = 0
     records: int | None = None
     lease: int | None = None
     log_time: int = 0
     since: int = 0
-    active: bool = False
-    """Whether it is ACTIVE here and its lease has not run out."""
-    processing_time: int | None = None
-    """See `processing_time_of`.  It is not in snapshots: the next mark has it."""
+    active: bool = False  # whether it is ACTIVE here and its lease has not run out
+    processing_time: int | None = None  # See `processing_time_of`.  It is not in snapshots: the next mark has it.
 
     def refuse(self, record: WatermarkRecord) -> Verdict | None:
         """Return why a record is ignored; ``None``: it is accepted."""

@@ -21,14 +21,11 @@ class TopicState:
     roster: Roster = field(default_factory=Roster)
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     partition_count: int = 0
-    fences: dict[str, int] = field(default_factory=dict)
-    """The last epochs of forgotten sources."""
+    fences: dict[str, int] = field(default_factory=dict)  # the last epochs of forgotten sources
     unreadable_offsets: dict[int, int] = field(default_factory=dict)
     """Per partition, the offset of the last unreadable mark: a second read of it changes nothing."""
-    full: int = 0
-    """In how many partitions all sources of the current version have reported."""
-    retiring: bool = False
-    """Whether sources of older versions may be left to forget."""
+    full: int = 0  # in how many partitions all sources of the current version have reported
+    retiring: bool = False  # whether sources of older versions may be left to forget
 
     def combine(self) -> Combined:
         """Combine the partitions."""

@@ -25,8 +25,7 @@ from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.schemas.topic_state import TopicState
 
 FORMAT: Final = 1
-_MOST: Final = 100
-"""The most partitions without a mark, and sources that have reported, to name."""
+_MOST: Final = 100  # the most partitions without a mark, and sources that have reported, to name
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +264,7 @@ class MarkRouter:
         self.trackers: Final = trackers
         self.counts: dict[str, Counter[str]] = {topic: Counter() for topic in trackers}
         """Per topic: ``data``, ``marks``, ``unreadable``."""
-        self.named: defaultdict[str, int] = defaultdict(int)
-        """Per topic: the highest partition count in a mark."""
+        self.named: defaultdict[str, int] = defaultdict(int)  # per topic: the highest partition count in a mark
         self._applied = applied or {}
 
     def take(self, record: Classified) -> Classified:

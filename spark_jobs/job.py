@@ -27,8 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _POLL: Final = 0.05
-_RESTART: Final = 10.0
-"""Seconds to wait for a restart, which may itself wait for a query listener that calls the job."""
+_RESTART: Final = 10.0  # seconds to wait for a restart, which may itself wait for a query listener that calls the job
 
 
 def _measured(counts: Mapping[str, int]) -> dict[str, int]:

@@ -49,8 +49,7 @@ class Buffer(Generic[Item]):
 
     def __init__(self, watermark: int | None = None) -> None:
         self.late = 0
-        self.watermark = watermark
-        """All rows below it were returned."""
+        self.watermark = watermark  # all rows below it were returned
         self._number = 0
         self._waiting: list[tuple[int, Any, Item]] = []
 
@@ -157,8 +156,7 @@ class Reader:
     def __init__(self, topics: Collection[str], event_time: EventTimeOf, position: Position | None = None) -> None:
         resumed = resume(position, topics)
         self.tracker: Final = resumed.tracker
-        self.begin: Final = resumed.begin
-        """The offset to read each partition from; default: its first."""
+        self.begin: Final = resumed.begin  # the offset to read each partition from; default: its first
         self.applied: Final = resumed.read
         """Below these offsets, the tracker has the marks, and the records are counted."""
         self.ids: Final = resumed.ids
@@ -167,17 +165,13 @@ class Reader:
         self._done, self._last = resumed.done, resumed.last
         self._rereading = {place: read for place, read in resumed.read.items() if resumed.begin[place] < read}
         """By partition that is not yet read again: the offset up to which it was read before."""
-        self._next = dict(resumed.begin)
-        """By partition: the offset after the last record taken."""
+        self._next = dict(resumed.begin)  # by partition: the offset after the last record taken
         self._buffer: Buffer[Data] = Buffer(resumed.done)
         self._waiting: dict[Partition, OrderedDict[int, None]] = {}
         self._queue: deque[tuple[Any, Position]] = deque()
-        self._in_hand: Position | None = None
-        """The position after the item that the caller's loop has taken last."""
-        self._before_call: Position | None = None
-        """The position before the items of the last call."""
-        self._now: Position | None = None
-        """The position after all handed-out items; ``None``: not computed yet."""
+        self._in_hand: Position | None = None  # the position after the item that the caller's loop has taken last
+        self._before_call: Position | None = None  # the position before the items of the last call
+        self._now: Position | None = None  # the position after all handed-out items; ``None``: not computed yet
         self._use: str | None = None
         self._arrived: list[Data] = []
         self._stored, self._returned = dict(resumed.begin), dict(resumed.begin)

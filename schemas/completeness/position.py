@@ -107,10 +107,8 @@ class Resumed:
     begin: dict[Partition, int] = field(default_factory=dict)
     read: dict[Partition, int] = field(default_factory=dict)
     """The end of what was read before: the tracker has the marks below, and the records are counted."""
-    done: int | None = None
-    """All rows below this time were handed out."""
-    last: Place | None = None
-    """The last row at exactly ``done`` that was handed out."""
+    done: int | None = None  # all rows below this time were handed out
+    last: Place | None = None  # the last row at exactly ``done`` that was handed out
     judged: dict[str, list[Any] | None] = field(default_factory=dict)
     ids: TopicIds = field(default_factory=TopicIds)
 

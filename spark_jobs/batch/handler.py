@@ -67,8 +67,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
-_PATIENCE: Final = 10.0
-"""Seconds to wait for the current batch at the end of the program."""
+_PATIENCE: Final = 10.0  # seconds to wait for the current batch at the end of the program
 _handlers: Final = WeakValueDictionary[str, "BatchHandler"]()
 """The jobs of this process, by the id of the checkpoint; Spark keeps a handler in memory while its query runs."""
 os.register_at_fork(after_in_child=_handlers.clear)  # the end of a forked process stops no job
@@ -89,17 +88,14 @@ class BatchHandler:
         on_batch: Callable[[Batch], None] | None = None,
     ) -> None:
         self.identity = identity
-        self.failure: BaseException | None = None
-        """The exception that failed the job."""
+        self.failure: BaseException | None = None  # the exception that failed the job
         self.stopping: Final = Stopping(self._active_query)
-        self.progress: Progress
-        """Set by `attach`."""
+        self.progress: Progress  # set by `attach`
         self.progress_lock: Final = threading.Lock()
         """Held while a batch changes the progress, since other threads read it."""
         self.counts_at_start: dict[str, int] = {}
         self.lookahead: Final = Lookahead(identity.job, specs, settings, self.stopping)
-        self.processing_time_watermark: int | None = None
-        """See `Batch`; of the last batch."""
+        self.processing_time_watermark: int | None = None  # see `Batch`; of the last batch
         self.recent: Final = deque[Batch](maxlen=recent)
         self.get_restart_callback: Callable[[], Callable[[StreamingQuery], None] | None] = lambda: None
         """Returns a function to call with the new query after a restart: a weak method, because its owner holds it."""

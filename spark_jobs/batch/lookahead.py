@@ -31,10 +31,8 @@ from floodmark.spark_jobs.progress.watermarks import WindowsClose, spark_waterma
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = client_log(__name__)
-_SLICE: Final = 0.02
-"""Seconds between two checks whether a caller wants no wait."""
-_SETTLE: Final = 0.01
-"""Seconds to wait for records that were written together with the first one."""
+_SLICE: Final = 0.02  # seconds between two checks whether a caller wants no wait
+_SETTLE: Final = 0.01  # seconds to wait for records that were written together with the first one
 _FIXED: Final = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,

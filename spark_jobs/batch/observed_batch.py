@@ -29,8 +29,7 @@ class ObservedBatch:
 
     inputs: Sequence[tuple[SourceSpec, Observation]]
     output: Output
-    metrics: Mapping[str, Mapping[str, Any]]
-    """The metrics of all observations, by their names."""
+    metrics: Mapping[str, Mapping[str, Any]]  # the metrics of all observations, by their names
     start: Offsets
     end: Offsets
 

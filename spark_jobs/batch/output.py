@@ -45,8 +45,7 @@ class Output:
     """The results of one batch; for a user's writer only ``rows`` is known."""
 
     rows: int = 0
-    earliest: int | None = None
-    """The lowest event time, epoch milliseconds."""
+    earliest: int | None = None  # the lowest event time, epoch milliseconds
     without_event_time: int = 0
     without_value: int = 0
 

@@ -25,8 +25,7 @@ from floodmark.spark_jobs.progress.watermarks import from_spark_watermark
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 
 _log = logging.getLogger(__name__)
-_MOST: Final = 100_000
-"""How many unread records are read to count them for an error."""
+_MOST: Final = 100_000  # how many unread records are read to count them for an error
 
 
 def resume(

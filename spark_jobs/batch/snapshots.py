@@ -36,10 +36,8 @@ _REBUILD: Final = f"start with --conf {REBUILD}=true, or WriteOptions(rebuild=Tr
 class Query:
     """The query that the state in a checkpoint depends on."""
 
-    spark: str
-    """Spark's version, since each words the lines in its own way."""
-    lines: Sequence[str]
-    """See `texts.meaning`; and settings of `write`."""
+    spark: str  # Spark's version, since each words the lines in its own way
+    lines: Sequence[str]  # see `texts.meaning`; and settings of `write`
 
 
 @dataclass(frozen=True, slots=True)

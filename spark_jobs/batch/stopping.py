@@ -29,12 +29,9 @@ class Stopping:
     """The stop of one query: the handler runs each batch inside `batch`, another thread calls `stop`."""
 
     def __init__(self, active_query: Callable[[], StreamingQuery | None]) -> None:
-        self.last_batch: int | None = None
-        """The last batch that the handler has finished; Spark commits it after that."""
-        self.is_first = True
-        """Whether no batch has finished since the start or restart."""
-        self.restarted: Final = threading.Event()
-        """Set except during a restart."""
+        self.last_batch: int | None = None  # the last batch that the handler has finished; Spark commits it after that
+        self.is_first = True  # whether no batch has finished since the start or restart
+        self.restarted: Final = threading.Event()  # set except during a restart
         self.restarted.set()
         self.is_of_active_query = False
         """Whether a stop was requested while the query ran: an interrupt is then no failure."""

@@ -36,10 +36,8 @@ FIRST_DAY: Final = datetime(2013, 1, 1, tzinfo=UTC)
 FIRST_MOMENT: Final = FIRST_DAY + timedelta(hours=10)
 """The simulated time at the start: no flight departs in the hours before, early in the morning in New York."""
 _TICK: Final = 0.02
-_SLOWER: Final = 10
-"""The sources are slower by this factor until the jobs are ready."""
-_WAITS_AT: Final = 5
-"""The sources write at most this part (one fifth) of all days until then."""
+_SLOWER: Final = 10  # the sources are slower by this factor until the jobs are ready
+_WAITS_AT: Final = 5  # the sources write at most this part (one fifth) of all days until then
 
 
 def load_schema(name: str) -> dict[str, Any]:
@@ -132,13 +130,10 @@ class Pace(NamedTuple):
     So the demo shows something while Spark starts, and most records follow after that.
     """
 
-    began: float
-    """Epoch seconds."""
-    first: int
-    """The first simulated time, epoch milliseconds."""
+    began: float  # epoch seconds
+    first: int  # the first simulated time, epoch milliseconds
     last: int
-    rate: float
-    """Simulated seconds per second."""
+    rate: float  # simulated seconds per second
 
     def at(self, wall: float, start: float | None = None) -> int:
         """Return the simulated time at ``wall`` (epoch seconds), epoch milliseconds; full pace from ``start`` on."""

@@ -55,15 +55,11 @@ class Moment:
     """The progress of the demo.  Times are epoch milliseconds."""
 
     doing: str
-    total: int
-    """The number of flights."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """Data records of each topic."""
-    present: int = 0
-    """The simulated present: the newest landing."""
+    total: int  # the number of flights
+    counts: dict[str, int] = field(default_factory=dict)  # data records of each topic
+    present: int = 0  # the simulated present: the newest landing
     board: Board | None = None
-    newest: dict[str, Any] | None = None
-    """The newest result: a complete day."""
+    newest: dict[str, Any] | None = None  # the newest result: a complete day
 
 
 class Watch:
@@ -73,12 +69,10 @@ class Watch:
         self._observer = Observer(config, list(jobs.SCHEMAS))
         self.lines: dict[str, Line] = {topic: [] for topic in jobs.SCHEMAS}
         self.present: Line = []
-        self.started = 0.0
-        """When the sources reached their full pace, seconds since the start."""
+        self.started = 0.0  # when the sources reached their full pace, seconds since the start
         self._codecs = {topic: source.codec_of(schema) for topic, schema in jobs.SCHEMAS.items()}
         self._rows: dict[str, list[dict[str, Any]]] = {topic: [] for topic in jobs.SCHEMAS}
-        self.now = 0
-        """The simulated present: the newest landing, epoch milliseconds."""
+        self.now = 0  # the simulated present: the newest landing, epoch milliseconds
         self._fold = Fold()
         for topic in jobs.SCHEMAS:
             self._fold.add(topic, whole=True)

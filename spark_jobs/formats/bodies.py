@@ -17,8 +17,7 @@ from floodmark.schemas.errors import SchemaError, UnreadableValueError
 from floodmark.schemas.registered_values import AvroResolution, Schema, unframed
 
 _T = TypeVar("_T")
-_kept: Final[dict[tuple[str, ...], Any]] = {}
-"""A cache, since a worker process serves many tasks."""
+_kept: Final[dict[tuple[str, ...], Any]] = {}  # a cache, since a worker process serves many tasks
 
 
 def of_process(make: Callable[..., _T], registry: Registry, *texts: str) -> _T:

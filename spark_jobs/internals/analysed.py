@@ -31,8 +31,7 @@ _SLIDE: Final = re.compile(r" % (\d+)\)")
 _START: Final = re.compile(r" - (-?\d+)\) % ")
 _WIDTH: Final = re.compile(r" \+ (\d+)\), LongType, TimestampType")
 _ALL_FIELDS: Final = 2**31 - 1
-_SOME_TIME: Final = 10**13
-"""Any time that is too large for a JVM's int."""
+_SOME_TIME: Final = 10**13  # any time that is too large for a JVM's int
 
 
 def with_event_time(rows: DataFrame, name: str) -> DataFrame:

@@ -19,17 +19,14 @@ _STATE: Final = "state"
 _SOURCES: Final = "sources"
 
 _VERSION: Final = "v1"
-_NONE: Final = "-"
-"""A source without an offset."""
+_NONE: Final = "-"  # a source without an offset
 
-_EARLIEST: Final = -2
-"""Spark's offset for the beginning of a partition."""
+_EARLIEST: Final = -2  # Spark's offset for the beginning of a partition
 
 BATCHES_RETAINED: Final = 100
 """How many batches Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
 
-_METADATA_OPT: Final = (4, 2)
-"""The Spark version in which ``OffsetSeq.metadata`` became ``metadataOpt``."""
+_METADATA_OPT: Final = (4, 2)  # the Spark version in which ``OffsetSeq.metadata`` became ``metadataOpt``
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +34,8 @@ class Committed:
     """The last batch that a query has committed."""
 
     batch_id: int
-    offsets: Offsets
-    """Where it ended."""
-    watermark: int
-    """The watermark it ran with, as Spark counts it, epoch milliseconds; 0: none."""
+    offsets: Offsets  # where it ended
+    watermark: int  # the watermark it ran with, as Spark counts it, epoch milliseconds; 0: none
 
 
 def committed(query: StreamingQuery) -> Committed | None:

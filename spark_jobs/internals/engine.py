@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_STATEFUL: Final = "StateStoreWriter"
-"""The interface of all operators with state."""
+_STATEFUL: Final = "StateStoreWriter"  # the interface of all operators with state
 
 _FAILS_UNASKED: Final = (4, 1)
 
@@ -33,8 +32,7 @@ _INNER: Final = {
 }
 """Operators that hide others, and the method that returns these."""
 
-_known: Final[dict[tuple[str, str], bool]] = {}
-"""Whether a class of operators has an interface; a cache."""
+_known: Final[dict[tuple[str, str], bool]] = {}  # whether a class of operators has an interface; a cache
 
 # Spark has no hook that could refuse a query (what a listener raises is only logged).  So the two methods that start a
 # query are wrapped, for DataFrames of `read` only: nothing would advance the watermark of a plain query.
@@ -192,25 +190,19 @@ class Engine:
 class Results:
     """The results of a batch."""
 
-    complete: int | None
-    """A lower bound of the event times in later batches' results; ``None``: unknown."""
-    passes_late: bool
-    """Whether late input can reach the output, because no operator on its way drops it."""
+    complete: int | None  # a lower bound of the event times in later batches' results; ``None``: unknown
+    passes_late: bool  # whether late input can reach the output, because no operator on its way drops it
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
     """The watermarks of an operator's results."""
 
-    now: int | None
-    """In this batch."""
-    then: int | None
-    """In the next batch."""
-    for_spark: int | None
-    """In the next batch, as Spark gets it."""
+    now: int | None  # in this batch
+    then: int | None  # in the next batch
+    for_spark: int | None  # in the next batch, as Spark gets it
     stateful: bool = False
-    pending: bool = False
-    """Whether an operator wants another batch when the watermark advances, even without new rows."""
+    pending: bool = False  # whether an operator wants another batch when the watermark advances, even without new rows
     passes_late: bool = False
 
 

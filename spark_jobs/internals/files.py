@@ -31,8 +31,7 @@ FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 """Spark's setting that names the class."""
 
 _MANAGER: Final = "FileSystemBasedCheckpointFileManager"
-_MOVED: Final = (4, 1)
-"""The Spark version in which file managers got a package of their own."""
+_MOVED: Final = (4, 1)  # the Spark version in which file managers got a package of their own
 
 _PACKAGE: Final = f"org.apache.spark.sql.execution.streaming{'' if RELEASE < _MOVED else '.checkpointing'}"
 

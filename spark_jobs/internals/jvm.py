@@ -18,8 +18,7 @@ FAILURES: Final = (Py4JError, PySparkException)
 """What Spark and its connectors raise."""
 
 _SHOWN: Final = 200
-_SELECTED: Final = 1_024
-"""``select`` accepts only files with a lower number."""
+_SELECTED: Final = 1_024  # ``select`` accepts only files with a lower number
 
 
 @contextmanager

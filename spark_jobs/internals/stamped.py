@@ -24,8 +24,7 @@ from pyspark.sql import DataFrame
 _SAME_COLUMNS: Final = PASSING | SILENT_STATE | LIMITS
 _PICKING: Final = {"AnyValue", "First", "Last", "Max", "MaxBy", "Min", "MinBy"}
 """Aggregates whose result is one of their values."""
-_CHOOSING: Final = {"Coalesce", "Greatest", "Least"}
-"""Functions whose result is one of their arguments."""
+_CHOOSING: Final = {"Coalesce", "Greatest", "Least"}  # functions whose result is one of their arguments
 _SESSION: Final = "named_struct(start, precisetimestampconversion(precisetimestampconversion("
 """How Spark's text of a session window begins."""
 _WINDOW_TIME: Final = ".end, TimestampType, LongType) - 1), LongType, TimestampType)"
@@ -41,8 +40,7 @@ _UNITS: Final = {
     "day": 86_400_000_000,
 }
 
-_Bounds = list[Bound] | None
-"""A bound for each way in which a column is computed; ``None``: not recognised."""
+_Bounds = list[Bound] | None  # a bound for each way in which a column is computed; ``None``: not recognised
 _Leaf = Callable[[Any, str], _Bounds]
 """Returns the bounds of a column, or of a field (``start`` or ``end``) of a window; without a field it is ``""``."""
 

@@ -17,8 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _SILENT: Final = {"CollectMetrics", "LocalLimit", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"}
 """Operators that change no row, or only what another operator next to them tells."""
-_STREAMING: Final = "~"
-"""How Spark marks the lines of streaming operators."""
+_STREAMING: Final = "~"  # how Spark marks the lines of streaming operators
 _ID: Final = re.compile(r"#\d+L?")
 _DELAY_OF_READ: Final = re.compile(r"-T\d{14,}ms")
 _OBJECT: Final = re.compile(r"@[0-9a-f]{5,}")
@@ -35,13 +34,11 @@ _NUMBER: Final = re.compile(r"[0-9.E]+")
 _SHOWN: Final = 100
 _SUGGESTION: Final = re.compile(r" Did you mean one of the following\? \[.*?\]\.")
 _TOKEN: Final = re.compile(r"[^\s(),]+|[\s(),]")
-_WINDOW: Final = "precisetimestampconversion"
-"""Spark's function in windows, whose widths are microseconds."""
+_WINDOW: Final = "precisetimestampconversion"  # Spark's function in windows, whose widths are microseconds
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"
-_PLAN: Final = "=== Streaming Query ==="
-"""The plan of the query follows in Spark's message."""
+_PLAN: Final = "=== Streaming Query ==="  # the plan of the query follows in Spark's message
 _CAUSED_BY: Final = "Caused by: "
 _INTERRUPTS: Final = (
     "java.lang.InterruptedException",

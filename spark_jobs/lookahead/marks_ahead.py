@@ -18,8 +18,7 @@ class Ahead:
     """A watermark that holds once all records before some positions have been read."""
 
     watermark: int
-    positions: Offsets
-    """The offset after the last mark that the watermark rests on, for each partition that has one."""
+    positions: Offsets  # the offset after the last mark that the watermark rests on, for each partition that has one
 
     def is_covered(self, end: Offsets) -> bool:
         """Tell whether a batch that ends at ``end`` reads all that the watermark rests on.

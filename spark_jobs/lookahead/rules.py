@@ -47,14 +47,12 @@ class WindowEnds:
 class LookaheadRules:
     """What a look ahead may do for a query."""
 
-    possible: bool
-    """Whether a batch may run with a watermark of records that it is going to read."""
+    possible: bool  # whether a batch may run with a watermark of records that it is going to read
     waits_for_watermark: bool = False
     """Whether the query gives no row before its watermark advances, so new rows can wait for a mark."""
     ends: WindowEnds | None = None
     """When its windows end; ``None``: it has no windows, or other results, too, or its windows were not recognised."""
-    only_windows: bool = False
-    """Whether windows are its only state, so a watermark between two ends changes nothing."""
+    only_windows: bool = False  # whether windows are its only state, so a watermark between two ends changes nothing
 
     @classmethod
     def of(cls, plan: Operator, *, output_mode: str, trigger: Mapping[str, Any] | None) -> "LookaheadRules":

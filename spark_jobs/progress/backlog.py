@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from floodmark.producers.board.estimate import seconds_to_read
 
-_LAST: Final = 10
-"""The number of batches that give the rates."""
+_LAST: Final = 10  # the number of batches that give the rates
 _WIDTH: Final = 30
 
 

@@ -22,8 +22,7 @@ NOTHING: Final = -(1 << 62)
 @dataclass(slots=True)
 class _Partition:
     tracker: Tracker
-    promised: int | None = None
-    """The highest watermark that the partition ever had."""
+    promised: int | None = None  # the highest watermark that the partition ever had
 
     def update(self, place: Partition) -> None:
         now = self.tracker.partition_watermark(*place)
@@ -125,8 +124,7 @@ class LateRow:
     value: bytes | None
     event_time: int
     watermark: int
-    of_partition: bool
-    """Whether this is the watermark of its partition, or the one that its batch ran with."""
+    of_partition: bool  # whether this is the watermark of its partition, or the one that its batch ran with
 
     def record(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
         """Return the key, the value, and headers that name its offset, its watermark, and how late it is.

@@ -61,8 +61,7 @@ class Progress:
         self._batch_watermark: int | None = None
         self._output = output
         self._epoch = epoch
-        self.processing_time: int | None = None
-        """The processing-time watermark, see `Batch`; it never regresses."""
+        self.processing_time: int | None = None  # the processing-time watermark, see `Batch`; it never regresses
         self.ignored: Final = Ignored()
         self.topic_ids = TopicIds()
         self._tracker = tracker

@@ -26,10 +26,8 @@ class Published:
     Published(read={('clicks', 0): 7}, ran=12, ids={'clicks': 'Xq3'})
     """
 
-    read: Offsets
-    """Its end offsets."""
-    ran: int
-    """Its watermark as Spark counts it, epoch milliseconds; 0: none."""
+    read: Offsets  # its end offsets
+    ran: int  # its watermark as Spark counts it, epoch milliseconds; 0: none
     ids: TopicIds = field(default_factory=TopicIds)
 
     def headers(self, partition: int) -> list[tuple[str, bytes | None]]:
@@ -73,8 +71,7 @@ class StoredPosition:
 
     checkpoint_id: str
     batch_id: int
-    output: int | None
-    """The output watermark, epoch milliseconds; ``None``: none yet."""
+    output: int | None  # the output watermark, epoch milliseconds; ``None``: none yet
     published: Published
     earlier: Mapping[str, int] = field(default_factory=dict)
     """Earlier checkpoints, each with its last batch in the store."""

@@ -28,8 +28,7 @@ class Skipped:
     topic: str = ""
     partition: int = 0
     offset: int = 0
-    seconds: int | None = None
-    """The first one's event time, seconds since 1970, if it is out of range."""
+    seconds: int | None = None  # the first one's event time, seconds since 1970, if it is out of range
 
     @classmethod
     def of(cls, count: int, first: str | None) -> "Skipped":
@@ -64,13 +63,10 @@ class TopicRecords:
     """The records of one topic since the checkpoint was created."""
 
     rows: int = 0
-    unusable: dict[str, int] = field(default_factory=dict)
-    """By kind, see `UNUSABLE`."""
-    too_large: bool = False
-    """Whether an ``out_of_range`` record has a time after the year 9999."""
+    unusable: dict[str, int] = field(default_factory=dict)  # by kind, see `UNUSABLE`
+    too_large: bool = False  # whether an ``out_of_range`` record has a time after the year 9999
     partition: int = 0
-    offset: int = 0
-    """Of the first unusable record."""
+    offset: int = 0  # of the first unusable record
 
     def add(self, rows: int, unusable: Mapping[str, Skipped]) -> None:
         """Add the records of one batch."""

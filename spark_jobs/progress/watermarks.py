@@ -46,10 +46,8 @@ class Bound:
     anchor: tuple[int, ...] = ()
     """The column of the anchor: an event time, or the windows of an aggregate, whose time is their end."""
     before: int = 0
-    is_end: bool = False
-    """Whether a later anchor is after Spark's watermark; if not, it is not before Floodmark's."""
-    windows: Windows | None = None
-    """If the anchor is the end of a fixed window: these windows."""
+    is_end: bool = False  # whether a later anchor is after Spark's watermark; if not, it is not before Floodmark's
+    windows: Windows | None = None  # if the anchor is the end of a fixed window: these windows
 
     def earlier(self, more: int) -> "Bound":
         """Return the bound of a time that is ``more`` microseconds earlier."""

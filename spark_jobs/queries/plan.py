@@ -34,26 +34,18 @@ class Windows:
 class Operator:
     """One operator of an analysed query."""
 
-    kind: str
-    """Spark's name of the operator."""
-    text: str = ""
-    """Spark's line for the operator."""
+    kind: str  # Spark's name of the operator
+    text: str = ""  # Spark's line for the operator
     streaming: bool = True
     children: tuple["Operator", ...] = ()
-    columns: str = ""
-    """The columns and types of a table or of a read, whose operators below are left out."""
-    source: str | None = None
-    """For the observation of a source: its name.  The operators below are left out."""
-    bounded: bool = True
-    """For a join of streams: whether its condition bounds the event times of both sides."""
-    observation: str | None = None
-    """For an observation: its name."""
-    within: int = 0
-    """For a deduplication within a time: this time, milliseconds."""
+    columns: str = ""  # the columns and types of a table or of a read, whose operators below are left out
+    source: str | None = None  # For the observation of a source: its name.  The operators below are left out.
+    bounded: bool = True  # for a join of streams: whether its condition bounds the event times of both sides
+    observation: str | None = None  # for an observation: its name
+    within: int = 0  # for a deduplication within a time: this time, milliseconds
     windows: Windows | None = None
     """For an aggregate: the fixed windows it groups by; ``None``: none, or not recognised."""
-    timed: bool = True
-    """For a deduplication: whether it compares an event time."""
+    timed: bool = True  # for a deduplication: whether it compares an event time
     clock: Literal["", "timeout", "timers"] = ""
     """For a user's function with state: what of it follows the clock, not the event time."""
 

@@ -102,10 +102,8 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
 class Derived:
     """The event times that a query derives."""
 
-    shift: int = 0
-    """How far they may be before those of the input, milliseconds."""
-    observations: tuple[str, ...] = ()
-    """The names of the observations of their minimum."""
+    shift: int = 0  # how far they may be before those of the input, milliseconds
+    observations: tuple[str, ...] = ()  # the names of the observations of their minimum
 
 
 def derived_times(plan: Operator) -> Derived:

@@ -26,8 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 _MAX_PARTITIONS: Final = 1 << 20
 _MAX_TASKS: Final = 1 << 20
 _MAX_TOPICS: Final = 1 << 10
-_BINS: Final = 1 << 12
-"""The counts are exact for fewer bins."""
+_BINS: Final = 1 << 12  # the counts are exact for fewer bins
 
 KINDS: Final = ("row", "tombstones", *UNUSABLE)
 """The kinds of records in a bin; marks are counted as rows, since their number is known."""
@@ -43,24 +42,18 @@ Counted = Mapping[tuple[str, str, int], int]
 class Observation:
     """What one batch has read of one source."""
 
-    marks: str = "[]"
-    """The records with keys of marks, as JSON."""
+    marks: str = "[]"  # the records with keys of marks, as JSON
     records: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """The number of records of each partition, with marks."""
     rows: int = 0
     tombstones: int = 0
-    unusable: Mapping[str, Skipped] = field(default_factory=dict)
-    """The skipped records, by kind."""
-    earliest: int | None = None
-    """The lowest event time, epoch milliseconds."""
-    late: int = 0
-    """Rows that were judged late."""
+    unusable: Mapping[str, Skipped] = field(default_factory=dict)  # the skipped records, by kind
+    earliest: int | None = None  # the lowest event time, epoch milliseconds
+    late: int = 0  # rows that were judged late
     late_by_batch: int = 0
     """Those of them that are late only by the watermark of the batch, not by that of their partition."""
-    late_at: str | None = None
-    """The first late row."""
-    exact: bool = True
-    """Whether each record was counted once; if not, counts may be too high."""
+    late_at: str | None = None  # the first late row
+    exact: bool = True  # whether each record was counted once; if not, counts may be too high
 
     @property
     def total(self) -> int:

@@ -11,8 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 _MILLISECONDS: Final = "-?[0-9]{1,15}"
-_FIRST: Final = 1
-"""Microseconds since 1970: Spark's watermark begins at 0, and operators drop rows that are not later."""
+_FIRST: Final = 1  # microseconds since 1970: Spark's watermark begins at 0, and operators drop rows that are not later
 
 _LAST: Final = 253_370_764_800_000_000 - 1
 """The last microsecond of 9998: the watermark of ended input is that of 9999, and later windows never close."""

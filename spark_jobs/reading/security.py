@@ -38,8 +38,7 @@ _READ: Final = {
     *("ssl.key.pem", "ssl.endpoint.identification.algorithm", "sasl.kerberos.min.time.before.relogin"),
 }
 """Security settings that are converted, or that Spark's Kafka client does not need."""
-_JAVA_KINDS: Final = {"https.": "ssl.", "oauth_cb": "sasl."}
-"""Where the kind of a setting has another name in Java."""
+_JAVA_KINDS: Final = {"https.": "ssl.", "oauth_cb": "sasl."}  # where the kind of a setting has another name in Java
 
 
 def settings_of(client: Client | None) -> dict[str, Any]:

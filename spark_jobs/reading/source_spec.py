@@ -18,8 +18,7 @@ from floodmark.spark_jobs.queries.source_options import from_earliest, source_op
 from floodmark.spark_jobs.reading.security import Client, settings_of, spark_options
 from pyspark.sql import Column, DataFrame, SparkSession
 
-_OWNED: Final = "_floodmark_specs"
-"""The attribute of a session that holds its specs."""
+_OWNED: Final = "_floodmark_specs"  # the attribute of a session that holds its specs
 
 Decoder = Callable[[Column], Column]
 """From a column of binary values to a column of structs; null if a value cannot be read."""
@@ -81,21 +80,15 @@ class Connection:
 class SourceSpec:
     """One call of `read`."""
 
-    name: str
-    """The name of its observation."""
+    name: str  # the name of its observation
     connection: Connection
     event_time: Column
     decode: Decoder
-    percentile: int | None = None
-    """The percentile that drives the job, see `tracker.driving`."""
-    shift: int = 0
-    """How far event times may be before the times that the marks promise, milliseconds."""
-    late: Late | None = None
-    """``None``: Spark's operators keep or drop late rows."""
-    most: int | None = None
-    """The limit to which its batches grow; ``None``: a fixed limit, or none."""
-    limited: bool = False
-    """Whether a limit may end its tasks before they have read all of a batch."""
+    percentile: int | None = None  # the percentile that drives the job, see `tracker.driving`
+    shift: int = 0  # how far event times may be before the times that the marks promise, milliseconds
+    late: Late | None = None  # ``None``: Spark's operators keep or drop late rows
+    most: int | None = None  # the limit to which its batches grow; ``None``: a fixed limit, or none
+    limited: bool = False  # whether a limit may end its tasks before they have read all of a batch
 
     @property
     def topics(self) -> tuple[str, ...]:

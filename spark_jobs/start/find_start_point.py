@@ -21,14 +21,11 @@ class Needs:
 
     job: str
     specs: Sequence[SourceSpec]
-    stateful: bool
-    """Whether operators keep state."""
+    stateful: bool  # whether operators keep state
     widths: int | None
     """How far before a result its input may be, according to the query, see `plan.widths`; milliseconds."""
-    largest_window: timedelta | None
-    """The same, according to the user."""
-    early: timedelta
-    """How far event times may be ahead of Kafka's timestamps."""
+    largest_window: timedelta | None  # the same, according to the user
+    early: timedelta  # how far event times may be ahead of Kafka's timestamps
 
     def since(self, time: int) -> int:
         """Return the lowest Kafka timestamp of records that results from ``time`` on may need, epoch milliseconds."""

@@ -20,13 +20,10 @@ from pyspark.sql import SparkSession
 class LastBatch:
     """The newest batch of a job in its output."""
 
-    watermark: int | None
-    """The output watermark, epoch milliseconds."""
+    watermark: int | None  # the output watermark, epoch milliseconds
     ended: bool
-    published: Published | None
-    """How far the job had read; ``None``: the output does not have it."""
-    epoch: int = 0
-    """Of the job as a source of its output topic."""
+    published: Published | None  # how far the job had read; ``None``: the output does not have it
+    epoch: int = 0  # of the job as a source of its output topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +31,7 @@ class JobOutput:
     """The output of a job: a topic, a table, or the store of a writer that keeps the job's position."""
 
     name: str
-    new: str
-    """What to use to start over."""
+    new: str  # what to use to start over
     last: Callable[[], LastBatch | None]
     """Returns the newest batch of the job; ``None``: there is none.
 

@@ -26,8 +26,7 @@ class JobStart:
     """Where one job starts; call `refuse`, `refuse_query` and `prepare` in this order."""
 
     job: str
-    output: JobOutput | None
-    """``None``: a function, which does not tell what the job has written."""
+    output: JobOutput | None  # ``None``: a function, which does not tell what the job has written
     specs: Sequence[SourceSpec]
     snapshots: Snapshots
     options: Start

@@ -30,8 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _log = logging.getLogger(__name__)
-_POLL: Final = 0.1
-"""Seconds between two checks whether a query has failed."""
+_POLL: Final = 0.1  # seconds between two checks whether a query has failed
 
 Query = Callable[[Callable[[DataFrame, int], None]], DataStreamWriter]
 """Returns the query of a job that calls a function with each batch."""

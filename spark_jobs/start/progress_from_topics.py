@@ -32,8 +32,7 @@ class ProgressFromTopics:
             for topic in spec.topics
             for place, bound in offset_bounds(spec.connection.config(), topic).items()
         }
-        self.has_records: Final = any(end > first for first, end in bounds.values())
-        """Whether Kafka has a record."""
+        self.has_records: Final = any(end > first for first, end in bounds.values())  # whether Kafka has a record
         self._read = {place: first for place, (first, _) in bounds.items()}
         replayed = start_point.replayed or start_point.begins  # rows of a replay are not counted
         self.progress = Progress(

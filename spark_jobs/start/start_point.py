@@ -19,22 +19,15 @@ _NAME: Final = f"{FOLDER}/start.json"
 class StartPoint:
     """Where a job starts; times and watermarks are epoch milliseconds."""
 
-    begins: Offsets
-    """The first offsets that the job reads."""
+    begins: Offsets  # the first offsets that the job reads
     replayed: Offsets | None = None
     """The job reads up to here without writing results; ``None``: it writes results from ``begins`` on."""
-    ran: int = 0
-    """The watermark of the last published batch, as Spark counts it; 0: none."""
-    output: int | None = None
-    """The last output watermark; ``None``: none."""
-    epoch: int = 0
-    """The last epoch of the job as a source of its output topic."""
-    most: int | None = None
-    """The most records in one batch of the replay; ``None``: no limit."""
-    output_at: int | None = None
-    """The job writes no results with an earlier event time; ``None``: it writes all."""
-    done: bool = False
-    """Whether the checkpoint is prepared."""
+    ran: int = 0  # the watermark of the last published batch, as Spark counts it; 0: none
+    output: int | None = None  # the last output watermark; ``None``: none
+    epoch: int = 0  # the last epoch of the job as a source of its output topic
+    most: int | None = None  # the most records in one batch of the replay; ``None``: no limit
+    output_at: int | None = None  # the job writes no results with an earlier event time; ``None``: it writes all
+    done: bool = False  # whether the checkpoint is prepared
 
     @property
     def records(self) -> int:

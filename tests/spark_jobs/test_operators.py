@@ -284,7 +284,7 @@ def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, to
         ran = run(session, kafka.config, trial, topic, str(tmp_path / stamp))
         assert differences(trial, ran) == []
         closed[stamp] = next(
-            ran.batch_watermark(number)
+            ran.batches[number].batch_watermark
             for number, batch in enumerate(ran.written)
             if (batch.marks[0].watermark or 0) > 20_000
         )

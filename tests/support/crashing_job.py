@@ -28,24 +28,24 @@ from support.harness import SHORT_LIVED
 from support.row_store import count_store
 
 STEPS = {
-    "before the batch runs": ("consume", "before"),
-    "after the batch ran, before its snapshot": ("store", "before"),
-    "after the snapshot, before the transaction": ("commit", "before"),
-    "inside the transaction": ("commit_transaction", "before"),
-    "after the transaction, before the watermark is set": ("commit", "after"),
-    "after the watermark is set, during Spark's commit": ("set_watermark", "after"),
+    "before the batch runs": (None, "consume", "before"),
+    "after the batch ran, before its snapshot": (Snapshots, "store", "before"),
+    "after the snapshot, before the transaction": (None, "commit", "before"),
+    "inside the transaction": (Transaction, "commit", "before"),
+    "after the transaction, before the watermark is set": (None, "commit", "after"),
+    "after the watermark is set, during Spark's commit": (Engine, "set_watermark", "after"),
 }
+"""The class (``None``: the sink's), its method, and whether the crash comes before or after that."""
 
-
+AGAIN = "after that batch ran, before its snapshot"
 AHEAD = {
-    "after the watermark ahead is stored, before it is set": ("store", "after"),
-    "after it is set, during Spark's commit": ("set_watermark", "after"),
-    "the batch that it is for is planned, before it runs": ("consume", "before"),
-    "after that batch ran, before its snapshot": ("store again", "before"),
-    "after its snapshot, before the transaction": ("commit", "before"),
-    "after the transaction": ("commit", "after"),
+    "after the watermark ahead is stored, before it is set": (Snapshots, "store", "after"),
+    "after it is set, during Spark's commit": (Engine, "set_watermark", "after"),
+    "the batch that it is for is planned, before it runs": (None, "consume", "before"),
+    AGAIN: (Snapshots, "store", "before"),
+    "after its snapshot, before the transaction": (None, "commit", "before"),
+    "after the transaction": (None, "commit", "after"),
 }
-
 
 SINKS = {"exactly-once": ExactlyOnceSink, "at-least-once": AtLeastOnceSink, "writer": StoreSink}
 
@@ -99,17 +99,9 @@ def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches
     sink = SINKS[delivery]
     ahead = step in AHEAD or "LOOKAHEAD" in os.environ
     if step != "none":
-        what, when = {**STEPS, **AHEAD}[step]
-        owner, name = {
-            "consume": (sink, "consume"),
-            "store": (Snapshots, "store"),
-            "store again": (Snapshots, "store"),
-            "commit": (sink, "commit"),
-            "commit_transaction": (Transaction, "commit"),
-            "set_watermark": (Engine, "set_watermark"),
-        }[what]
-        due = _once_foreseen(2 if what == "store again" else 1) if ahead else _after(int(batches))
-        _kill_at(owner, name, when, due)
+        owner, name, when = {**STEPS, **AHEAD}[step]
+        due = _once_foreseen(2 if step == AGAIN else 1) if ahead else _after(int(batches))
+        _kill_at(owner or sink, name, when, due)
     spark = local_session("crashing", settings=SHORT_LIVED)
     rows = read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120)
     lookahead = timedelta(seconds=30 if ahead else 0)

@@ -1,6 +1,5 @@
 """A broker that asks for a password, may refuse what nobody was given the right to, and may speak TLS."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import trustme
@@ -15,29 +14,19 @@ class Certificates:
         made = trustme.CA()
         self.authority = folder / "authority.pem"
         made.cert_pem.write_to_path(str(self.authority))
-        self.broker = folder / "broker.pem"
-        self.client, self.client_key = folder / "client.pem", folder / "client.key"
-        key, chain = _parts(made.issue_cert("127.0.0.1"))
-        self.broker.write_bytes(key + chain)
+        broker, client, client_key = (folder / name for name in ("broker.pem", "client.pem", "client.key"))
+        broker.write_bytes(b"".join(_parts(made.issue_cert("127.0.0.1"))))
         key, chain = _parts(made.issue_cert("client@example.org"))
-        self.client_key.write_bytes(key)
-        self.client.write_bytes(chain)
-
-    @property
-    def of_client(self) -> dict[str, str]:
-        """The confluent-kafka settings of a client."""
-        return {
+        client_key.write_bytes(key)
+        client.write_bytes(chain)
+        self.of_client = {
             "ssl.ca.location": str(self.authority),
-            "ssl.certificate.location": str(self.client),
-            "ssl.key.location": str(self.client_key),
+            "ssl.certificate.location": str(client),
+            "ssl.key.location": str(client_key),
         }
-
-    @property
-    def of_broker(self) -> dict[str, str]:
-        """The settings of a broker that asks its clients for a certificate."""
-        return {
+        self.of_broker = {
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self.broker),
+            "ssl.keystore.location": str(broker),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.authority),
             "listener.name.sasl_ssl.ssl.client.auth": "required",  # without the listener's name Kafka ignores it there
@@ -77,14 +66,7 @@ class GuardedKafka(EmbeddedKafka):
     If ``authorized``, the users need rights.  With ``certificates`` it uses TLS, and asks each client for its own.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        users: Iterable[str] = (),
-        *,
-        authorized: bool = False,
-        certificates: Certificates | None = None,
-    ) -> None:
+    def __init__(self, directory, users=(), *, authorized=False, certificates=None):
         super().__init__(directory)
         self._certificates = certificates
         self._users = ("us", *users)
@@ -92,7 +74,6 @@ class GuardedKafka(EmbeddedKafka):
 
     @property
     def config(self) -> dict[str, str]:
-        """The settings of the administrator."""
         return {**super().config, **login("us", self._certificates)}
 
     def _properties(self) -> str:

@@ -55,26 +55,19 @@ class Stream:
         return cls(made)
 
     @property
+    def times(self) -> list[int]:
+        """The times of all events."""
+        return [time_ for script in self.steps.values() for times, _ in script for time_ in times]
+
+    @property
     def size(self) -> int:
-        """How many events there are."""
-        return sum(len(times) for script in self.steps.values() for times, _ in script)
+        return len(self.times)
 
     def producers(self, config: dict[str, object], topic: str, interval: timedelta) -> dict[str, WatermarkedProducer]:
         """Make a producer for each source."""
-        membership = Membership(version=1, size=len(self.steps))
-        return {
-            name: WatermarkedProducer(
-                config,
-                topic=topic,
-                source=name,
-                strategy=explicit(),
-                membership=membership,
-                interval=interval,
-                on_late="raise",
-                background=False,
-            )
-            for name in self.steps
-        }
+        options = {"strategy": explicit(), "membership": Membership(version=1, size=len(self.steps)), "topic": topic}
+        options |= {"interval": interval, "on_late": "raise", "background": False}
+        return {name: WatermarkedProducer(config, source=name, **options) for name in self.steps}
 
     def produce(self, config: dict[str, str], topic: str, *, end: bool = True) -> None:
         """Write it, the sources' steps interleaved."""
@@ -86,9 +79,8 @@ class Stream:
                     self.produce_step(producers[name], times)
                     producers[name].advance(watermark)
                     producers[name].flush()
-        for producer in producers.values():
-            if end:
-                producer.end()
+        for producer in producers.values() if end else ():
+            producer.end()
 
     @staticmethod
     def produce_step(producer: WatermarkedProducer, times: list[int]) -> None:
@@ -99,12 +91,7 @@ class Stream:
 
     def windows(self, width: int) -> Counter[tuple[str, int]]:
         """Count events per user and tumbling window end: the batch result."""
-        return Counter(
-            (f"u{time_ % 5}", time_ // width * width + width)
-            for script in self.steps.values()
-            for times, _ in script
-            for time_ in times
-        )
+        return Counter((f"u{time_ % 5}", time_ // width * width + width) for time_ in self.times)
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:

@@ -38,26 +38,18 @@ class Model:
             self.unread[partition, source] = True
 
     def read(self, partition, record, log_time):
-        last, version = self.last(partition, record.source), record.membership.version
-        if version < self.version:
-            same = last is not None and record.epoch == last.epoch
-            zombie = record.epoch < (self.epochs.get(record.source, 0) if last is None else last.epoch)
-            if not zombie and not (same and (record.sequence <= last.sequence or last.status is Status.ENDED)):
-                self.unread.pop((partition, record.source), None)
-            return
-        if last is None and record.epoch < self.epochs.get(record.source, 0):
-            return
-        if last is not None and record.epoch < last.epoch:
-            return
+        last, version, size = self.last(partition, record.source), record.membership.version, record.membership.size
+        zombie = record.epoch < (self.epochs.get(record.source, 0) if last is None else last.epoch)
         same = last is not None and record.epoch == last.epoch
-        if same and (record.sequence <= last.sequence or last.status is Status.ENDED):
+        if zombie or (same and (record.sequence <= last.sequence or last.status is Status.ENDED)):
             return
-        size = record.membership.size
+        self.unread.pop((partition, record.source), None)
+        if version < self.version:
+            return
         self.version, self.size = version, max(size, self.size) if version == self.version else size
         self.records.append((partition, record))
         self.silent.discard((partition, record.source))
         self.clocks.setdefault(partition, []).append((record, log_time))
-        self.unread.pop((partition, record.source), None)
         if all(len(self.reported(number)) >= self.size for number in range(self.partitions())):
             self.forget()
 

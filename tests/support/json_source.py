@@ -21,14 +21,12 @@ class Source:
     """A source that promises what it is told to."""
 
     def __init__(self, kafka: EmbeddedKafka, topic: str) -> None:
-        """Begin an epoch."""
         self.topic = topic
         self._producer = WatermarkedProducer(
             kafka.config, topic=topic, source="a", strategy=explicit(), interval=timedelta(hours=1)
         )
 
     def send(self, *times: int, key: str = "k") -> None:
-        """Write rows."""
         for time in times:
             self.raw({"k": key, "at": datetime.fromtimestamp(time / 1000, UTC).isoformat()}, time)
 

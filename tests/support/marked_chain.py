@@ -10,8 +10,7 @@ from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.records import Membership
 
-STEP = 0.2
-"""Seconds between two rounds of marks: ten of them are a pause after which a source is said to have stopped."""
+STEP = 0.2  # seconds between two rounds of marks: ten of them are a pause after which a source is said to have stopped
 
 
 class MarkingJob:
@@ -51,14 +50,9 @@ class MarkedChain:
     """
 
     def __init__(self, config, first, second, third):
-        members = Membership(version=1, size=2)
         self.paused, self.silent = set(), set()
-        self._sources = {
-            name: WatermarkedProducer(
-                config, topic=first, source=name, strategy=explicit(), membership=members, interval=timedelta(hours=1)
-            )
-            for name in ("web-1", "web-2")
-        }
+        options = {"topic": first, "strategy": explicit(), "membership": 2, "interval": timedelta(hours=1)}
+        self._sources = {name: WatermarkedProducer(config, source=name, **options) for name in ("web-1", "web-2")}
         self._jobs = {
             "counts": MarkingJob(config, "counts", first, second),
             "means": MarkingJob(config, "means", second, third),

@@ -20,10 +20,8 @@ from support.harness import until
 from support.processes import Process
 from typing_extensions import override
 
-_SDK = "2.25.53"
-"""Hadoop 3.4.1 asks for the whole SDK, 2.24.6; these are the modules that it uses, of a later version."""
+_SDK = "2.25.53"  # Hadoop 3.4.1 asks for the whole SDK, 2.24.6; these are the modules that it uses, of a later version
 _MANAGER = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
-_LISTENING = re.compile(r"Running on (http://\S+)")
 
 
 def jars() -> list[str]:
@@ -51,8 +49,8 @@ class ObjectStore(Closing):
         if address is None:
             command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
             server = self._server = Process("object-store", command, folder, os.environ)
-            until(lambda: bool(_LISTENING.findall(server.log())), "an object store", 60)
-            address = _LISTENING.findall(server.log())[0]
+            until(lambda: "Running on http" in server.log(), "an object store", 60)
+            address = re.findall(r"Running on (http://\S+)", server.log())[0]
         parts = urlsplit(address)
         self._endpoint = f"http://{parts.hostname}:{parts.port}"
         self._user, self._password = parts.username or "us", parts.password or "secret"
@@ -81,7 +79,6 @@ class ObjectStore(Closing):
         }
 
     def place(self, name: str) -> str:
-        """Return an address in the bucket."""
         return f"s3a://{self._bucket}/{name}"
 
     def read(self, name: str) -> str | None:
@@ -97,7 +94,6 @@ class ObjectStore(Closing):
 
     @override
     def close(self) -> None:
-        """End it."""
         self._client.close()
         if self._server is not None:
             self._server.kill()

@@ -19,8 +19,6 @@ from pyspark.sql.types import LongType
 from support.stateful import PandasWindows, SeenOnce, pandas_windows
 from support.streams import Values
 
-KEYS = ("a", "b", "c")
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -61,16 +59,12 @@ class Step:
     spark: Callable[[DataFrame], DataFrame]
     plain: Callable[[Rows, Clock], Rows]
     stateful: bool = False
-    event_time: bool = True
-    """Whether ``at`` still carries Spark's event time behind it."""
-    ends: bool = False
-    """Whether ``at`` is then the end of a window, less a microsecond."""
-    hold: int = 0
-    """How much earlier than its completion a result may be stamped, milliseconds."""
+    event_time: bool = True  # whether ``at`` still carries Spark's event time behind it
+    ends: bool = False  # whether ``at`` is then the end of a window, less a microsecond
+    hold: int = 0  # how much earlier than its completion a result may be stamped, milliseconds
     ordered: bool = False
     """Whether its rows depend on the order of the input: it comes from one partition, and state has one, too."""
-    shift: int = 0
-    """How much earlier than their input's the event times of its rows may be, milliseconds."""
+    shift: int = 0  # how much earlier than their input's the event times of its rows may be, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +79,7 @@ class Source:
     stateful: bool = False
     event_time: bool = True
     ends: bool = False
-    together: bool = False
-    """Whether one `read` takes all inputs."""
+    together: bool = False  # whether one `read` takes all inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +141,6 @@ class Query:
         return rows, clock
 
 
-def _latest(rows: Iterable[Row]) -> int | None:
-    """Return when the last of some rows is out."""
-    return max((row.out for row in rows if row.out is not None), default=None)
-
-
 def _grouped(rows: Rows, windows: Callable[[Row], list[tuple[int, int]]]) -> dict[tuple[str, int, int], Rows]:
     groups: dict[tuple[str, int, int], Rows] = defaultdict(list)
     for row in rows:
@@ -162,9 +150,8 @@ def _grouped(rows: Rows, windows: Callable[[Row], list[tuple[int, int]]]) -> dic
 
 
 def _window(key: str, end: int, n: int, rows: Rows, clock: Clock) -> Row:
-    out = clock.out(end)
-    later = _latest(rows)
-    return Row(key, end - 1, n, end // 1000, out if later is None else max(out, later))
+    out = max([clock.out(end), *(row.out for row in rows if row.out is not None)])
+    return Row(key, end - 1, n, end // 1000, out)
 
 
 # Windows -------------------------------------------------------------------------------------------------------------
@@ -175,8 +162,7 @@ Stamp = Literal["end", "start", "earliest", "latest"]
 def _cut(width: int, slide: int) -> Callable[[Row], list[tuple[int, int]]]:
     def windows(row: Row) -> list[tuple[int, int]]:
         last = row.at // (slide * 1000) * slide * 1000
-        starts = range(last, row.at - width * 1000, -slide * 1000)
-        return [(start, start + width * 1000) for start in starts]
+        return [(start, start + width * 1000) for start in range(last, row.at - width * 1000, -slide * 1000)]
 
     return windows
 
@@ -243,12 +229,10 @@ def per_time(beside: int) -> Step:
         return more.groupBy("k", "at").agg(F.sum("n").alias("n"), F.min("stamp").alias("stamp"))
 
     def plain(rows: Rows, clock: Clock) -> Rows:
-        groups: dict[tuple[str, int], Rows] = defaultdict(list)
-        for row in rows:
-            groups[row.k, row.at].append(row)
+        groups = _grouped(rows, lambda row: [(row.at, row.at)])
         return [
             replace(_window(key, at, sum(row.n for row in group), group, clock), at=at, stamp=group[0].stamp)
-            for (key, at), group in groups.items()
+            for (key, at, _), group in groups.items()
         ]
 
     return Step(f"per time beside {beside}", spark, plain, stateful=True)
@@ -319,20 +303,14 @@ def _by_hand(name: str, width: int, run: Callable[[Any], DataFrame]) -> Step:
 
 def pandas_state(width: int) -> Step:
     """Tumbling windows by a function of state and timeouts."""
-    settings = _RESULT, "open STRING", "append", "EventTimeTimeout"
-    return _by_hand(
-        "applyInPandasWithState", width, lambda given: given.applyInPandasWithState(pandas_windows(width), *settings)
-    )
+    settings = pandas_windows(width), _RESULT, "open STRING", "append", "EventTimeTimeout"
+    return _by_hand("applyInPandasWithState", width, lambda given: given.applyInPandasWithState(*settings))
 
 
 def timers(width: int) -> Step:
     """Tumbling windows by a stateful processor with event-time timers."""
-    settings = _RESULT, "Append", "EventTime"
-    return _by_hand(
-        "transformWithStateInPandas",
-        width,
-        lambda given: given.transformWithStateInPandas(PandasWindows(width), *settings),
-    )
+    settings = PandasWindows(width), _RESULT, "Append", "EventTime"
+    return _by_hand("transformWithStateInPandas", width, lambda given: given.transformWithStateInPandas(*settings))
 
 
 # Duplicates ----------------------------------------------------------------------------------------------------------
@@ -399,9 +377,8 @@ def filtered() -> Step:
 
 def past() -> Step:
     """Leave out rows of the future, by the clock of each batch: there are none."""
-    return Step(
-        "past", lambda frame: frame.where("stamp < now() AND to_date(at) < current_date()"), lambda rows, _: rows
-    )
+    condition = "stamp < now() AND to_date(at) < current_date()"
+    return Step("past", lambda frame: frame.where(condition), lambda rows, _: rows)
 
 
 def exploded() -> Step:
@@ -512,21 +489,20 @@ def static_join(how: Literal["inner", "left"]) -> Step:
 
 
 def one() -> Source:
-    """Read one input."""
     return Source("read", 1, lambda frames: frames[0], lambda inputs, _: inputs[0])
 
 
+def _both(inputs: Sequence[Rows], _clock: Clock) -> Rows:
+    return [*inputs[0], *inputs[1]]
+
+
 def union() -> Source:
-    """Bring two inputs together."""
-    return Source(
-        "union", 2, lambda frames: frames[0].unionByName(frames[1]), lambda inputs, _: [*inputs[0], *inputs[1]]
-    )
+    return Source("union", 2, lambda frames: frames[0].unionByName(frames[1]), _both)
 
 
 def together() -> Source:
     """Read two topics at once."""
-    plain = union().plain
-    return Source("read of two topics", 2, lambda frames: frames[0], plain, together=True)
+    return Source("read of two topics", 2, lambda frames: frames[0], _both, together=True)
 
 
 Kind = Literal["inner", "left", "right", "full", "semi"]
@@ -557,27 +533,21 @@ def joined(kind: Kind, bound: int) -> Source:
             for other in right
             if one.k == other.k and one.at <= other.at <= one.at + bound * 1000
         ]
+        matched = {id(row) for pair in pairs for row in pair}
         if kind == "semi":
-            matched = {id(one) for one, _ in pairs}
             return [row for row in left if id(row) in matched]
-        results = []
-        for one, other in pairs:
-            time = other if kind == "right" else one
-            results.append(replace(time, n=one.n * 1000 + other.n))
+        results = [replace(other if kind == "right" else one, n=one.n * 1000 + other.n) for one, other in pairs]
         if kind in {"left", "full"}:
-            matched = {id(one) for one, _ in pairs}
             alone = [row for row in left if id(row) not in matched]
             # A partner may come until the watermark is past the bound; Spark waits a millisecond more.
             results += [replace(row, n=row.n * 1000 + 999, out=clock.out(row.at) + bound + 1) for row in alone]
         if kind in {"right", "full"}:
-            matched = {id(other) for _, other in pairs}
             alone = [row for row in right if id(row) not in matched]
             results += [replace(row, n=999_000 + row.n, out=clock.out(row.at) + 1) for row in alone]
         return results
 
-    return Source(
-        f"{kind} join within {bound}", 2, spark, plain, behind=bound + 1, stateful=True, event_time=kind != "full"
-    )
+    name, timed = f"{kind} join within {bound}", kind != "full"
+    return Source(name, 2, spark, plain, behind=bound + 1, stateful=True, event_time=timed)
 
 
 def joined_windows(width: int) -> Source:
@@ -594,12 +564,10 @@ def joined_windows(width: int) -> Source:
 
     def plain(inputs: Sequence[Rows], clock: Clock) -> Rows:
         left, right = (_grouped(rows, _cut(width, width)) for rows in inputs)
-        return [
-            _window(
-                key, end, sum(row.n for row in rows) * 1000 + sum(row.n for row in right[key, start, end]), [], clock
-            )
-            for (key, start, end), rows in left.items()
-            if (key, start, end) in right
-        ]
+        sums = {
+            window: sum(row.n for row in left[window]) * 1000 + sum(row.n for row in right[window])
+            for window in left.keys() & right.keys()
+        }
+        return [_window(key, end, n, [], clock) for (key, _, end), n in sums.items()]
 
     return Source(f"join of windows {width}", 2, spark, plain, stateful=True, ends=True)

@@ -12,8 +12,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from support.harness import TIME, record_schema
 
-V1 = record_schema("Order", id="int", payload=record_schema("Payload", at=TIME))
-"""What the first producers wrote."""
+V1 = record_schema("Order", id="int", payload=record_schema("Payload", at=TIME))  # what the first producers wrote
 
 V2 = record_schema("Order", note={"type": "string"}, id="long", payload=record_schema("Payload", at=TIME))
 V2["fields"][0]["default"] = "-"
@@ -47,11 +46,9 @@ _pool.AddSerializedFile(_file.SerializeToString())
 Order: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName("shop.Order"))
 """A message that is not the first of its file, with a message of its own and a time of Protobuf's."""
 
-Result: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName("shop.Result"))
-"""What jobs make of orders."""
+Result: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName("shop.Result"))  # what jobs make of orders
 
-Write = Callable[[int, int], bytes]
-"""Makes the value of an order: its id and its time."""
+Write = Callable[[int, int], bytes]  # makes the value of an order: its id and its time
 
 
 def writer(url: str, topic: str, kind: str, schema: dict[str, Any] = V1) -> Write:

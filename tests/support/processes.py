@@ -27,7 +27,6 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its id."""
         return self._process.pid
 
     @property
@@ -36,7 +35,6 @@ class Process:
         return self._process.poll()
 
     def log(self) -> str:
-        """Return what it has logged."""
         return self.errors.read_text(encoding="utf-8", errors="replace")
 
     def lines(self) -> list[str]:
@@ -49,6 +47,9 @@ class Process:
         if self.code is None:
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
+
+    def end(self) -> None:
+        end_process(self._process)
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float = 30) -> None:

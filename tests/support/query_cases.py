@@ -180,8 +180,7 @@ def _step(
     rows = [_row(chance, writer.promised, spread) for _ in range(chance.randrange(0, 9))]
     if rows and chance.random() < 0.3:
         rows.append(chance.choice(rows))
-    if rows and writer.idle:
-        writer.idle = False
+    writer.idle = writer.idle and not rows
     log.entries += [Put(writer.name, row, chance.randrange(used)) for row in rows]
     writer.spoke = writer.spoke or bool(rows)
     if writer.idle:

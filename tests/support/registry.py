@@ -3,17 +3,17 @@
 (Confluent's own jars are not there, and Karapace is not on PyPI.)  The last one that Java 17 runs is 3.0.
 """
 
-import subprocess
+import os
 import tarfile
 import tempfile
-import time
 import urllib.request
 from pathlib import Path
 from typing import Self
 
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.embedded.jars import cache, java, retrieve
-from support.processes import end_process
+from support.harness import until
+from support.processes import Process
 
 VERSION = "3.0.9"
 # The archive alone, without the POM, whose parents are not on every mirror.
@@ -55,11 +55,9 @@ class EmbeddedRegistry:
         self.directory = directory
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
-        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
         """Start it, and wait until it answers, up to two minutes."""
-        jar, log = program(), self.directory / "registry.log"
         settings = {
             "quarkus.http.host": "127.0.0.1",
             "quarkus.http.port": self.port,
@@ -67,16 +65,12 @@ class EmbeddedRegistry:
         }
         command = [java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += [f"-D{name}={value}" for name, value in settings.items()]
-        with log.open("ab") as out:
-            self.process = subprocess.Popen([*command, "-jar", str(jar)], cwd=jar.parent, stdout=out, stderr=out)
-        deadline = time.monotonic() + 120
-        while not self._answers():
-            assert self.process.poll() is None, log.read_text()[-2000:]
-            assert time.monotonic() < deadline, f"the registry does not answer, see {log}"
-            time.sleep(0.1)
+        self._process = Process("registry", [*command, "-jar", str(program())], self.directory, os.environ)
+        until(self._answers, f"an answer of the registry, see {self._process.output}", 120)
         return self
 
     def _answers(self) -> bool:
+        assert self._process.code is None, self._process.output.read_text()[-2000:]
         try:
             with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:  # noqa: S310  # our own address
                 return bool(answer.status == 200)
@@ -84,9 +78,7 @@ class EmbeddedRegistry:
             return False
 
     def stop(self) -> None:
-        """Stop it."""
-        if self.process is not None:
-            end_process(self.process)
+        self._process.end()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -34,13 +34,11 @@ class RowStore(ExactlyOnceWriter):
             db.execute("INSERT INTO job VALUES (?)", [position])
 
     def position(self) -> str | None:
-        """Return the position."""
         with self._open() as db:
             return next((text for (text,) in db.execute("SELECT position FROM job")), None)
 
     @property
     def rows(self) -> list[tuple[str, int, int]]:
-        """The stored rows."""
         with self._open() as db:
             return db.execute("SELECT k, at, n FROM results").fetchall()
 

@@ -18,13 +18,11 @@ from floodmark.schemas.classify import Headers, mark_record
 from floodmark.schemas.codec import without_logical_types
 from support.harness import TIME, grow, read_to_end, record_schema
 
-ROW = record_schema("Row", k="string", at=TIME, n="long")
-"""What stands in all topics, in and out."""
+ROW = record_schema("Row", k="string", at=TIME, n="long")  # what stands in all topics, in and out
 
 _codec = AvroCodec(without_logical_types(ROW))
 
-Values = tuple[str, int, int]
-"""A row as a value: key, event time, number."""
+Values = tuple[str, int, int]  # a row as a value: key, event time, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +60,17 @@ class Log:
 
     @property
     def sources(self) -> list[str]:
-        """Return who writes."""
         return sorted({entry.source for entry in self.entries if not isinstance(entry, Grow)})
 
     @property
     def rows(self) -> list[Values]:
-        """Return the data."""
         return [entry.values for entry in self.entries if isinstance(entry, Put)]
 
     def write(self, config: Mapping[str, Any], topic: str, epoch: int = 1) -> None:
-        """Write all of it."""
-        for _ in self.writing(config, topic, max(1, len(self.entries)), epoch):
-            pass
+        list(self.writing(config, topic, max(1, len(self.entries)), epoch))
 
     def writing(self, config: Mapping[str, Any], topic: str, size: int, epoch: int = 1) -> Iterator[int]:
-        """Write it with one producer, every mark with its counts, so many entries at a time.
-
-        Yields:
-            How many records stand in the topic.
-        """
+        """Write it, so many entries at a time; yield how many records stand in the topic."""
         writer = _Writer(self, config, topic, epoch)
         for number, entry in enumerate(self.entries, 1):
             writer.write(entry)
@@ -104,7 +94,6 @@ class _Writer:
         self.producer = Producer({**config, "enable.idempotence": True})
 
     def write(self, entry: Put | Say | Grow) -> None:
-        """Write one."""
         if isinstance(entry, Grow):
             self._grow(entry.partitions)
             return
@@ -152,7 +141,6 @@ def encode(values: Values) -> bytes:
 
 
 def decode(value: bytes) -> Values:
-    """Read it."""
     row = _codec.decode(value)
     return row["k"], row["at"], row["n"]
 
@@ -166,11 +154,7 @@ class Written:
 
 
 def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> list[Written]:
-    """Read an output topic of one job: the rows of each batch stand between its marks and those before.
-
-    Raises:
-        AssertionError: where a row is behind a mark that stands before it in its partition.
-    """
+    """Read an output topic of one job: the rows of each batch stand between its marks and those before."""
     found: list[Written] = []
     seen: Counter[int] = Counter()  # marks of each partition, so the number of its batch
     promised: dict[int, int] = {}
@@ -195,8 +179,4 @@ def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> li
 
 
 def total(batches: Iterable[Written]) -> Counter[Values]:
-    """Add up the rows of all batches."""
-    rows: Counter[Values] = Counter()
-    for batch in batches:
-        rows.update(batch.rows)
-    return rows
+    return sum((batch.rows for batch in batches), Counter())

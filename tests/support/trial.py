@@ -23,18 +23,19 @@ from support.streams import ROW, Log, Values, Written, batches_of, total
 _LIMIT = 240
 _LOOK = 5.0
 _MANY = 10_000
-_QUICK = {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _STATE = "org.apache.spark.sql.execution.streaming.state"
-STATE_STORES = [(_PROVIDER, f"{_STATE}.{name}StateStoreProvider") for name in ("HDFSBacked", "RocksDB")]
+STATE_STORES = [
+    ("spark.sql.streaming.stateStore.providerClass", f"{_STATE}.{name}StateStoreProvider")
+    for name in ("HDFSBacked", "RocksDB")
+]
 """The setting of Spark, and each of its state stores."""
 
 
 def quick(spark: SparkSession) -> SparkSession:
     """Return a session of the same Spark in which a small batch costs less."""
     session = spark.newSession()
-    for name, value in _QUICK.items():
-        session.conf.set(name, value)
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
     return session
 
 
@@ -45,21 +46,15 @@ class Trial:
     query: Query
     logs: Sequence[Log]
     per_batch: int = 1000
-    restarts: Sequence[int] = ()
-    """After how many batches of a start the job is stopped and started again."""
+    restarts: Sequence[int] = ()  # after how many batches of a start the job is stopped and started again
     write: Mapping[str, Any] = field(default_factory=dict)
-    outputs: int = 1
-    """Partitions of the output topic."""
-    lost: bool = False
-    """Whether a stop loses the checkpoint, so that the job goes on behind what it has published."""
-    stored: bool = False
-    """Whether the output is a store with the job's position, not a topic."""
-    output_at: int | None = None
-    """At which time of its output the job begins."""
+    outputs: int = 1  # partitions of the output topic
+    lost: bool = False  # whether a stop loses the checkpoint, so that the job goes on behind what it has published
+    stored: bool = False  # whether the output is a store with the job's position, not a topic
+    output_at: int | None = None  # at which time of its output the job begins
     live: bool = False
     """Whether the input is written while the job runs, so many entries at a time, and the job looks ahead."""
-    read: Callable[..., list[DataFrame]] | None = None
-    """How topics are read, as `frames` does."""
+    read: Callable[..., list[DataFrame]] | None = None  # how topics are read, as `frames` does
 
     @property
     def closes(self) -> int:
@@ -74,10 +69,6 @@ class Ran:
     batches: dict[int, Batch]
     written: list[Written]
     counts: Mapping[str, int]
-
-    def batch_watermark(self, batch_id: int) -> int | None:
-        """Return the watermark of a batch's operators."""
-        return self.batches[batch_id].batch_watermark
 
     @property
     def looked_ahead(self) -> int:
@@ -94,17 +85,9 @@ def frames(
     percentile: int | None = None,
 ) -> list[DataFrame]:
     """Read topics of `streams.ROW`."""
-    return [
-        read(
-            spark,
-            topics=topic,
-            value=avro(ROW),
-            event_time="at",
-            bootstrap_servers=servers,
-            options=ReadOptions(max_offsets_per_trigger=per_batch, percentile=percentile),
-        )
-        for topic in topics
-    ]
+    options = ReadOptions(max_offsets_per_trigger=per_batch, percentile=percentile)
+    given: dict[str, Any] = {"value": avro(ROW), "event_time": "at", "bootstrap_servers": servers, "options": options}
+    return [read(spark, topics=topic, **given) for topic in topics]
 
 
 def start(result: DataFrame, out: str | RowStore, checkpoint: str, **options: Any) -> Job:
@@ -140,7 +123,7 @@ def run(
             out,
             f"{place}-{number}" if trial.lost else place,
             watermark_hold=trial.query.given_hold,
-            on_batch=partial(_note, batches, number if trial.lost else 0),
+            on_batch=partial(_note, batches, _MANY * number if trial.lost else 0),
             **_start(trial),
             **{"lookahead": timedelta(seconds=60 if trial.live else 0), **trial.write},
         )
@@ -156,17 +139,17 @@ def run(
     raise AssertionError
 
 
-def _note(batches: dict[int, Batch], start: int, batch: Batch) -> None:
-    batches[start * _MANY + batch.batch_id] = batch
+def _note(batches: dict[int, Batch], first: int, batch: Batch) -> None:
+    batches[first + batch.batch_id] = batch
 
 
 def _start(trial: Trial) -> dict[str, Any]:
     """Say where the job begins, where that is not the first record."""
-    wish = {"largest_window": _reach(trial.query), "early": timedelta(0)}
+    wish: dict[str, Any] = {"largest_window": _reach(trial.query), "early": timedelta(0)}
     if trial.lost:
-        return {"start": Start(published="continue", **wish)}  # type: ignore[arg-type]  # of two kinds
+        return {"start": Start(published="continue", **wish)}
     if trial.output_at is not None:
-        return {"start": Start(output_at=to_datetime(trial.output_at), **wish)}  # type: ignore[arg-type]  # the same
+        return {"start": Start(output_at=to_datetime(trial.output_at), **wish)}
     return {}
 
 
@@ -200,11 +183,10 @@ def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool
 def differences(trial: Trial, ran: Ran) -> list[str]:
     """Say where a run differs from the plain computation: no line where it is right."""
     rows, clock = trial.query.plain([log.rows for log in trial.logs], trial.closes)
-    if trial.output_at is not None:
-        kept = Counter((row.k, row.stamp, row.n) for row in rows if row.stamp >= trial.output_at)
+    if trial.lost or trial.output_at is not None:  # other batches than those that were published
+        first = trial.output_at or 0
+        kept = Counter((row.k, row.stamp, row.n) for row in rows if row.stamp >= first)
         return [*_of_all(kept, total(ran.written)), *_of_doubts(ran)]
-    if trial.lost:  # other batches than those that were published
-        return [*_of_all(Counter((row.k, row.stamp, row.n) for row in rows), total(ran.written)), *_of_doubts(ran)]
     return [*_of_rows(rows, ran), *_of_marks(clock, trial.query.hold, ran), *_of_counts(trial, ran)]
 
 
@@ -214,7 +196,7 @@ def _of_rows(rows: Rows, ran: Ran) -> list[str]:
     timed = [row for row in rows if row.out is not None]
     for number, batch in enumerate(ran.written):
         done.update(batch.rows)
-        with_ = ran.batch_watermark(number)
+        with_ = ran.batches[number].batch_watermark
         due = Counter((row.k, row.stamp, row.n) for row in timed if with_ is not None and row.out <= with_)
         early = Counter((row.k, row.stamp, row.n) for row in timed if with_ is None or row.out > with_)
         if missing := due - done:
@@ -227,12 +209,8 @@ def _of_rows(rows: Rows, ran: Ran) -> list[str]:
 
 
 def _of_all(whole: Counter[Values], done: Counter[Values]) -> list[str]:
-    found = []
-    if lost := whole - done:
-        found.append(f"in all {lost.total()} rows are missing: {_few(lost)}")
-    if extra := done - whole:
-        found.append(f"in all {extra.total()} rows are too many: {_few(extra)}")
-    return found
+    differing = {"missing": whole - done, "too many": done - whole}
+    return [f"in all {rows.total()} rows are {what}: {_few(rows)}" for what, rows in differing.items() if rows]
 
 
 def _of_doubts(ran: Ran) -> list[str]:
@@ -248,7 +226,7 @@ def _of_marks(clock: Clock, hold: int, ran: Ran) -> list[str]:
     """
     least = most = None
     for number, batch in enumerate(ran.written):
-        with_, read_ = ran.batch_watermark(number), ran.batches[number].watermark
+        with_, read_ = ran.batches[number].batch_watermark, ran.batches[number].watermark
         least = _highest(least, with_ if clock.stateful else read_, clock.behind + hold)
         most = _highest(_highest(most, with_, clock.behind), read_, clock.behind)
         for mark in batch.marks:

@@ -6,8 +6,7 @@ from datetime import timedelta
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.schemas import Membership
 
-LAST = 40_000
-"""The watermark at the end, where the sources do not end."""
+LAST = 40_000  # the watermark at the end, where the sources do not end
 
 
 def write(config: dict[str, str], topic: str, *, end: bool) -> list[tuple[int, str]]:
