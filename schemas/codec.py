@@ -160,10 +160,7 @@ def encode_watermark(record: WatermarkRecord) -> bytes:
 
 
 def encode_round(marks: Round) -> list[bytes]:
-    """Return the Kafka values of the marks of a round; the fields that they share are encoded once.
-
-    `InvalidRecordError` if one is larger than `MAX_MARK_BYTES`, or not a valid record.
-    """
+    """Return the Kafka values of the marks of a round; `InvalidRecordError` if one is invalid or too large."""
     if marks.apart is not None:
         return [encode_watermark(record) for _, record in marks]
     shared, fields = marks.shared, _fields(marks.shared)

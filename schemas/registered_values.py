@@ -124,11 +124,7 @@ class AvroBody:
             raise SchemaError(schema=schema[:_SHOWN], reason=f"{type(error).__name__}: {error}") from error
 
     def decode(self, body: bytes, reader: Any = None) -> dict[str, Any]:  # noqa: ANN401  # as fastavro parses it
-        """Return the value of a body, resolved to a reader's schema.
-
-        Raises:
-            UnreadableValueError, IncompatibleSchemaError: if this schema did not write it, or it cannot be resolved.
-        """
+        """Return a body's value; `UnreadableValueError` or `IncompatibleSchemaError` if the schemas do not fit."""
         try:
             return decoded(body, self.schema, self.name, reader=reader)
         except SchemaResolutionError as error:

@@ -93,10 +93,7 @@ def event_time_of(value: object) -> int:
 
 
 def event_times_of(values: Iterable[Any]) -> list[int]:
-    """Return many event times in epoch milliseconds, or raise `InvalidEventTimeError`, each as `event_time_of`.
-
-    Args:
-        values: a list, or an array of NumPy, pandas or Arrow; ``datetime64`` of NumPy is in UTC.
+    """Return the event times of a list or an array (NumPy, in UTC; pandas; Arrow), each as `event_time_of`.
 
     >>> event_times_of([12, 13.0 + 1_763_938_400_000])
     [12, 1763938400013]
@@ -122,9 +119,7 @@ def are_seconds(time: int, now: int) -> bool:
 
 
 def duration_of(value: object, what: str, least: int = 0) -> int:
-    """Return a duration in whole milliseconds; ``what`` names it in the error.
-
-    `UsageError` if it is not a timedelta, or less than ``least`` milliseconds.
+    """Return a timedelta in whole milliseconds; `UsageError`, which names ``what``, if it is below ``least``.
 
     >>> duration_of(timedelta(seconds=5), "the bound")
     5000

@@ -255,10 +255,7 @@ def _require_whole(value: object) -> None:
 
 
 class MarkRouter:
-    """Apply the marks of each topic to its tracker, and count the records.
-
-    By partition, marks below the offset ``applied`` are only counted: the tracker holds them already.
-    """
+    """Apply the marks of each topic to its tracker, and count the records; those below ``applied`` are only counted."""
 
     def __init__(self, trackers: Mapping[str, Tracker], applied: Mapping[Partition, int] | None = None) -> None:
         self.trackers: Final = trackers

@@ -210,10 +210,7 @@ class Reader:
         return said
 
     def take_ends(self, ends: Iterable[tuple[Partition, int]]) -> None:
-        """Note the end offsets of partitions, after all records before them were taken.
-
-        DeletedRecordsError if a partition ends before the offset up to which it was read.
-        """
+        """Note where fully read partitions end; `DeletedRecordsError` if one ends below the offset it was read to."""
         for place, end in ends:
             read = self.applied.get(place, 0)
             if end < read:

@@ -44,11 +44,7 @@ class ObservedBatch:
 def update_progress(
     job: str, progress: Progress, observed: ObservedBatch, uncounted: Collection[str]
 ) -> tuple[Counter[str], tuple[Discrepancy, ...]]:
-    """Apply the marks and counts of a batch to the progress; ``uncounted``: topics whose counts prove nothing.
-
-    Returns:
-        The counts of the batch, see `report.COUNTED`, without late rows; and where rows and marks disagree.
-    """
+    """Apply a batch to the progress; return its counts without late rows, and where marks and counted rows disagree."""
     counts = Counter(dict.fromkeys(COUNTED, 0))
     for spec, found in observed.inputs:
         counts.update(records=found.total, tombstones=found.tombstones)

@@ -125,10 +125,7 @@ def _landings(origin: str, days: int) -> Iterator[_Landing]:
 
 
 class Pace(NamedTuple):
-    """The clock of all sources: at a tenth of its pace until the start, for at most a fifth of all days.
-
-    So the demo shows something while Spark starts, and most records follow after that.
-    """
+    """The clock of all sources: a tenth of its pace until the start, for at most a fifth of all days."""
 
     began: float  # epoch seconds
     first: int  # the first simulated time, epoch milliseconds

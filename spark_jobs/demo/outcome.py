@@ -13,10 +13,7 @@ _KEY = ["airline", "origin"]
 
 
 def waves(flights: pd.DataFrame, gap: timedelta) -> pd.DataFrame:
-    """Return the departure waves per airline and airport, times in epoch milliseconds, sorted.
-
-    As in Spark, a pause of exactly the gap does not end a wave.
-    """
+    """Return the waves per airline and airport, sorted, in epoch milliseconds; a pause of exactly the gap ends none."""
     milliseconds = (flights["departed"] - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(milliseconds=1)
     rows = flights.assign(departed=milliseconds).sort_values([*_KEY, "departed"])
     pause = rows.groupby(_KEY)["departed"].diff()

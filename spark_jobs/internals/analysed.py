@@ -45,10 +45,7 @@ def with_event_time(rows: DataFrame, name: str) -> DataFrame:
 
 
 def operators(frame: DataFrame, is_source: Callable[[str], bool]) -> Operator:
-    """Return the operators of a DataFrame's query down to its tables and sources.
-
-    ``is_source`` tells whether the observation of a name is that of a source, see `source_spec`.
-    """
+    """Return a query's operators down to tables and sources; ``is_source``: whether an observation is a source's."""
     with reaching(PLAN):
         plan = analysed(frame)
         jvm: Any = frame.sparkSession._jvm  # noqa: SLF001

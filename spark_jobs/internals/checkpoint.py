@@ -71,10 +71,7 @@ def range_options(start: Offsets, end: Offsets) -> dict[str, str]:
 
 
 class Checkpoint:
-    """Spark's files in one checkpoint location; ``files`` gives access to all files there.
-
-    Watermarks are as Spark counts them, epoch milliseconds; 0: none.
-    """
+    """Spark's files in a checkpoint location; watermarks are as Spark counts them, epoch milliseconds; 0: none."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.files: Final = files(spark, location)

@@ -46,11 +46,7 @@ class Files(Protocol):
         """Return the names of files in a folder that are numbers."""
 
     def read(self, name: str) -> str | None:
-        """Return a file's text; ``None``: it does not exist.
-
-        Raises:
-            CorruptSnapshotError: if it cannot be read, or its checksum does not fit.
-        """
+        """Return a file's text; ``None``: there is no file; `CorruptSnapshotError` if it cannot be read."""
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file or none, even if the machine loses its power."""

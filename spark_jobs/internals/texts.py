@@ -134,10 +134,7 @@ def _shown(lines: Sequence[str]) -> str:
 
 
 def bins(numbers: Column, most: int) -> Column:
-    """Return an aggregate that counts the rows of each bin, as text for `sizes`.
-
-    It is exact for fewer than ``most`` bins.  A bin from two tasks occurs twice.
-    """
+    """Return the counts of fewer than ``most`` bins as text for `sizes`; a bin from two tasks occurs twice."""
     return F.histogram_numeric(numbers, F.lit(most)).cast("string")
 
 

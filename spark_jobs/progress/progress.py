@@ -138,10 +138,7 @@ class Progress:
         return LateThresholds(self._promises, known, percentile, shift)
 
     def resume(self, *, now: int, percentile: bool = False, judged: bool = False) -> None:
-        """Begin a new epoch of the job, not before ``now`` (epoch milliseconds).
-
-        ``percentile``: whether a percentile drives the job.  ``judged``: whether late rows are judged one by one.
-        """
+        """Begin a new epoch, not before ``now`` (epoch ms); ``judged``: whether late rows are judged one by one."""
         self._epoch = max(self._epoch + 1, now)
         if percentile and self._full_tracker is None:
             self._full_tracker = self._tracker.copy()

@@ -78,9 +78,7 @@ def observations_after_state(plan: Operator) -> set[str]:
 
 
 def limited(plan: Operator, *, by_limit: bool = False) -> set[str]:
-    """Return the names of the sources whose tasks a limit may end before they have read all of a batch.
-
-    An aggregation between the source and the limit reads all rows before it gives one.
+    """Return the sources whose tasks a limit may end early; an aggregation in between reads all rows first.
 
     >>> read = Operator("CollectMetrics", source="read")
     >>> limited(Operator("GlobalLimit", children=(read,)))

@@ -74,10 +74,7 @@ class JobStart:
             raise UsageError(reason=reason)
 
     def refuse_query(self, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Refuse, before anything is written, a start that would write results again, or could not be exact.
-
-        ``judged`` comes from `event_times_of_state`.
-        """
+        """Refuse a start that would repeat results, or not be exact; ``judged`` comes from `event_times_of_state`."""
         self._judged = list(judged)
         if not self._is_new:
             return
