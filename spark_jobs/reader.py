@@ -16,7 +16,7 @@ from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import with_event_time
 from floodmark.spark_jobs.internals.engine import refuse_plain_queries
 from floodmark.spark_jobs.internals.jvm import machine
-from floodmark.spark_jobs.internals.texts import without_suggestion
+from floodmark.spark_jobs.internals.texts import field_of, without_suggestion
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.queries.source_options import fitting_batch, starting_small
 from floodmark.spark_jobs.reading.judge import SPLITTING
@@ -101,6 +101,8 @@ def read(
     require_topics(connection.config(), list(names))
     source = connection.source_options()
     _require_whole_partitions(late, source)
+    if isinstance(value, str):
+        raise UsageError(reason=f"value is the text {value!r}, expected a format, such as json({value!r})")
     decode = value.decode if isinstance(value, Format) else value
     kafka = _load(spark, starting_small(source) if grows else source)
     fields = _fields(kafka, decode)
@@ -180,7 +182,7 @@ def _event_time(flat: DataFrame, event_time: str | Column, fields: list[str]) ->
         own = any(str(column) == str(F.col(field)) for field in fields)
     label = repr(event_time) if isinstance(event_time, str) else str(event_time)
     try:
-        found = flat.select(column).schema[0]
+        found = field_of(flat, column)
     except (AnalysisException, ParseException) as error:
         why = "" if str(event_time).isidentifier() else f": {without_suggestion(error)}"
         raise UsageError(reason=f"event time {label} is missing in the values ({', '.join(fields)}){why}") from error

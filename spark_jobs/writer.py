@@ -38,7 +38,7 @@ from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
 from floodmark.spark_jobs.internals.stamped import stamp_of
-from floodmark.spark_jobs.internals.texts import meaning
+from floodmark.spark_jobs.internals.texts import field_of, meaning
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.options import WriteOptions
@@ -233,7 +233,8 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     if found:
         spark.createDataFrame(found, result.schema).show(rows, truncate=False)
     held = [] if job.ended or enough.is_set() else [hold.sentence for hold in job.holders()[:3]]
-    told = "; ".join([f"{len(found)} row(s), watermark {iso(job.watermark)}", *held])
+    reached = "the input has ended" if job.ended else f"watermark {iso(job.watermark)}"
+    told = "; ".join([f"{len(found)} row{'s' * (len(found) != 1)}, {reached}", *held])
     print(told)  # noqa: T201  # as DataFrame.show does
 
 
@@ -362,6 +363,14 @@ def _kafka_sink(identity: JobIdentity, options: WriteOptions, config: dict[str, 
     return AtLeastOnceSink(config, topic, source, settings)
 
 
+def _require_column(result: DataFrame, column: Column, name: object) -> None:
+    try:
+        field_of(result, column)
+    except AnalysisException as error:
+        reason = f"key column {name!r} cannot be computed from the result, which has {result.columns}"
+        raise UsageError(reason=reason) from error
+
+
 def _output(
     result: DataFrame,
     topic: str | None,
@@ -398,6 +407,7 @@ def _output(
         raise UsageError(reason=reason)
     written = value.for_topic(topic)
     keys = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
+    _require_column(result, keys, key)
     shaped = result.select(
         keys.cast("binary").alias("key"),
         written.encode(F.struct("*")).alias("value"),

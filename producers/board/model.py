@@ -15,7 +15,7 @@ STATUSES: Final = ("ok", "stuck", "unknown")  # names of the exit statuses 0, 1 
 
 SOURCES: Final = "sources"  # the stage of all sources that are no jobs
 
-UNNAMED: Final = "(no name)"  # shown for a member that has not reported
+UNNAMED: Final = "(missing source)"  # shown for a member that has not reported
 
 
 class State(StrEnum):

@@ -65,7 +65,9 @@ def trace(board: Board, topic: str) -> Why:
     if unread and not advice:
         advice = "check the name of the topic, and whether you have the right to read it"
     elif cause is None and steps[-1].unmarked:
-        advice = "check whether its writers run. Write it with WatermarkedProducer or a job, or use floodmark inject"
+        advice = (
+            "if jobs or a WatermarkedProducer write to this topic, start them. Otherwise, copy it with floodmark inject"
+        )
     return Why(
         topic=topic,
         watermark=None if view is None else view.watermark,

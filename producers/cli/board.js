@@ -26,7 +26,7 @@ const ROUND = [
   100, 200, 500, ...[1, 2, 5, 10, 15, 30].map((n) => n * SECOND), ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE),
   ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000].map((n) => n * DAY),
 ];
-const WORDS = { ok: "all is well", stuck: "stuck or failing", unknown: "cannot tell" };
+const WORDS = { ok: "all is well", stuck: "stuck or failing", unknown: "unknown" };
 
 const lines = new Map();
 let last = 0;

@@ -25,7 +25,7 @@ from rich.text import Text
 from typing_extensions import override
 
 _STYLES: Final = {Health.OK: "green", Health.WARN: "yellow", None: "yellow"}
-_WORDS: Final = (("all is well", "green"), ("stuck or failing", "bold red"), ("cannot tell", "yellow"))
+_WORDS: Final = (("all is well", "green"), ("stuck or failing", "bold red"), ("unknown", "yellow"))
 _NARROW: Final = 72
 _WIDE: Final = 100
 _WIDEST: Final = 120
@@ -207,8 +207,11 @@ def board_lines(board: Board) -> list[str]:
 
 def why_text(why: Why, now: int) -> RenderableType:
     """Return the way from a topic to its root cause: a line for each topic, then the cause and what to do."""
-    title = Text.assemble((why.topic, "bold"), f": watermark {_watermark(why.watermark, why.state, now)}")
-    title.append(f" ({distance(now - why.watermark)})" if why.watermark is not None else "")
+    if why.watermark is not None:
+        reached = f"watermark {moment(why.watermark, now)} ({distance(now - why.watermark)})"
+    else:
+        reached = "no watermark" if why.state in {State.UNKNOWN, State.MISSING} else str(why.state)
+    title = Text.assemble((why.topic, "bold"), f": {reached}")
     parts: list[RenderableType] = [title, *(_step(step, depth, now) for depth, step in enumerate(why.steps))]
     if why.cause is not None:
         parts += [
@@ -228,7 +231,7 @@ def _step(step: Step, depth: int, now: int) -> Text:
     if step.unread:
         return line.append(f"{step.topic}: could not be read: {step.unread}")
     if row is None:
-        unmarked = "no watermark record was seen near its end"
+        unmarked = "its last records have no marks"
         return line.append(f"{step.topic}: {unmarked if step.unmarked else 'no source holds it'}")
     line.append(f"{place_of(step)}  ").append_text(verdict_text(row.verdict))
     line.append(f"  {_watermark(row.watermark, row.state, now)}")

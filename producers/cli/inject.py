@@ -33,7 +33,7 @@ def injection_line(injector: Injector | InjectorGroup) -> str:
     place = f"watermark {watermark or 'unknown'}"
     found = injector.outcomes + Counter({name: injector.counts[name] for name in _CHANGES})
     outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in sorted(found.items()) if count)
-    trouble = f"; first trouble: {injector.first_trouble}" if injector.first_trouble else ""
+    trouble = f"; first problem: {injector.first_trouble}" if injector.first_trouble else ""
     read = f"{injector.counts['records']:,} records read"
     if not outcomes and not injector.counts["records"]:
         return f"{read}, the input has none yet; {place}" + ("" if watermark is None else " by the clock")

@@ -84,7 +84,8 @@ def answering(
     except KafkaException as error:
         if error.args[0].code() != but:
             reason = f"{about}: {error.args[0].str()}" if about else error.args[0].str()
-            raise BrokerUnavailableError(bootstrap_servers=bootstrap_servers, seconds=seconds, reason=reason) from error
+            place = bootstrap_servers or "an unknown address (set bootstrap.servers)"
+            raise BrokerUnavailableError(bootstrap_servers=place, seconds=seconds, reason=reason) from error
 
 
 def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:

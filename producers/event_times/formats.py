@@ -156,7 +156,8 @@ def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> 
     if isinstance(time, datetime):
         return event_time_of(time)
     if isinstance(time, bool) or not isinstance(time, (int, float)):
-        reason = f"field {field!r} holds no number; there are {_names(found)}"
+        what = "is missing or null" if time is None else "holds no time"
+        reason = f"field {field!r} {what}; the fields are {_names(found)}"
         raise InvalidEventTimeError(value=time if time is None else short(time), reason=reason)
     return _in_milliseconds(time, unit)
 

@@ -19,7 +19,7 @@ class PolicyFit:
     ...     fit.add(Outcome.LATE_ADJUSTED, 1_767_225_600_000, 1_767_225_610_000 + 100 * number)
     >>> fit.judge()
     >>> print(fit.pop_advice())
-    100 of 100 events lost their times (100 late adjusted): they arrive 14.9 s late (median); --late 20 would keep 99 %
+    100 of 100 events were not on time (100 late adjusted). Median delay: 14.9 s. --late 20 keeps the times of 99 %
     >>> fit.pop_advice(), fit.looks_like_seconds
     (None, False)
     """
@@ -75,18 +75,18 @@ class PolicyFit:
             for outcome, number in sorted(self._outcomes.items())
             if outcome is not Outcome.ON_TIME
         )
-        told = f"{lost:,} of {count:,} events lost their times ({counted}): they arrive"
+        told = f"{lost:,} of {count:,} events were not on time ({counted})."
+        late = f"{told} Median delay: {median / 1000:,.1f} s."
         if abs(median) > _TEN_YEARS:
             years = f"{abs(median) / _TEN_YEARS * 10:,.0f} years"
-            return (
-                f"{told} {years} off (median); is --unit right? For a topic that was filled later, use a large --late"
-            )
+            advice = "Check --unit. For a topic that was filled later, use a large --late"
+            return f"{told} The median distance to the arrival is {years}. {advice}"
         if 2 * self._outcomes[Outcome.EARLY_DROPPED] > lost:
-            advice = f"--early {ceil(-least / 1000)} would keep 99 %, --early -1 all"
-            return f"{told} {-median / 1000:,.1f} s before their times (median); {advice}"
+            advice = f"--early {ceil(-least / 1000)} keeps 99 % of these events, --early -1 all"
+            return f"{told} In the median, they arrive {-median / 1000:,.1f} s before their event time. {advice}"
         if most <= milliseconds(self._policy.late):
-            return f"{told} {median / 1000:,.1f} s late (median); a larger --out-of-order would keep more"
-        return f"{told} {median / 1000:,.1f} s late (median); --late {ceil(most / 1000)} would keep 99 %"
+            return f"{late} A larger --out-of-order keeps the times of more events"
+        return f"{late} --late {ceil(most / 1000)} keeps the times of 99 %"
 
     def pop_advice(self) -> str | None:
         """Return the advice for the user, once; ``None``: no advice."""

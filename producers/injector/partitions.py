@@ -202,9 +202,11 @@ class InjectedPartitions:
         missing = self.outcomes["unreadable"] + self.outcomes[MISSING_EVENT_TIME]
         if missing and not any(partition.input.has_event_time for partition in self._all.values()):
             about = self._injection.fmt.about
-            reason = f"all {missing:,} record(s) were passed on, and none told a time, read as {about}"
+            reason = f"none of {missing:,} records has a readable time, read as {about}; all were copied"
             reason += f"; {first_trouble}" if first_trouble else ""
-            advice = "correct the field, unit, schema or format and begin anew with --reset, or pass --allow-unreadable"
+            advice = (
+                "correct the field, unit, schema or format, and start over with --reset, or pass --allow-unreadable"
+            )
             raise InjectorError(source=self._injection.source, reason=reason, advice=advice)
 
     @property

@@ -73,12 +73,12 @@ class Preview:
             return
         first = self.examples.get("unreadable") or next(iter(self.examples.values()))
         about, topic = self.injection.fmt.about, self.injection.source_topic
-        none = f"none of the first {self.records:,} record(s) of {topic!r} has a readable time"
-        correct = "correct the field, unit, schema or format (--dry-run shows what would happen)"
+        none = f"none of the first {self.records:,} records of {topic!r} has a readable time"
+        correct = "Correct the field, unit, schema or format (--dry-run shows what would happen)"
         raise InjectorError(
             source=self.injection.source,
-            reason=f"{none}, read as {about}; {first}",
-            advice=f"nothing was written; {correct}, or pass --allow-unreadable",
+            reason=f"{none}, read as {about}: {first}",
+            advice=f"nothing was written. {correct}, or pass --allow-unreadable",
         )
 
     def lines(self) -> list[str]:

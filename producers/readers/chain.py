@@ -67,7 +67,7 @@ class ChainReader(Closing):
                 try:
                     self._read_topic(topic)
                 except UnknownTopicError:
-                    self._fold.refuse(topic, "it does not exist, or may not be described")
+                    self._fold.refuse(topic, "it does not exist, or you have no right to describe it")
                 except KafkaException as error:
                     self._fold.refuse(topic, error.args[0].str())
             topics = self._fold.named()
@@ -128,7 +128,7 @@ class ChainReader(Closing):
             try:
                 self._observers[topic] = Observer(self._config, [topic], offsets=self._ends[topic])
             except UnknownTopicError:
-                self._fold.refuse(topic, "it does not exist any more, or may not be described")
+                self._fold.refuse(topic, "it no longer exists, or you have no right to describe it")
             except BrokerUnavailableError:
                 continue  # the next call tries again
 

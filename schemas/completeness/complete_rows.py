@@ -258,7 +258,7 @@ class Reader:
         if record.topic in self._warned:
             return None
         self._warned.add(record.topic)
-        return f"{record.place}: no event time, as in others that follow: {reason}"
+        return f"{record.place}: no event time: {reason}. More records without one are only counted"
 
     def _is_done(self, record: Data, time: int) -> bool:
         """Tell whether a record that is read again was handed out, or late, before the position."""

@@ -157,9 +157,8 @@ def conclusion(outcome: Outcome) -> str:
     if worst.wrong == 0:
         return f"{sentence}."
     loss = f"dropped {worst.share_dropped:.0%} of the flights and got {worst.share_wrong:.0%} of the waves wrong"
-    return (
-        f"{sentence}; withWatermark('{worst.guess}') on {_first(worst.days)} of the same topic {loss}, without a word."
-    )
+    guess = f"withWatermark('{worst.guess}') on {_first(worst.days)} of the same topic"
+    return f"{sentence}; {guess} {loss}, without an error."
 
 
 def _first(days: int) -> str:

@@ -12,8 +12,10 @@ from typing import Final
 import pyspark
 from floodmark.schemas.errors import UnsupportedSparkError
 from floodmark.spark_jobs.queries.plan import Operator
-from pyspark.sql import Column
+from pyspark.logger import PySparkLogger
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import StructField
 
 _SILENT: Final = {"CollectMetrics", "LocalLimit", "ResolvedHint", "SubqueryAlias", "UnresolvedHint", "View"}
 """Operators that change no row, or only what another operator next to them tells."""
@@ -151,6 +153,19 @@ def sizes(text: str | None) -> list[tuple[int, int]]:
         raise UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=text[:_SHOWN])
     numbers = [int(float(number)) for number in _NUMBER.findall(text)]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def field_of(rows: DataFrame, column: Column) -> StructField:
+    """Return the field of a column; if there is no such column, PySpark raises its error, and does not log it."""
+    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
+    disabled = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        return rows.select(column).schema[0]
+    finally:
+        for logger, before in zip(loggers, disabled, strict=True):
+            logger.disabled = before
 
 
 def without_suggestion(error: Exception) -> str:

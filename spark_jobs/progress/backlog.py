@@ -20,7 +20,7 @@ class Backlog:
     >>> backlog.seconds
     20.0
     >>> print(backlog)
-    [###---------------------------]  10 %, 900,000 unread, 20 s to go (50,000 a second read, 5,000 come)
+    [###---------------------------]  10 %, 900,000 unread, 20 s to go (reads 50,000 a second, 5,000 arrive)
     """
 
     unread: int
@@ -45,7 +45,7 @@ class Backlog:
         shown = f"[{bar}] {share * 100:3.0f} %, {self.unread:,} unread"
         if self.unread and not self.read_rate:
             return f"{shown}, the second batch will show the pace"
-        pace = f"{self.read_rate:,.0f} a second read, {self.arrival_rate:,.0f} come"
+        pace = f"reads {self.read_rate:,.0f} a second, {self.arrival_rate:,.0f} arrive"
         left = "it falls further behind" if self.seconds is None else f"{self.seconds:,.0f} s to go"
         return f"{shown}, {left} ({pace})"
 

@@ -516,6 +516,8 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         source(given, event_time="user")
     with pytest.raises(UsageError, match="is missing"):
         source(given, event_time="when")
+    with pytest.raises(UsageError, match=r"expected a format, such as json\('a STRING'\)"):
+        source(given, value="a STRING")
     with pytest.raises(UsageError, match="no topic"):
         source()
     spark = rows.sparkSession
@@ -529,6 +531,8 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         write(rows, checkpoint_location=checkpoint)
     with pytest.raises(UsageError, match="expected a timestamp"):
         counted(rows, out, checkpoint, event_time="user")
+    with pytest.raises(UsageError, match=r"key column 'users' .* has \['user', 'ended', 'n'\]"):
+        counted(rows, out, checkpoint, key="users")
     with pytest.raises(UsageError, match="both input and output"):
         counted(rows, given, checkpoint)
     with pytest.raises(UsageError, match="call it once"):

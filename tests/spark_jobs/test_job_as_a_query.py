@@ -24,6 +24,7 @@ _LIMIT = 120
 _PROGRAM = """
 import sys, threading
 from floodmark.spark_jobs import local_session, write
+from pyspark.errors import StreamingQueryException
 from support.counting import read_events, windowed
 from support.harness import SHORT_LIVED
 
@@ -38,6 +39,15 @@ def writer(frame, batch_id):
         print("the batch is done")
 
 rows = windowed(read_events(local_session("cell", settings=SHORT_LIVED), servers, topic))
+
+def failing(frame, batch_id):
+    raise ValueError("disk full")
+
+full = write(rows, writer=failing, job="full", checkpoint_location=checkpoint + "-full")
+try:
+    full.query.awaitTermination()  # behind the log of Spark
+except StreamingQueryException:
+    print(full.exception(), file=sys.stderr)
 job = write(rows, writer=writer, job="cell", checkpoint_location=checkpoint)
 in_work.wait()
 print("the program ends", flush=True)
@@ -263,7 +273,10 @@ def test_the_end_of_a_program_stops_its_job_between_two_batches(kafka, topic, ch
     done = run(_PROGRAM, kafka.bootstrap_servers, given, checkpoint)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["the program ends", "the batch is done"]
-    _, _, said = done.stderr.partition("the program ends")
+    failed, _, said = done.stderr.partition("the program ends")
+    assert failed.rstrip().endswith("job 'full' failed: ValueError: disk full")
+    assert failed.count("Traceback") == 1, failed
+    assert "\tat " not in failed, "no stack of the JVM"
     # Spark may log that its stop broke off the plan of a next batch: those lines begin with their time.
     assert [line for line in said.splitlines() if line and not re.match(r"\d\d/\d\d/\d\d \d\d:", line)] == [
         "job cell is stopped, because the program ends: call its awaitTermination() to wait for the end of its input"

@@ -39,7 +39,7 @@ def test_all_windows_of_an_input_that_has_ended(kafka, topic, result, capsys):
     rows, last = table(capsys.readouterr().out)
     assert sum(int(count) for _, _, count in rows) == stream.size
     assert len(rows) == len(stream.windows(WIDTH))
-    assert last == f"{len(rows)} row(s), watermark end of time"
+    assert last == f"{len(rows)} rows, the input has ended"
     assert set(Path(gettempdir()).glob("floodmark-preview-*")) == before
 
 
@@ -50,7 +50,7 @@ def test_it_stops_when_it_has_enough_rows(kafka, topic, result, capsys):
     preview(result(given), wait=_WAIT, rows=3)
     rows, last = table(capsys.readouterr().out)
     assert len(rows) == 3
-    assert re.fullmatch(r"3 row\(s\), watermark \S+", last)
+    assert re.fullmatch(r"3 rows, watermark \S+", last)
     assert end_offsets(kafka.config, given) == end
 
 
@@ -61,7 +61,7 @@ def test_without_a_complete_row_it_names_who_holds_the_watermark(spark, kafka, t
     preview(windowed(rows, width=10**12), wait=timedelta(seconds=8))
     out = capsys.readouterr().out
     assert out.count("\n") == 1
-    assert re.fullmatch(rf"0 row\(s\), watermark \S+; {given}/0/\S+.*\n", out)
+    assert re.fullmatch(rf"0 rows, watermark \S+; {given}/0/\S+.*\n", out)
 
 
 def test_an_error_of_the_query_is_raised(kafka, topic, result):

@@ -187,7 +187,7 @@ def test_what_cannot_be_told_has_its_own_status(kafka, topic):
         assert "no marks" in done.stdout or "no watermark record" in done.stdout
         done = floodmark(kafka, command[0], "no-such-topic", *command[1:])
         assert done.returncode == 2
-        assert "it does not exist, or may not be described" in done.stdout
+        assert "it does not exist, or you have no right to describe it" in done.stdout
         assert "Traceback" not in done.stderr
 
 

@@ -170,7 +170,7 @@ def test_a_record_whose_arrival_cannot_be_read_is_still_not_behind_the_watermark
 def test_the_name_of_a_poison_record_tells_which_fields_there_are():
     partition = InputPartition(JsonField("att"), TimePolicy())
     partition.take(None, b'{"at": 1, "payload": {"ts": 2}}', NOW)
-    assert "field 'att' holds no number; there are 'at', 'payload.ts'" in partition.trouble
+    assert "field 'att' is missing or null; the fields are 'at', 'payload.ts'" in partition.trouble
 
 
 def test_other_events_beside_a_promise_are_not_lost_with_it():

@@ -161,14 +161,14 @@ def test_a_wrong_option_does_not_begin(kafka, topic):
     for partition in (0, 1):
         send(kafka, raw, *((NOW + n, NOW) for n in range(20)), partition=partition)
     for fmt in (JsonField("att"), JsonField("at", "s"), JsonField("at.ms")):
-        with pytest.raises(InjectorError, match=r"none of the first 40 record.*there are 'at'|outside the years"):
+        with pytest.raises(InjectorError, match=r"none of the first 40 record.*the fields are 'at'|outside the years"):
             run(kafka, Injection(raw, marked, fmt))
         assert set(end_offsets(kafka.config, marked).values()) == {0}, "nothing was written"
     run(kafka, Injection(raw, marked, JsonField("at")))
     until_readable(kafka, marked)
     before = end_offsets(kafka.config, marked)
     send(kafka, raw, (NOW + 50, NOW))
-    with pytest.raises(InjectorError, match=r"there are 'at'"):
+    with pytest.raises(InjectorError, match=r"the fields are 'at'"):
         run(kafka, Injection(raw, marked, JsonField("att")))
     assert end_offsets(kafka.config, marked) == before, "nor does a wrong option go on"
     other = topic(2)
@@ -191,8 +191,8 @@ def test_seconds_are_not_taken_for_milliseconds(kafka, topic, caplog):
     assert injector.outcomes == {"on_time": 20, "out_of_order_adjusted": 1}, "one such record ends nothing later"
     forced = run(kafka, Injection(raw, topic(2), JsonField("at"), allow_unreadable=True))
     assert forced.outcomes["late_adjusted"] == 21
-    assert "21 of 21 events lost their times" in caplog.text
-    assert "is --unit right?" in caplog.text
+    assert "21 of 21 events were not on time" in caplog.text
+    assert "Check --unit" in caplog.text
 
 
 def test_seconds_that_come_after_the_start_are_refused_too(kafka, topic):
@@ -214,7 +214,7 @@ def test_a_policy_that_takes_most_times_away_is_told_once_and_what_would_fit(kaf
     raw, marked = topic(1), topic(1)
     send(kafka, raw, *((NOW + n - n * 7_919 % 20_000, NOW + n) for n in range(3_000)))
     shown = preview_injection(Injection(raw, marked, JsonField("at")), kafka.config)
-    advice = r"\d+ of 1,000 events lost their times \(\d+ late adjusted.*\): .* --late 20 would keep 99 %"
+    advice = r"\d+ of 1,000 events were not on time \(\d+ late adjusted.*\)\. .* --late 20 keeps the times of 99 %"
     assert re.search(advice, shown.lines()[-1])
     with caplog.at_level("WARNING"):
         run(kafka, Injection(raw, marked, JsonField("at")))
@@ -237,7 +237,7 @@ def test_a_dry_run_takes_its_sample_of_all_partitions(kafka, topic):
 def test_a_topic_without_any_time_ends_as_an_error(kafka, topic):
     raw, marked = topic(1), topic(1)
     write(kafka, raw, b'{"after": {}}')
-    with pytest.raises(InjectorError, match=r"all 1 record.* none told a time, read as CockroachDB changefeed"):
+    with pytest.raises(InjectorError, match=r"none of 1 record.* readable time, read as CockroachDB changefeed"):
         run(kafka, Injection(raw, marked, CockroachDb()))
     tombstones, quiet = topic(1), topic(1)
     write(kafka, tombstones, None)
