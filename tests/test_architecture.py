@@ -305,7 +305,7 @@ def modules():
     return [info.name for p in packages for info in pkgutil.walk_packages(p.__path__, f"{p.__name__}.")]
 
 
-SHARED_HALVES = {"_Confluent", "_KafkaSink", "_Learning"}
+SHARED_HALVES = {"_Confluent", "_Field", "_KafkaSink", "_Learning"}
 """Private bases that implement half of an interface, each for the classes of its own file."""
 
 

@@ -109,12 +109,32 @@ def _in_milliseconds(number: float, unit: Unit) -> int:
     return numerator * multiply // (denominator * divide)
 
 
-def _check_unit(field: str, unit: str) -> None:
-    if unit not in _PER_MS:
-        raise UsageError(reason=f"the unit of {field!r} is {unit!r}, expected one of {', '.join(_PER_MS)}")
+class _Field(InputFormat):
+    """Values with the event time in a field; a dot separates the names of nested objects."""
+
+    def __init__(self, kind: str, decode: Callable[[bytes], dict[str, Any]], field: str, unit: Unit) -> None:
+        if unit not in _PER_MS:
+            raise UsageError(reason=f"the unit of {field!r} is {unit!r}, expected one of {', '.join(_PER_MS)}")
+        self._kind, self._decode = kind, decode
+        self._field, self._path, self._unit = field, field.split("."), unit
+
+    @property
+    @override
+    def about(self) -> str:
+        return f"{self._kind} with a time in {self._field!r} ({self._unit})"
+
+    @override
+    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
+        if value is None:
+            return None
+        found = self._decode(value)
+        time = found.get(self._field)
+        if type(time) is int and self._unit == "ms":  # the common case first, for speed
+            return time
+        return _time_in(found, self._field, self._path, self._unit)
 
 
-class JsonField(InputFormat):
+class JsonField(_Field):
     """JSON objects with the event time in a field: a number, or ISO text (in UTC if it has no zone).
 
     >>> JsonField("at", "s").read(None, b'{"at": 12}', 0)
@@ -124,24 +144,25 @@ class JsonField(InputFormat):
     """
 
     def __init__(self, field: str, unit: Unit = "ms") -> None:
-        """Take the field (a dot separates the names of nested objects), and the unit of its numbers since 1970."""
-        _check_unit(field, unit)
-        self._field, self._path, self._unit = field, field.split("."), unit
+        super().__init__("JSON", json_object, field, unit)
 
-    @property
-    @override
-    def about(self) -> str:
-        return f"JSON with a time in {self._field!r} ({self._unit})"
 
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        if value is None:
-            return None
-        found = json_object(value)
-        time = found.get(self._field)
-        if type(time) is int and self._unit == "ms":  # the common case first, for speed
-            return time
-        return _time_in(found, self._field, self._path, self._unit)
+class FramedField(_Field):
+    """Values with the id of a registered schema; the unit is for numbers without a logical type."""
+
+    def __init__(self, decode: Callable[[bytes], dict[str, Any]], field: str, unit: Unit = "ms") -> None:
+        super().__init__("framed values", decode, field, unit)
+
+
+class AvroField(_Field):
+    """Single-object Avro values; the unit defaults to that of the field's logical type, or milliseconds."""
+
+    def __init__(self, schema: str, field: str, unit: Unit | None = None) -> None:
+        codec = AvroCodec(without_logical_types(schema))
+        kind = _type_at(json.loads(schema), field.split("."))
+        if kind is None:
+            raise SchemaError(schema=codec.name, reason=f"it has no field {field!r}, only {', '.join(codec.fields)}")
+        super().__init__(f"Avro {codec.name}", codec.decode, field, unit or _logical_unit(kind))
 
 
 def _time_in(found: dict[str, Any], field: str, path: list[str], unit: Unit) -> int:
@@ -170,53 +191,6 @@ def _names(found: Mapping[str, object]) -> str:
         for inner in (value if isinstance(value, dict) and value else [None])
     ]
     return ", ".join(names[:_SHOWN_FIELDS]) + (" ..." if len(names) > _SHOWN_FIELDS else "") or "no fields"
-
-
-class FramedField(InputFormat):
-    """Values with the id of a registered schema, and the event time in a field."""
-
-    def __init__(self, decode: Callable[[bytes], dict[str, Any]], field: str, unit: Unit = "ms") -> None:
-        """Take a decoder of values; the unit is for numbers without a logical type."""
-        _check_unit(field, unit)
-        self._decode, self._field, self._path, self._unit = decode, field, field.split("."), unit
-
-    @property
-    @override
-    def about(self) -> str:
-        return f"framed values with a time in {self._field!r} ({self._unit})"
-
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        return None if value is None else _time_in(self._decode(value), self._field, self._path, self._unit)
-
-
-class AvroField(InputFormat):
-    """Single-object Avro values with the event time in a field."""
-
-    def __init__(self, schema: str, field: str, unit: Unit | None = None) -> None:
-        """Take the schema as JSON text and a field; the unit defaults to that of its logical type, or milliseconds."""
-        self._codec = AvroCodec(without_logical_types(schema))
-        self._field, self._path = field, field.split(".")
-        kind = _type_at(json.loads(schema), self._path)
-        if kind is None:
-            fields = ", ".join(self._codec.fields)
-            raise SchemaError(schema=self._codec.name, reason=f"it has no field {field!r}, only {fields}")
-        self._unit: Unit = unit or _logical_unit(kind)
-        _check_unit(field, self._unit)
-
-    @property
-    @override
-    def about(self) -> str:
-        return f"Avro {self._codec.name} with a time in {self._field!r} ({self._unit})"
-
-    @override
-    def tell(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
-        if value is None:
-            return None
-        time = find_field(self._codec.decode(value), self._field, self._path)
-        if isinstance(time, bool) or not isinstance(time, int):
-            raise InvalidEventTimeError(value=short(time), reason=f"field {self._field!r} holds no whole number")
-        return _in_milliseconds(time, self._unit)
 
 
 def _options(kind: Any) -> list[Any]:  # noqa: ANN401  # JSON
