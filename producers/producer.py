@@ -380,7 +380,7 @@ class WatermarkedProducer:
             self._channel.client.poll(0)
             if self._outbox.failed:
                 self._register()
-            return self._outbox.resend()
+            return self._outbox.resend(self._clock.steady())
 
     def poll(self, timeout: float = 0) -> int:
         """Serve delivery reports, and send the marks that are due; none after the end.

@@ -18,7 +18,7 @@ from floodmark.schemas.errors import DeliveryError, FencedError
 _log = logging.getLogger(__name__)
 _RETRY_INTERVAL: Final = 100  # milliseconds
 _SILENCE: Final = 10_000  # milliseconds
-_QUEUE_TIMEOUT: Final = 60.0
+_QUEUE_TIMEOUT: Final = 60.0  # seconds to wait for room in the client's queue
 _MOST_ROUNDS: Final = 8
 """Rounds of marks in flight.  While Kafka is unreachable, more would fill the queue and say nothing new."""
 
@@ -44,13 +44,13 @@ class FailedRecord:
 class Outbox:
     """Sends the records and marks of one source to one topic, and follows their delivery reports."""
 
-    def __init__(self, client: Producer, topic: str, emitter: Emitter, clock: Clock) -> None:
+    def __init__(self, client: Producer, topic: str, emitter: Emitter) -> None:
         self.failed: list[FailedRecord] = []  # the oldest failure first; without records that were sent again
         self.on_delivery: OnDelivery | None = None  # of records without one of their own
         self._client = client
         self._topic = topic
+        self._enqueue = partial(send, client, topic, seconds=_QUEUE_TIMEOUT)
         self._emitter = emitter
-        self._clock = clock
         self.callback_error: Exception | None = None  # the first error of an ``on_delivery`` that was not raised yet
         self._failed_marks: dict[int, tuple[MarkRecord, str]] = {}
         self._marks_in_flight = 0
@@ -77,7 +77,7 @@ class Outbox:
             try:  # without keyword arguments: they would double the time of the client's call
                 self._client.produce(self._topic, value, key, partition, report, None, timestamp or 0, headers)
             except BufferError:
-                self._enqueue(value, key, partition, report, timestamp, headers)
+                self._enqueue(value, key, partition, report, None, timestamp or 0, headers)
         except Exception:  # not Ctrl-C: the client may have taken the record, so that it stays in flight
             self._emitter.unsend(partition, in_flight)
             raise
@@ -124,14 +124,14 @@ class Outbox:
             self._plain_report = in_flight, report
         return report
 
-    def resend(self) -> int:
+    def resend(self, now: int) -> int:
         """Send all failed records again, in order; return their number.  After an error, the rest is in ``failed``."""
         failed, self.failed = self.failed, []
         for position, lost in enumerate(failed):
-            in_flight = self._emitter.resend(lost.in_flight, lost.partition, self._clock.steady())
+            in_flight = self._emitter.resend(lost.in_flight, lost.partition, now)
             report = self._report(in_flight, lost.headers, lost.on_delivery)
             try:
-                self._enqueue(lost.value, lost.key, lost.partition, report, lost.timestamp, lost.headers)
+                self._enqueue(lost.value, lost.key, lost.partition, report, None, lost.timestamp or 0, lost.headers)
             except BaseException:
                 self._emitter.fail(in_flight, lost.partition)
                 self.failed[:0] = [replace(lost, in_flight=in_flight), *failed[position + 1 :]]
@@ -147,7 +147,7 @@ class Outbox:
         """Whether more than `_MOST_ROUNDS` rounds of marks are in flight."""
         return self._marks_in_flight > _MOST_ROUNDS * self._emitter.partitions
 
-    def send_marks(self, *, wait: bool) -> bool:
+    def send_marks(self, clock: Clock, *, wait: bool) -> bool:
         """Send a mark to every partition; return whether the client accepted all.  ``wait``: for room in its queue."""
         emitter = self._emitter
         self._client.poll(0)
@@ -157,7 +157,7 @@ class Outbox:
         failed, self._failed_marks = self._failed_marks, {}
         for partition, (record, _) in failed.items() if emitter.ended else ():
             self._send_mark(partition, record, wait=True)
-        marks = emitter.marks(self._clock.wall(), steady=self._clock.steady())
+        marks = emitter.marks(clock.wall(), steady=clock.steady())
         sent = 0
         try:
             records = round_records(marks, () if emitter.held is None else emitter.held.headers())
@@ -174,7 +174,8 @@ class Outbox:
 
     def _send_mark(self, partition: int, record: MarkRecord, *, wait: bool) -> None:
         report = partial(self._mark_delivered, partition, record)
-        self._enqueue(record.value, record.key, partition, report, headers=list(record.headers), wait=wait)
+        seconds = _QUEUE_TIMEOUT if wait else 0.0
+        self._enqueue(record.value, record.key, partition, report, headers=list(record.headers), seconds=seconds)
         self._marks_in_flight += 1
 
     @property
@@ -206,22 +207,6 @@ class Outbox:
                 reason=reasons[0] if reasons else f"no acknowledgement within {waited} s",
                 held_at=self._emitter.watermark_hold,
             )
-
-    def _enqueue(  # the arguments of the client's ``produce``
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        report: OnDelivery,
-        timestamp: int | None = None,
-        headers: Headers | None = None,
-        *,
-        wait: bool = True,
-    ) -> None:
-        """Hand a record to the client; with ``wait``, for a minute until its queue has room."""
-        seconds = _QUEUE_TIMEOUT if wait else 0.0
-        record = (self._topic, value, key, partition, report, None, timestamp or 0, headers)
-        send(self._client, *record, seconds=seconds)
 
     def _keep_failed(
         self,
@@ -272,7 +257,7 @@ class Sender:
 
     def __init__(self, channel: Channel, topic: str, emitter: Emitter, clock: Clock, interval: int) -> None:
         self.emitter = emitter
-        self.outbox = Outbox(channel.client, topic, emitter, clock)
+        self.outbox = Outbox(channel.client, topic, emitter)
         self.polled = True  # whether marks are sent only when the caller calls; then a long silence is logged, once
         self._channel = channel
         self._topic = topic
@@ -309,8 +294,13 @@ class Sender:
         now = self._clock.steady()
         self._next_mark, self._partitions = now + self._interval, self._channel.partitions
         self.emitter.grow(self._partitions)
-        self._check_successors()
-        if not self.outbox.send_marks(wait=wait):
+        identity = self.emitter.identity
+        if self.emitter.fence(self._channel.successors.epochs.get(identity.source, 0)):
+            _log.error(
+                "source %r, epoch %d, was fenced: a later run with epoch %d marks its topic, and readers follow that",
+                *(identity.source, identity.epoch, self.emitter.fenced_by),
+            )
+        if not self.outbox.send_marks(self._clock, wait=wait):
             self._next_mark = now + _RETRY_INTERVAL
 
     def emit_unless_fenced(self) -> None:
@@ -339,14 +329,6 @@ class Sender:
         self.check_fenced()
         self.outbox.raise_callback_error()
         self._channel.raise_failure()
-
-    def _check_successors(self) -> None:
-        identity = self.emitter.identity
-        if self.emitter.fence(self._channel.successors.epochs.get(identity.source, 0)):
-            _log.error(
-                "source %r, epoch %d, was fenced: a later run with epoch %d marks its topic, and readers follow that",
-                *(identity.source, identity.epoch, self.emitter.fenced_by),
-            )
 
     def _warn_of_silence(self, overdue_ms: int) -> None:
         """Warn, once, that readers had to wait because nobody called the source."""

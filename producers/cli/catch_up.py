@@ -71,18 +71,16 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
 
 
 def _time(text: str, now: int) -> int:
-    from datetime import UTC, datetime
+    from datetime import datetime
 
-    from floodmark.schemas.errors import UsageError
+    from floodmark.schemas.errors import InvalidEventTimeError, UsageError
     from floodmark.schemas.timestamps import event_time_of
 
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = datetime.fromtimestamp(0)  # noqa: DTZ006  # refused with the times that have no zone
-    if at.tzinfo is None:
-        raise UsageError(reason=f"--since is {text!r}, expected a time with its zone: 2026-01-31T08:00:00Z")
-    time = event_time_of(at.astimezone(UTC))
+        time = event_time_of(datetime.fromisoformat(text))
+    except (ValueError, InvalidEventTimeError) as error:
+        reason = f"--since is {text!r}, expected a time with its zone: 2026-01-31T08:00:00Z"
+        raise UsageError(reason=reason) from error
     if time > now:
         raise UsageError(reason=f"--since is {text}, which is in the future")
     return time

@@ -89,27 +89,21 @@ def answering(
 
 
 def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
-    """Return the answer of ``ask``; retry while a leader moves, and fail with `BrokerUnavailableError`."""
+    """Return the answer of ``ask``; retry while a leader moves, or a topic is new to a broker.
+
+    It fails with `BrokerUnavailableError` or `UnknownTopicError`.
+    """
     deadline = Deadline(TIMEOUT)
     while True:
         with answering(bootstrap_servers):
             try:
                 return ask()
+            except UnknownTopicError:
+                if deadline.passed:
+                    raise
             except KafkaException as error:
                 if error.args[0].code() not in _MOVING or deadline.passed:
                     raise
-        time.sleep(0.05)
-
-
-def known(ask: Callable[[], Answer]) -> Answer:
-    """Return the answer of ``ask``; retry while it fails with `UnknownTopicError`: topics may be new to a broker."""
-    deadline = Deadline(TIMEOUT)
-    while True:
-        try:
-            return ask()
-        except UnknownTopicError:
-            if deadline.passed:
-                raise
         time.sleep(0.05)
 
 
@@ -177,7 +171,7 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
     for future in client.create_topics(new, request_timeout=TIMEOUT).values():
         with answering(servers, but=KafkaError.TOPIC_ALREADY_EXISTS):
             future.result(timeout=TIMEOUT + 5)
-    known(lambda: [partition_count(client, name, servers) for name in topics])
+    answered(lambda: [partition_count(client, name, servers) for name in topics], servers)
 
 
 def begin_offsets(config: Config, topics: Collection[str]) -> dict[Partition, int]:
@@ -303,7 +297,7 @@ class TopicWatch:
         self._ids = ids
         self._reader = reader
         self._missed = False
-        self._compare(known(lambda: described(self._client, topics, self._servers)))
+        self._compare(answered(lambda: described(self._client, topics, self._servers), self._servers))
 
     def check(self) -> Mapping[str, int]:
         """Compare the ids; return the partition count of each topic, or nothing if Kafka does not answer.

@@ -381,10 +381,10 @@ class FullClient:
 def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(room):
     emitter = Emitter(Identity("a", 1), ascending().build(), partitions=3)
     client = FullClient(room)
-    outbox = Outbox(client, "t", emitter, ManualClock())
-    assert outbox.send_marks(wait=False) == emitter.registered == (room == 3)
+    outbox = Outbox(client, "t", emitter)
+    assert outbox.send_marks(ManualClock(), wait=False) == emitter.registered == (room == 3)
     client.room = 100
-    assert outbox.send_marks(wait=False)
+    assert outbox.send_marks(ManualClock(), wait=False)
     assert emitter.registered
     outbox.send(b"x", None, 0, event_time=5, now=0)
     sequences = {}
@@ -394,10 +394,10 @@ def test_marks_that_a_full_queue_has_no_room_for_are_sent_later_without_a_gap(ro
 
 
 def test_marks_that_nobody_acknowledges_do_not_fill_the_queue():
-    outbox = Outbox(FullClient(10**6), "t", Emitter(Identity("a", 1), ascending().build(), partitions=3), ManualClock())
+    outbox = Outbox(FullClient(10**6), "t", Emitter(Identity("a", 1), ascending().build(), partitions=3))
     rounds = 0
     while not outbox.has_mark_backlog:
-        outbox.send_marks(wait=False)
+        outbox.send_marks(ManualClock(), wait=False)
         rounds += 1
     assert rounds == 9
 
@@ -423,7 +423,7 @@ def together(outbox):
 @pytest.mark.parametrize("send", [one_by_one, together])
 def test_a_record_that_the_client_took_before_an_interrupt_holds_the_watermark(send):
     emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=1), InterruptedClient(100)
-    outbox = Outbox(client, "t", emitter, ManualClock())
+    outbox = Outbox(client, "t", emitter)
     with pytest.raises(KeyboardInterrupt):
         send(outbox)
     assert (outbox.unacknowledged, len(client)) == (2, 2)
@@ -435,15 +435,15 @@ def test_a_record_that_the_client_took_before_an_interrupt_holds_the_watermark(s
 
 def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():
     emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=2), FullClient(100)
-    outbox = Outbox(client, "t", emitter, ManualClock())
-    outbox.send_marks(wait=True)
+    outbox = Outbox(client, "t", emitter)
+    outbox.send_marks(ManualClock(), wait=True)
     emitter.end()
-    outbox.send_marks(wait=True)
+    outbox.send_marks(ManualClock(), wait=True)
     last = client.queued[-1]
 
     client.report(KafkaError(KafkaError._MSG_TIMED_OUT), None)  # noqa: SLF001  # so is it called there
     assert not outbox.settled
-    outbox.send_marks(wait=True)
+    outbox.send_marks(ManualClock(), wait=True)
     assert client.queued[4:] == [last]
 
 
