@@ -175,7 +175,7 @@ class Outbox:
     def _send_mark(self, partition: int, record: MarkRecord, *, wait: bool) -> None:
         report = partial(self._mark_delivered, partition, record)
         seconds = _QUEUE_TIMEOUT if wait else 0.0
-        self._enqueue(record.value, record.key, partition, report, headers=list(record.headers), seconds=seconds)
+        self._enqueue(record.value, record.key, partition, report, None, 0, list(record.headers), seconds=seconds)
         self._marks_in_flight += 1
 
     @property
