@@ -156,11 +156,7 @@ def _of_a_stall(history: History) -> Cause:
 
 
 def reason_of(cause: Cause | None, older: object = None, newer: object = None) -> str:
-    """Return in a few words what a source's marks show; empty if it is well.
-
-    >>> reason_of(Cause.SILENT)
-    'it no longer sends marks'
-    """
+    """Return in a few words what a source's marks show; empty if it is well."""
     return "" if cause is None else _WORDS[cause].reason.format(older=older, newer=newer)
 
 

@@ -70,11 +70,7 @@ def others_of(step: Step, most: int = _SHOWN) -> str:
 
 
 def distance(lag: int) -> str:
-    """Return how far a watermark is from the clock.
-
-    >>> distance(1_500), distance(-7_200_000)
-    ('1.5 s behind the clock', '2 h ahead of the clock')
-    """
+    """Return how far a watermark is from the clock."""
     return f"{span(-lag)} ahead of the clock" if lag < 0 else f"{span(lag)} behind the clock"
 
 

@@ -71,11 +71,7 @@ def text_file(path: Path) -> str:
 
 
 def seconds(value: float, option: str) -> timedelta:
-    """Return the duration of an option in seconds, or raise `UsageError`.
-
-    >>> seconds(1.5, "--late")
-    datetime.timedelta(seconds=1, microseconds=500000)
-    """
+    """Return the duration of an option in seconds, or raise `UsageError`."""
     if not math.isfinite(value) or abs(value) > timedelta.max.total_seconds() / 2:
         raise UsageError(reason=f"{option} is {value:g}, expected a number of seconds")
     return timedelta(seconds=value)

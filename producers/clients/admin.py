@@ -42,11 +42,7 @@ _PATIENCE: Final = 1.0  # seconds to wait for an answer while reading
 
 
 def redacted(config: Config) -> dict[str, Any]:
-    """Replace the values of secrets by stars.
-
-    >>> redacted({"sasl.password": "hunter2", "acks": "all"})
-    {'sasl.password': '****', 'acks': 'all'}
-    """
+    """Replace the values of secrets by stars."""
     return {name: "****" if any(part in name.lower() for part in _SECRET) else value for name, value in config.items()}
 
 

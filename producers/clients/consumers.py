@@ -45,11 +45,7 @@ class _WithoutRepeats(logging.Filter):
 
 
 def client_log(name: str) -> logging.Logger:
-    """Return the logger that a module gives to its Kafka client; it logs the same failure once a minute.
-
-    >>> log = client_log("floodmark.example")
-    >>> log.warning("GETPID: Failed to acquire idempotence PID: Broker: Coordinator load in progress: retrying")
-    """
+    """Return the logger that a module gives to its Kafka client; it logs the same failure once a minute."""
     log = logging.getLogger(name)
     if not any(isinstance(existing, _WithoutRepeats) for existing in log.filters):
         log.addFilter(_WithoutRepeats())

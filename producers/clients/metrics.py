@@ -62,13 +62,7 @@ class Metrics:
 
 
 def delay(now: int, watermark: int | None) -> float | None:
-    """Return how far a watermark is behind the clock, seconds; below 0: ahead of it; ``None``: unknown, or the end.
-
-    Both arguments are epoch milliseconds.
-
-    >>> delay(5_000, 3_500), delay(5_000, 6_000), delay(5_000, None)
-    (1.5, -1.0, None)
-    """
+    """Return how many seconds a watermark is behind the clock (both epoch milliseconds); ``None``: unknown, or the end."""
     return None if watermark is None or watermark == END_OF_TIME else (now - watermark) / 1_000
 
 

@@ -11,11 +11,7 @@ Partitioner = Callable[[bytes | None, int], int]  # returns a partition for a ke
 
 
 def murmur2(data: bytes) -> int:
-    """Return Kafka's 32-bit MurmurHash2, as the Java client computes it.
-
-    >>> murmur2(b"21") % 2**32 == -973932308 % 2**32
-    True
-    """
+    """Return Kafka's 32-bit MurmurHash2, as the Java client computes it."""
     mask, m = 0xFFFFFFFF, 0x5BD1E995
     length = len(data)
     h = 0x9747B28C ^ length

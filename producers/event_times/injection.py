@@ -80,12 +80,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class InjectorState:
-    """The state of an injector, which a header of its marks stores.
-
-    >>> state = InjectorState(12, epoch=3, input_format="arrival", partition={"watermark": 7}, counts={})
-    >>> InjectorState.unpack(state.pack("inject-raw", 0)) == state
-    True
-    """
+    """The state of an injector, which a header of its marks stores."""
 
     next_offset: int  # the input offset to resume from
     epoch: int

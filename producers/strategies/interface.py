@@ -116,13 +116,7 @@ class Built(Strategy):
 
 
 def strategy_of(value: object) -> Strategy:
-    """Return the value, if it is a strategy, or raise `UsageError`.
-
-    >>> strategy_of(len)
-    Traceback (most recent call last):
-      ...
-    floodmark.schemas.errors.UsageError: the strategy is the function len, expected what it returns: len()
-    """
+    """Return the value, if it is a strategy, or raise `UsageError`."""
     if isinstance(value, Strategy):
         return value
     if callable(value):
