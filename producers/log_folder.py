@@ -130,11 +130,7 @@ class LogFolder:
         return part
 
     def watermark(self, now: int) -> int | None:
-        """Return the watermark of the lines that `poll` has not returned yet, epoch milliseconds.
-
-        It looks at all files first, so bytes written since `poll` hold the watermark, too.  ``now`` and errors are as
-        there.
-        """
+        """Look at all files; return the watermark of the lines that `poll` has not returned yet, epoch milliseconds."""
         self._look(now)
         return self.logs.watermark
 

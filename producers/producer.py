@@ -164,9 +164,7 @@ class WatermarkedProducer:
     def advance(self, watermark: float | datetime) -> None:
         """Set the watermark: no later record of this source has an event time below it (strategy `explicit`).
 
-        Raises:
-            UsageError: the strategy is not `explicit`.
-            WatermarkRegressionError: the watermark is below the last one.
+        Raises `UsageError` with another strategy, `WatermarkRegressionError` if the watermark is below the last one.
         """
         with self._channel.lock:
             self._emitter.advance(self._checks.time(watermark))
@@ -186,21 +184,18 @@ class WatermarkedProducer:
 
         Args:
             value: written unchanged.
-            event_time: epoch milliseconds (rounded down), or an aware datetime, also of NumPy and pandas.  If the first
-                one looks like seconds, a warning says so.  ``None`` with the strategy `ingress`, which uses Kafka's
-                timestamp.
+            event_time: epoch milliseconds (rounded down), or an aware datetime, also of NumPy and pandas.  ``None``
+                with the strategy `ingress`, which uses Kafka's timestamp.
             key: written unchanged; decides the partition.
             partition: overrides the key; -1: none, as in confluent-kafka.
-            on_delivery: called with an error or ``None``, and the message, after delivery or failure, inside any call
-                that serves reports.  The next ``poll`` or ``flush`` raises its errors.  Default: the setting
-                ``on_delivery``.
+            on_delivery: called with an error or ``None``, and the message, inside any call that serves reports.
+                The next ``poll`` or ``flush`` raises its errors.  Default: the setting ``on_delivery``.
             timestamp: Kafka's timestamp, epoch milliseconds; 0 or ``None``: now.  Watermarks do not depend on it.
             headers: pairs or a dict, written unchanged; the name ``floodmark`` is reserved.
 
         Raises:
             InvalidEventTimeError, ReservedKeyError, EndedError, LateRecordError, UsageError: nothing was sent.
-            FencedError: nothing was sent.  Another process writes as this source, and readers follow it.  This is
-                checked once a minute.
+            FencedError: nothing was sent.  Another process writes as this source (checked once a minute).
             BufferError: the queue stayed full for a minute; nothing was sent.
         """
         if self._channel.alignment is not None:
@@ -238,11 +233,7 @@ class WatermarkedProducer:
     ) -> None:
         """Send many records, in order, as `produce` does; faster with a strategy that has one watermark for all.
 
-        Args:
-            values: as for `produce`.
-            event_times: one for each value, as for `produce`: a list, or an array of NumPy, pandas or Arrow.  NumPy's
-                ``datetime64`` is in UTC.
-            keys: one for each value; default: none.
+        ``event_times``: a list, or an array of NumPy (``datetime64`` is in UTC), pandas or Arrow, with one each.
 
         Raises:
             InvalidEventTimeError, ReservedKeyError, UsageError: nothing was sent.
@@ -370,11 +361,9 @@ class WatermarkedProducer:
     def resend(self) -> int:
         """Send all failed records again, the oldest failure first; return their number.
 
-        Each record holds the watermark until Kafka acknowledges it.  The records are written after those sent since.  A
-        record that timed out may already be in the topic, and is then there twice.
-
-        Raises:
-            BufferError: the queue stayed full for a minute; records that were not sent again are still in `failed`.
+        They are written after the records sent since, and hold the watermark until Kafka acknowledges them.  A record
+        that timed out may already be in the topic, and is then there twice.  After a `BufferError`, the rest is in
+        `failed`.
         """
         with self._channel.lock:
             self._channel.client.poll(0)
@@ -383,10 +372,9 @@ class WatermarkedProducer:
             return self._outbox.resend(self._clock.steady())
 
     def poll(self, timeout: float = 0) -> int:
-        """Serve delivery reports, and send the marks that are due; none after the end.
+        """Serve delivery reports, and send the marks that are due; return the number of reports served.
 
-        Waits up to ``timeout`` seconds for a report; below 0: without limit.  Returns the number of reports served,
-        including those of marks.
+        Waits up to ``timeout`` seconds for a report; below 0: without limit.  Reports of marks count, too.
         """
         deadline = Deadline(timeout)
         while True:
@@ -416,11 +404,7 @@ class WatermarkedProducer:
         return served
 
     def emit(self) -> None:
-        """Send the current watermark to every partition now; nothing after the end.
-
-        `BufferError` if the queue stayed full for a minute; `FencedError` if a later run of this source marks the
-        topic.
-        """
+        """Send the current watermark to every partition now; nothing after the end.  Errors are as of `produce`."""
         with self._channel.lock:
             self._sender.emit_unless_fenced()
 
@@ -435,10 +419,7 @@ class WatermarkedProducer:
             self.emit()
 
     def change_membership(self, membership: Membership) -> None:
-        """Use a newer membership from now on: the number of sources of the topic has changed.
-
-        `UsageError` if its version is not above the last one, or the source belongs to a pool.
-        """
+        """Use a newer membership, since the number of sources of the topic has changed, or raise `UsageError`."""
         if self._channel.on_source_ended is not None:
             raise UsageError(reason=f"{self!r} uses the membership of its pool: call the pool's change_membership()")
         with self._channel.lock:
@@ -480,8 +461,7 @@ class WatermarkedProducer:
     def flush(self, timeout: float = 60) -> int:
         """Wait until Kafka has acknowledged all records, then send marks that cover them, and wait for the marks.
 
-        It also asks for new partitions.  After ``end`` it only waits.  ``timeout``: of each wait, seconds.  Returns 0,
-        where confluent-kafka returns the number of remaining records: here, a remaining record is an error.
+        After ``end`` it only waits.  ``timeout``: of each wait, seconds.  Returns 0: a remaining record is an error.
 
         Raises:
             DeliveryError: Kafka rejected a record or a mark; failed records hold the watermark.

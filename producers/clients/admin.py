@@ -151,12 +151,9 @@ def described(
 
 
 def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:
-    """Create the topics that do not exist, and wait until all can be used.
+    """Create the topics that do not exist, with their numbers of partitions, and wait until all can be used.
 
-    Args:
-        config: confluent-kafka settings.
-        topics: the number of partitions of each topic.
-        settings: of the new topics, such as ``retention.ms``.
+    ``settings``: of the new topics, such as ``retention.ms``.
     """
     client = AdminClient(dict(config), logger=QUIET)
     servers = config.get("bootstrap.servers")

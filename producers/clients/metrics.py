@@ -62,7 +62,7 @@ class Metrics:
 
 
 def delay(now: int, watermark: int | None) -> float | None:
-    """Return how many seconds a watermark is behind the clock (both epoch milliseconds); ``None``: unknown, or the end."""
+    """Return how many seconds a watermark is behind the clock (epoch milliseconds); ``None``: unknown, or the end."""
     return None if watermark is None or watermark == END_OF_TIME else (now - watermark) / 1_000
 
 

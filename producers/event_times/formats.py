@@ -54,9 +54,8 @@ class InputFormat(ABC):
     def read(self, key: bytes | None, value: bytes | None, log_time: int) -> int | Resolved | None:
         """Return the event time (epoch milliseconds), a watermark, or ``None`` for a record without event time.
 
-        Raises:
-            UnreadableValueError, InvalidEventTimeError: if no event time in the years 1 to 9999 can be read.
-            InfrastructureError: if a service that the format needs does not answer.
+        Raises UnreadableValueError or InvalidEventTimeError if no event time in the years 1 to 9999 can be read, and
+        InfrastructureError if a service that the format needs does not answer.
         """
         try:
             found = self.tell(key, value, log_time)

@@ -94,8 +94,7 @@ class WatermarkedConsumer(Closing):
     def windows(self, width: timedelta, timeout: float = 0.2) -> CompleteItems[Window]:
         """Poll for ``timeout`` seconds, and return the complete tumbling windows that have rows, the earliest first.
 
-        Raises:
-            UnreadableTopicError, UsageError: as `rows`; also if the width is not more than 0.
+        Errors are as of `rows`; also a `UsageError` if the width is not more than 0.
         """
         milliseconds = duration_of(width, "the width of windows", 1)
         self._reader.use_for(f"windows of {width}")
@@ -129,8 +128,7 @@ class WatermarkedConsumer(Closing):
         """Return a position to resume from without losing rows.
 
         Inside a loop over `rows` or `windows`, it is exactly after the current item.  When the loop ends, the items of
-        the last call may not be stored yet, so they are delivered again; so are the records of the last `poll`.  After
-        a call that returned nothing, it is after everything handed out before.
+        the last call may not be stored yet, so they are delivered again; so are the records of the last `poll`.
         """
         return self._reader.position()
 

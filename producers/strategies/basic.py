@@ -58,13 +58,9 @@ def ascending() -> Strategy:
 
 
 def bounded_out_of_orderness(bound: timedelta) -> Strategy:
-    """The watermark is the largest event time minus ``bound``.
+    """The watermark is the largest event time minus ``bound``; results are late by as much.
 
-    Args:
-        bound: how far an event may be behind the largest event time before it.  Results are late by as much.
-
-    Raises:
-        UsageError: the bound is negative, or no timedelta.
+    Raises `UsageError` if the bound is negative, or no timedelta.
 
     >>> generator = bounded_out_of_orderness(timedelta(milliseconds=10)).build()
     >>> for event_time in (12345, 12300, 12340, 12280):

@@ -194,15 +194,8 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
     """The watermark of `bounded_out_of_orderness`, and higher watermarks that only a percentage of the events keeps.
 
     The watermark at 33 per cent is the largest event time minus the delay that 33 per cent of the events did not
-    exceed.  Readers that choose it get earlier, speculative results and more late rows ("Streaming Systems", ch. 3,
-    percentile watermarks).
-
-    Args:
-        bound: how far an event may be behind the largest event time before it.
-        percents: from 1 to 100, at most 64 of them, the limit of a mark.
-
-    Raises:
-        UsageError: an argument is out of its range.
+    exceed.  Readers that choose it get earlier, speculative results and more late rows ("Streaming Systems", ch. 3).
+    ``percents`` are from 1 to 100, at most 64 of them; otherwise it raises `UsageError`.
 
     >>> generator = percentile(timedelta(seconds=10), percents=(50, 100)).build()
     >>> for event_time in (10_000, 20_000, 15_000, 30_000, 21_000):

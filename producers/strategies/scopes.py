@@ -26,16 +26,11 @@ class PerPartition(Strategy):
 def per_partition(strategy: Strategy) -> Strategy:
     """Each partition has its own watermark: the source writes several logs, each to a partition of its own.
 
-    The topic's watermark is the lowest of all partitions.  A partition has no watermark before its first record, and a
-    partition without new records keeps its watermark: the topic waits for it.  If this can last,
-    wrap it: ``with_idleness(per_partition(ascending()), timeout)``.  A partition that is quiet for the timeout then
-    follows the lowest of the others, so its next records may be late.
+    The topic's watermark is the lowest of all partitions, so it waits for a partition that has no record yet, or no new
+    ones.  If this can last, use ``with_idleness(per_partition(ascending()), timeout)``: a partition that is quiet for
+    the timeout follows the lowest of the others, so its next records may be late.
 
-    Args:
-        strategy: knows the watermark of one partition.
-
-    Raises:
-        UsageError: the strategy is `ingress`, whose watermark is the clock in every partition, or no strategy.
+    Raises `UsageError` for `ingress`, whose watermark is the clock in every partition.
 
     >>> from floodmark.producers.strategies.basic import ascending
     >>> per_partition(ascending()).build()
