@@ -224,17 +224,15 @@ def check_settings(config: Config, source: object, membership: object, on_late: 
     """
     if not isinstance(source, str) or not source:
         raise UsageError(reason=f"the source is {source!r}, expected a name, as source='web-1'")
+    reason = ""
     if str(config.get("enable.idempotence", "true")).lower() != "true":
-        raise UsageError(
-            reason=f"source {source!r}: enable.idempotence is off; without it a retry can be written behind a mark"
-        )
-    if str(config.get("delivery.report.only.error", "false")).lower() != "false":
-        raise UsageError(
-            reason=f"source {source!r}: delivery.report.only.error is on; the watermark would wait for reports for ever"
-        )
-    if "transactional.id" in config:
-        reason = f"source {source!r}: transactional.id is set, but a source writes without transactions: remove it"
-        raise UsageError(reason=reason)
-    if on_late not in {"send", "raise"}:
-        raise UsageError(reason=f"source {source!r}: on_late is {on_late!r}, expected 'send' or 'raise'")
+        reason = "enable.idempotence is off; without it a retry can be written behind a mark"
+    elif str(config.get("delivery.report.only.error", "false")).lower() != "false":
+        reason = "delivery.report.only.error is on; the watermark would wait for reports for ever"
+    elif "transactional.id" in config:
+        reason = "transactional.id is set, but a source writes without transactions: remove it"
+    elif on_late not in {"send", "raise"}:
+        reason = f"on_late is {on_late!r}, expected 'send' or 'raise'"
+    if reason:
+        raise UsageError(reason=f"source {source!r}: {reason}")
     return membership_of(membership, f"source {source!r}")

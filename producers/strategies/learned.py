@@ -170,13 +170,10 @@ class _Percentiles(_Learning):
     @override
     def on_tick(self, now: int, wall: int | None = None) -> None:
         super().on_tick(now, wall)
-        self._state.percentiles = {str(percent): time for percent, time in self._percentiles().items()}
+        self._state.percentiles = {str(percent): time for percent, time in self.percentiles().items()}
 
     @override
-    def percentiles(self) -> Mapping[int, int] | None:
-        return self._percentiles() or None
-
-    def _percentiles(self) -> dict[int, int]:
+    def percentiles(self) -> Mapping[int, int]:
         watermark = self.watermark()
         largest = self._state.largest_event_time
         reported = {int(percent): time for percent, time in self._state.percentiles.items()}

@@ -37,20 +37,17 @@ class Identity:
         self, *, partitions: int, now: int, sequence: int = 0, records: int | None = None, **promise: Unpack[Promise]
     ) -> WatermarkRecord:
         """Return a mark; ``now``: wall clock, epoch milliseconds."""
+        fields: Promise = {"watermark": None, **promise}
         return WatermarkRecord(
             source=self.source,
             epoch=self.epoch,
             sequence=sequence,
-            watermark=promise.get("watermark"),
             partitions=partitions,
             emitted_at=now,
-            status=promise.get("status", Status.ACTIVE),
             membership=self.membership,
             records=records,
-            processing_time_watermark=promise.get("processing_time_watermark"),
             lease=self.lease,
-            percentiles=promise.get("percentiles"),
-            holder=promise.get("holder"),
+            **fields,
         )
 
     def with_membership(self, membership: Membership) -> Self:
