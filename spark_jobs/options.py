@@ -14,7 +14,7 @@ from floodmark.spark_jobs.queries.source_options import check_source_options
 from floodmark.spark_jobs.reading.security import Client
 from floodmark.spark_jobs.start.start_options import Start
 
-Delivery = Literal["exactly-once", "at-least-once"]
+Delivery = Literal["exactly-once", "exactly-once-executors", "at-least-once"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +70,9 @@ class WriteOptions:
         client: confluent-kafka settings for the output (security and others), or a function that returns them.  They
             override those of `read`, which also apply to the output unless ``bootstrap_servers`` is set.
         sink_options: options of Spark's Kafka sink, for ``at-least-once``.
-        delivery: ``exactly-once``: one transaction per batch, through the driver; ``at-least-once``: Spark's own sink
-            on the executors, with duplicates after a crash.
+        delivery: ``exactly-once``: one transaction per batch, through the driver; ``exactly-once-executors``: a
+            transaction for each shard of a batch, on the executors, for results of any size; ``at-least-once``: Spark's
+            own sink on the executors, with duplicates after a crash.
         membership: the number of jobs and producers that write to the output topic.
         watermark_hold: how much earlier than its completion a result may be stamped, 0 or more.  The output watermark
             stays this far behind.  Default: as far as the column ``event_time`` of `write` needs, for example the
@@ -89,9 +90,9 @@ class WriteOptions:
     Raises:
         UsageError: if a value is out of its bounds.
 
-    >>> WriteOptions(delivery="at-most-once")
+    >>> WriteOptions(windows_close="never")
     Traceback (most recent call last):
-    floodmark.schemas.errors.UsageError: delivery is 'at-most-once', expected 'exactly-once' or 'at-least-once'
+    floodmark.schemas.errors.UsageError: windows_close is 'never', expected 'after' or 'at'
     """
 
     bootstrap_servers: str | None = None
@@ -114,4 +115,6 @@ class WriteOptions:
         for name, allowed in (("delivery", get_args(Delivery)), ("windows_close", get_args(WindowsClose))):
             value = getattr(self, name)
             if value not in allowed:
-                raise UsageError(reason=f"{name} is {value!r}, expected {' or '.join(map(repr, allowed))}")
+                raise UsageError(
+                    reason=f"{name} is {value!r}, expected {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}"
+                )

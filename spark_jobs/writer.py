@@ -145,7 +145,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
     snapshots.recognise(name, Query(pyspark.__version__, lines), start.advice, same=_is_on(spark, SAME_QUERY))
-    sink = _sink(table, writer, identity, snapshots, result) or _kafka_sink(identity, options, config, security)
+    sink = _sink(table, writer, identity, snapshots, result) or _kafka_sink(spark, identity, options, config, security)
     settings = Settings(
         stamp,
         options.windows_close,
@@ -354,10 +354,13 @@ def _sink(
     return None if writer is None else FunctionSink(writer)
 
 
-def _kafka_sink(identity: JobIdentity, options: WriteOptions, config: dict[str, Any], security: dict[str, Any]) -> Sink:
+def _kafka_sink(
+    spark: SparkSession, identity: JobIdentity, options: WriteOptions, config: dict[str, Any], security: dict[str, Any]
+) -> Sink:
     topic, source = str(identity.output), Identity(identity.job, 0, membership_of(options.membership, "WriteOptions"))
-    if options.delivery == "exactly-once":
-        return ExactlyOnceSink(config, topic, source, identity.checkpoint_id)
+    if options.delivery != "at-least-once":
+        shards = spark.sparkContext.defaultParallelism if options.delivery == "exactly-once-executors" else None
+        return ExactlyOnceSink(config, topic, source, identity.checkpoint_id, shards=shards)
     servers = {"kafka.bootstrap.servers": str(config["bootstrap.servers"])}
     settings = {**servers, **spark_options(security, options.sink_options)}
     return AtLeastOnceSink(config, topic, source, settings)

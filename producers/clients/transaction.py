@@ -40,8 +40,9 @@ def send(client: Producer, *record: Any, seconds: float = math.inf, **options: A
 class Transaction:
     """The transactions of one writer into one topic, one at a time; fences earlier instances with the same id.
 
-    ``kind`` says in errors what ``name`` is.  ``refused`` makes the error for a record that Kafka rejects.  All methods
-    raise FencedError or BrokerUnavailableError if Kafka does not accept a call.
+    ``kind`` says in errors what ``name`` is.  ``shard``: of the topic's rows, if each has its own writer.  ``refused``
+    makes the error for a record that Kafka rejects.  All methods raise FencedError or BrokerUnavailableError if Kafka
+    does not accept a call.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class Transaction:
         topic: str,
         *,
         kind: str = "job",
-        refused: Callable[[str], FloodmarkError] | None = None,
+        shard: int | None = None,
+        refused: Callable[[str], Exception] | None = None,
     ) -> None:
         self._servers, self._name, self._topic, self._kind = config.get("bootstrap.servers"), name, topic, kind
         self._refused = refused
-        self.producer = Producer({**config, "transactional.id": f"floodmark-{name}-{topic}"}, logger=_log)
+        transactional_id = f"floodmark-{name}-{topic}" + ("" if shard is None else f"/{shard}")
+        self.producer = Producer({**config, "transactional.id": transactional_id}, logger=_log)
         self._open = False
         self._call(self.producer.init_transactions, _TIMEOUT)
 

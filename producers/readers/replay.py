@@ -22,12 +22,16 @@ Found = TypeVar("Found")
 def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None) -> Iterator[Classified]:
     """Yield the records from ``starts`` (or the next that exist) to ``ends`` (default: the last), by partition."""
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
-    with closing(reading_consumer(config, "floodmark-replay", _log, reset="earliest")) as consumer:
+    # At the end of a transaction the broker would keep the client's question for 500 ms.
+    with closing(
+        reading_consumer({"fetch.wait.max.ms": 10, **config}, "floodmark-replay", _log, reset="earliest")
+    ) as consumer:
         consumer.assign([TopicPartition(topic, part, starts[topic, part]) for topic, part in open_])
         quiet, clock = 0, Clock()
         while open_:
             began = clock.steady()  # the time that the caller takes for a record does not count
-            records = consume(consumer, 0.2)
+            first = consume(consumer, 0.2, 1)  # it would wait for more
+            records = [*first, *consume(consumer, 0)] if first else []
             quiet = 0 if records else quiet + clock.steady() - began
             if quiet > TIMEOUT * 1_000:
                 reason = f"{sorted(open_)} gave nothing more"

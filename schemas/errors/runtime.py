@@ -235,3 +235,18 @@ class InvalidOutputError(ResultError):
     batch_id: int
     reason: str
     advice: str
+
+
+class NondeterministicBatchError(ResultError):
+    """A batch that ran again, and computed other rows than those that are written."""
+
+    template = (
+        "job {job!r}: batch {batch_id} ran again and computed other rows than before: topic {topic!r} has {written} "
+        "row(s) of a shard, {computed} are computed now. Take out of the query what changes between two runs (random "
+        "values, the clock, another table), and start it with a new checkpoint_location and a new output topic"
+    )
+    job: str
+    batch_id: int
+    written: int
+    computed: int
+    topic: str

@@ -5,6 +5,7 @@ durable, with the late rows and marks of the batch.
 """
 
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.records import Status, WatermarkRecord
 from floodmark.schemas.timestamps import promisable
+from floodmark.spark_jobs.batch.shards import ShardWriter
 from floodmark.spark_jobs.progress.lateness import LateRow
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published, StoredPosition
@@ -213,13 +215,25 @@ class ExactlyOnceSink(_KafkaSink):
     The number is in a header of the batch's marks, so a batch that Spark runs again after a crash is skipped.  The
     header also has the id of the checkpoint, since another checkpoint counts from 0.  The transactional id is the name
     of the job, so a second instance fences the first.
+
+    ``shards``: the executors write the rows, before the transaction, in so many parts; ``None``: the driver does.
     """
 
-    def __init__(self, config: Config, topic: str, source: Identity, checkpoint_id: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        topic: str,
+        source: Identity,
+        checkpoint_id: str,
+        *,
+        shards: int | None = None,
+    ) -> None:
         super().__init__(config, topic, source)
         for name in ("pandas", "concurrent.futures.thread"):  # Arrow imports them, which fails while the program ends
             import_module(name)
         self._checkpoint_id = checkpoint_id
+        self._shards = ShardWriter(config, source.source, topic, checkpoint_id, uuid.uuid4().hex, shards)
+        self._from_executors = shards is not None
         self._partition_of = partitioner(str(config.get("partitioner", "consistent_random")))
         self._out: Transaction | None = None
         self._last = -1
@@ -229,6 +243,7 @@ class ExactlyOnceSink(_KafkaSink):
     @override
     def open(self) -> None:
         self._connected()
+        self._shards.open(self._producer, self._newest())
 
     def _connected(self) -> Transaction:
         """Return the client; a new one fences older instances, unless another checkpoint has replaced this one."""
@@ -262,6 +277,9 @@ class ExactlyOnceSink(_KafkaSink):
 
     @override
     def consume(self, frame: DataFrame) -> None:
+        if self._from_executors:
+            run_into_cache(frame)
+            return
         table = frame.select("key", "value").toArrow()
         partitions = self._partitions(self._topic)
         # NumPy is faster: Arrow's own lists make an Arrow object of each value first.
@@ -279,9 +297,10 @@ class ExactlyOnceSink(_KafkaSink):
             _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
             return
         header = BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode()
-        after_rows = self._records_after_rows(
-            progress, published, late, Counter(partition for partition, _, _ in records), [header]
-        )
+        counts = Counter(partition for partition, _, _ in records)
+        if self._from_executors:
+            counts = self._shards.write(frame, batch_id, self._partitions(self._topic))
+        after_rows = self._records_after_rows(progress, published, late, counts, [header])
         for attempt in range(1, _ATTEMPTS + 1):
             out = self._connected()
             if batch_id <= self._last:

@@ -22,7 +22,7 @@ from rich.console import Console
 _FIGURES = ("wall", "cpu", "jvm", "python")
 
 
-def main(
+def main(  # noqa: PLR0913  # the options of the command line
     *,
     rows: Annotated[int, typer.Option(min=2, help="Rows in the topic.")] = 4_000_000,
     batch: Annotated[int, typer.Option(min=1, help="The most records of a batch; fewer than --rows.")] = 500_000,
@@ -36,6 +36,7 @@ def main(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the Spark session; may be repeated."),
     ] = None,
+    every_row: Annotated[bool, typer.Option(help="Let each row be a result, without operators.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each way.")] = False,
 ) -> None:
     """Measure what a row of a backfill costs with marks, against plain Spark with the same query.
@@ -43,7 +44,7 @@ def main(
     A broker of its own, a topic that is full before any query starts, one Spark session on two cores with RocksDB.
     The query sums up rows per user and two minutes; twelve rows make a result.  All ways take turns, each with a new
     checkpoint and a new output topic: a function that writes to nowhere (plain Spark: foreachBatch), and a Kafka topic
-    (plain Spark: its Kafka sink; Floodmark: at least once, exactly once).
+    (plain Spark: its Kafka sink; Floodmark: at least once, exactly once through the driver, from the executors).
 
     Shown are microseconds a row, after the first batch, which starts the query.  wall: of the batches.  cpu: processor
     time of Spark's JVM and of the driver's Python together; other load on the machine changes it least.  The last two
@@ -65,7 +66,7 @@ def main(
         for number in range(warm_up + rounds):
             for position, way in enumerate(ways):
                 title = f"{way.name}, round {number + 1} of {warm_up + rounds}" + " (warm-up)" * (number < warm_up)
-                place = Place(spark, kafka, batch, Path(folder, f"backfill-{number}-{position}"))
+                place = Place(spark, kafka, batch, Path(folder, f"backfill-{number}-{position}"), every_row)
                 with progress(console, title) as report:
                     report("starting")
                     run = measure(way, place, rows, report)

@@ -129,6 +129,12 @@ class Place:
     """The most records of a batch."""
     folder: Path
     """A new one for each run."""
+    every_row: bool = False
+    """Whether each row is a result, without operators."""
+
+    def result(self, rows: DataFrame) -> DataFrame:
+        """Return the query over some rows."""
+        return rows.select("user", "at", "n").where("user IS NOT NULL") if self.every_row else counted(rows, WIDTH)
 
     @property
     def target(self) -> str:
@@ -147,7 +153,7 @@ class Running:
 def _plain(place: Place, *, to_kafka: bool) -> Running:
     servers = place.kafka.bootstrap_servers
     rows = plain_rows(place.spark, servers, TOPIC, maxOffsetsPerTrigger=str(place.batch))
-    found = counted(rows, WIDTH)
+    found = place.result(rows)
     writer = plain_writer(found, servers, place.target) if to_kafka else found.writeStream.foreachBatch(noop)
     query = writer.option("checkpointLocation", str(place.folder)).outputMode("append").start()
 
@@ -171,7 +177,7 @@ def _floodmark(place: Place, rows: int, *, delivery: str | None, late: Literal["
         late=late,
         options=ReadOptions(max_offsets_per_trigger=place.batch),
     )
-    started = partial(write, counted(source, WIDTH), checkpoint_location=str(place.folder))
+    started = partial(write, place.result(source), checkpoint_location=str(place.folder))
     if delivery is None:
         job = started(writer=noop, job="backfill", options=WriteOptions(on_batch=batches.append))
     else:
@@ -183,7 +189,7 @@ def _floodmark(place: Place, rows: int, *, delivery: str | None, late: Literal["
         counts = job.counts
         found = {
             "rows read": (counts["records"] - counts["marks"], rows),
-            "results": (sum(batch.rows for batch in batches), results(rows)),
+            "results": (sum(batch.rows for batch in batches), rows if place.every_row else results(rows)),
             "late, lost or surplus": (sum(counts[name] for name in ("late", "lost", "surplus")), 0),
         }
         return [f"{seen:,} {name}, expected {due:,}" for name, (seen, due) in found.items() if seen != due]
@@ -211,6 +217,7 @@ WAYS: Final = (
     Way("plain, Kafka", lambda place, _: _plain(place, to_kafka=True), "plain, Kafka"),
     Way("Floodmark, at least once", partial(_floodmark, delivery="at-least-once"), "plain, Kafka"),
     Way("Floodmark, exactly once", partial(_floodmark, delivery="exactly-once"), "plain, Kafka"),
+    Way("Floodmark, executors", partial(_floodmark, delivery="exactly-once-executors"), "plain, Kafka"),
 )
 
 

@@ -1,9 +1,10 @@
 """Break things on purpose, on real Kafka and real Spark, and compare the results with a batch computation.
 
-    PYTHONPATH=tests python tests/benchmarks/nemesis.py [FAULTS] [SEED] [LOOKAHEAD]
+    PYTHONPATH=tests python tests/benchmarks/nemesis.py [FAULTS] [SEED] [LOOKAHEAD] [DELIVERY]
 
 Two Spark jobs in a chain, three sources; FAULTS (default 30) of: SIGKILL of the first job, of the second, of the broker
-(each comes back), at random moments.  LOOKAHEAD 0: the jobs never look ahead (default 1: they do).
+(each comes back), at random moments.  LOOKAHEAD 0: the jobs never look ahead (default 1: they do).  DELIVERY: of both
+jobs, ``exactly-once`` (the default) or ``exactly-once-executors``, where Python workers are killed, too.
 Ends with status 0 only if no row was lost, doubled or late,
 and if the jobs' own counts say so, too.
 """
@@ -11,11 +12,13 @@ and if the jobs' own counts say so, too.
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -61,7 +64,17 @@ def feed(config: dict[str, str], stream: Stream, stop: threading.Event) -> None:
         producer.end(timeout=240)
 
 
-def main(faults: int = 30, seed: int = 1, lookahead: int = 1) -> int:
+def workers(pid: int) -> list[int]:
+    """Return the Python workers of a job, which its JVM has started."""
+    found, parents = [], [pid]
+    while parents:
+        for child in map(int, Path(f"/proc/{parents[-1]}/task/{parents.pop()}/children").read_text("ascii").split()):
+            parents.append(child)
+            found += [child] * (b"pyspark.daemon" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return found
+
+
+def main(faults: int = 30, seed: int = 1, lookahead: int = 1, delivery: str = "exactly-once") -> int:
     """Run, break, compare."""
     here = Path(__file__).parent
     os.environ["PYTHONPATH"] = os.pathsep.join(  # for the jobs
@@ -74,7 +87,11 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1) -> int:
         directory = Path(place)
         create_topics(kafka.config, {"in": 3, "windows": 2, "totals": 2})
         began = time.monotonic()
-        common = {"bootstrap-servers": kafka.bootstrap_servers, "lookahead": "yes" if lookahead else "no"}
+        common = {
+            "bootstrap-servers": kafka.bootstrap_servers,
+            "lookahead": "yes" if lookahead else "no",
+            "delivery": delivery,
+        }
         jobs = [
             Supervisor(
                 name,
@@ -89,12 +106,16 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1) -> int:
         feeder.start()
         for number in range(faults):
             time.sleep(chance.uniform(2, 9))
-            victim = chance.choice(["first", "second", "broker", "both"])
+            victim = chance.choice(["first", "second", "broker", "both", *["workers"] * (delivery != "exactly-once")])
             done[victim] += 1
             if victim == "broker":
                 kafka.kill()
                 kafka.start()
             for job in jobs:
+                if victim == "workers":
+                    for worker in workers(job.child._process.pid):  # noqa: SLF001  # the demo needs no pid
+                        with suppress(ProcessLookupError):
+                            os.kill(worker, signal.SIGKILL)
                 if victim in {job.child.name, "both"}:
                     job.child.crash()
                 job.tend()
@@ -124,4 +145,4 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main(*map(int, sys.argv[1:4]), *sys.argv[4:]))

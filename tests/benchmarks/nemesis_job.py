@@ -23,7 +23,15 @@ def say(**fields: object) -> None:
 Text = Annotated[str, typer.Option()]
 
 
-def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, stage: Text, lookahead: Text) -> None:
+def main(  # the options of the command line
+    bootstrap_servers: Text,
+    source: Text,
+    topic: Text,
+    checkpoint: Text,
+    stage: Text,
+    lookahead: Text,
+    delivery: Text = "exactly-once",
+) -> None:
     """Run one of the two stages; ``lookahead``: "yes" or "no"."""
     spark = local_session(stage, cores=1)
     first = stage == "first"
@@ -58,7 +66,7 @@ def main(bootstrap_servers: Text, source: Text, topic: Text, checkpoint: Text, s
         key="user",
         event_time="ended",
         checkpoint_location=checkpoint,
-        options=WriteOptions(on_batch=report, lookahead=timedelta(seconds=lookahead == "yes")),
+        options=WriteOptions(delivery=delivery, on_batch=report, lookahead=timedelta(seconds=lookahead == "yes")),
     )
     say(started=stage)
     job.awaitTermination()

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from floodmark.producers import Data, Mark, Observer
 from support.counting import WIDTH, counted, fails, read_events, windowed
-from support.crashing_job import AHEAD, STEPS, run
+from support.crashing_job import AHEAD, SHARDS, STEPS, run
 from support.harness import Stream, drain, until, window_counts
 
 pytestmark = pytest.mark.spark
@@ -24,9 +24,19 @@ def test_killed_at_every_step_and_started_again_equals_a_batch_computation(kafka
     assert_exact(run(*place, "none"), stream, kafka, out)
 
 
-def kill_at_each(steps, place):
+@pytest.mark.minutes
+def test_killed_at_every_step_of_a_shard_it_equals_a_batch_computation(kafka, topic, checkpoint):
+    given, out = topic(3), topic(2)
+    stream = Stream.seeded(21, sources=3, steps=16)
+    stream.produce(kafka.config, given)
+    place, delivery = (kafka.bootstrap_servers, given, out, checkpoint), "exactly-once-executors"
+    kill_at_each(SHARDS, place, delivery=delivery)
+    assert_exact(run(*place, "none", delivery=delivery), stream, kafka, out)
+
+
+def kill_at_each(steps, place, **options):
     for step in steps:
-        done = run(*place, step)
+        done = run(*place, step, **options)
         assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr[-2000:]}"
 
 

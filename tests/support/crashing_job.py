@@ -3,7 +3,8 @@
     python crashing_job.py SERVERS INPUT OUTPUT CHECKPOINT STEP [BATCHES]
 
 STEP is one of `STEPS`, or ``none``; the crash comes at that step of the BATCHES-th batch of this process.  Or it is one
-of `AHEAD`: the job then looks ahead, and the crash comes at that step as soon as it has foreseen a watermark.  With
+of `AHEAD`: the job then looks ahead, and the crash comes at that step as soon as it has foreseen a watermark.  Or it is
+one of `SHARDS`, and a task kills the driver, or itself if VICTIM is ``worker``.  With
 the delivery ``writer``, OUTPUT is the file of a `RowStore`.
 """
 
@@ -12,12 +13,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
+import pyarrow as pa
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.spark_jobs import WriteOptions, local_session, write
+from floodmark.spark_jobs.batch import shards
+from floodmark.spark_jobs.batch.shards import Shards, ShardTask, ShardWriter
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink, StoreSink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.engine import Engine
@@ -47,7 +53,21 @@ AHEAD = {
     "after the transaction": (None, "commit", "after"),
 }
 
-SINKS = {"exactly-once": ExactlyOnceSink, "at-least-once": AtLeastOnceSink, "writer": StoreSink}
+SHARDS = {
+    "a shard is fenced, nothing is written": (Shards, "last", "before"),
+    "the rows of a shard are at the broker, its transaction is open": (Shards, "store", "before"),
+    "a shard is committed, maybe not the other one": (Transaction, "abort", "before"),
+    "all shards are committed, the marks are not": (ShardWriter, "write", "after"),
+}
+"""Steps of a task that writes a shard; the last one is of the driver."""
+
+
+SINKS = {
+    "exactly-once": ExactlyOnceSink,
+    "exactly-once-executors": ExactlyOnceSink,
+    "at-least-once": AtLeastOnceSink,
+    "writer": StoreSink,
+}
 
 
 def run(*arguments: str, delivery: str = "exactly-once", **more: str) -> subprocess.CompletedProcess[str]:
@@ -64,15 +84,35 @@ def _kill_at(owner: type, name: str, when: str, is_due: Callable[[], bool]) -> N
     def crashing(*args: object, **kwargs: object) -> object:
         due = is_due()
         if due and when == "before":
-            if owner is Transaction:
-                args[0].producer.flush(30)  # the records are at the broker, the transaction is open
-            os.kill(os.getpid(), signal.SIGKILL)
+            for one in args:
+                if isinstance(one, Transaction):
+                    one.producer.flush(30)  # the records are at the broker, the transaction is open
+            os.kill(int(os.environ.get("VICTIM", os.getpid())), signal.SIGKILL)
         result = original(*args, **kwargs)
         if due and when == "after":
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
     setattr(owner, name, crashing)
+
+
+class CrashingTask(ShardTask):
+    """Crashes in a task: this module is imported there, and patches are not."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write a shard, and die where told, once."""
+        once = Path(os.environ["ONCE"])
+        if self.receipt.batch_id >= int(os.environ["BATCH"]) and not once.exists():
+            owner, name, when = SHARDS[os.environ["STEP"]]
+
+            def is_due() -> bool:
+                with suppress(FileExistsError):
+                    once.touch(exist_ok=False)
+                    return True
+                return False
+
+            _kill_at(owner, name, when, is_due)
+        yield from super().__call__(batches)
 
 
 def _after(batches: int) -> Callable[[], bool]:
@@ -98,8 +138,13 @@ def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches
     delivery = os.environ.get("DELIVERY", "exactly-once")
     sink = SINKS[delivery]
     ahead = step in AHEAD or "LOOKAHEAD" in os.environ
-    if step != "none":
-        owner, name, when = {**STEPS, **AHEAD}[step]
+    if step in SHARDS and SHARDS[step][0] is not ShardWriter:
+        victim = {} if os.environ.get("VICTIM") == "worker" else {"VICTIM": str(os.getpid())}
+        os.environ.pop("VICTIM", None)
+        os.environ.update(STEP=step, BATCH=batches, ONCE=f"{checkpoint}.crashed-{step}", **victim)
+        shards.ShardTask = import_module("support.crashing_job").CrashingTask
+    elif step != "none":
+        owner, name, when = {**STEPS, **AHEAD, **SHARDS}[step]
         due = _once_foreseen(2 if step == AGAIN else 1) if ahead else _after(int(batches))
         _kill_at(owner or sink, name, when, due)
     spark = local_session("crashing", settings=SHORT_LIVED)

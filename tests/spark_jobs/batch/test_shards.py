@@ -1,0 +1,82 @@
+"""Exactly once from the executors: a transaction and a receipt for each shard of a batch."""
+
+import pytest
+from confluent_kafka import Producer
+from floodmark.producers.clients.admin import begin_offsets
+from floodmark.producers.readers.replay import read_until_end
+from floodmark.schemas.errors import ContinueError, FencedError, InvalidOutputError, NondeterministicBatchError
+from floodmark.spark_jobs.batch.shards import ShardWriter
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
+
+ROWS = 1_000
+
+
+@pytest.fixture
+def start(kafka, topic):
+    """Start the writer of a job, as its driver does."""
+    out = topic(3)
+
+    def new(run="run-1", *, checkpoint="c", last=None, shards=4):
+        writer = ShardWriter(kafka.config, "shops", out, checkpoint, run, shards)
+        writer.open(Producer(kafka.config), last)
+        return writer
+
+    new.topic = out
+    return new
+
+
+def rows(spark, first=0, last=ROWS):
+    text = F.col("id").cast("string").cast("binary")
+    key = F.when(F.col("id") % 10 != 0, text)
+    return spark.range(first, last).select(key.alias("key"), text.alias("value"))
+
+
+def written(kafka, start):
+    return sorted(
+        int(record.value) for record in read_until_end(kafka.config, begin_offsets(kafka.config, [start.topic]))
+    )
+
+
+def test_a_batch_is_written_once_however_often_it_runs(spark, kafka, start):
+    writer = start()
+    counts = writer.write(rows(spark), 0, 3)
+    assert sum(counts.values()) == ROWS
+    assert writer.write(rows(spark), 0, 3) == counts, "a stage that runs again"
+    again = start("run-2", shards=2)
+    assert again.write(rows(spark), 0, 3) == counts, "a restart, and rows without key are where they were"
+    again.write(rows(spark, ROWS, ROWS + 10), 1, 3)
+    assert written(kafka, start) == list(range(ROWS + 10))
+
+
+def test_a_batch_with_other_rows_is_refused_before_one_is_written(spark, kafka, start):
+    start().write(rows(spark), 0, 3)
+    with pytest.raises(NondeterministicBatchError) as refused:
+        start("run-2").write(rows(spark, 0, ROWS - 1), 0, 3)
+    assert refused.value.computed == refused.value.written - 1
+    assert written(kafka, start) == list(range(ROWS))
+
+
+def test_a_driver_that_was_replaced_writes_nothing(spark, kafka, start):
+    former = start()
+    start("run-2")
+    with pytest.raises(FencedError, match="another instance"):
+        former.write(rows(spark), 0, 3)
+    assert written(kafka, start) == []
+
+
+def test_a_new_checkpoint_does_not_write_behind_a_batch_that_is_written_in_part(spark, start):
+    start().write(rows(spark), 0, 3)
+    with pytest.raises(ContinueError, match="written batch 0 of its former checkpoint_location in part"):
+        start("run-2", checkpoint="d")
+    with pytest.raises(ContinueError, match="batch 0 of this checkpoint_location in part"):
+        start("run-2", shards=None)
+    start("run-2", checkpoint="d", last=("c", 0))
+    start("run-3", last=("c", 0), shards=None)
+
+
+def test_a_row_that_kafka_rejects_is_named_and_nothing_is_written(spark, kafka, start):
+    large = rows(spark, 0, 1).withColumn("value", F.expr("cast(repeat('1', 2000000) as binary)"))
+    with pytest.raises(InvalidOutputError, match="rejected by Kafka"):
+        start().write(rows(spark).union(large), 0, 3)
