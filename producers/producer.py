@@ -483,8 +483,7 @@ class WatermarkedProducer:
         Raises:
             DeliveryError: Kafka rejected a record, and no partition was marked; or a mark: call ``end`` again.
             BrokerUnavailableError: Kafka does not return the topic's partitions; no partition was marked.
-            FencedError: a later run of this source marks the topic.
-            EndedError: the source has already ended.
+            EndedError, FencedError: it has already ended, or a later run of this source marks the topic.
         """
         with self._channel.lock:
             if not self._emitter.ended:

@@ -38,10 +38,9 @@ _Decode = Callable[[bytes], dict[str, Any]]
 
 
 class Registry:
-    """A schema registry with Confluent's interface.
+    """A schema registry with Confluent's interface; its `repr` shows no secret.
 
-    It stores the settings of a ``SchemaRegistryClient``, because clients cannot be pickled: each Python worker of Spark
-    makes its own client once.  The `repr` shows no secret.
+    It stores settings, because clients cannot be pickled: each Python worker of Spark makes its own client once.
 
     Args:
         url: of the registry; with several, separated by commas, the client tries each in turn.
@@ -112,8 +111,7 @@ class Registry:
     def latest(self, subject: str) -> str:
         """Return the text of a subject's newest schema, for example as a reader's schema.
 
-        Raises:
-            UnregisteredSchemaError, RegistryError: the subject does not exist, or the registry does not answer.
+        Raises UnregisteredSchemaError if the subject does not exist, RegistryError if the registry does not answer.
         """
         found = self._subject(subject, lambda: self._clients.client.get_latest_version(subject))
         return str(found.schema.schema_str)

@@ -24,19 +24,14 @@ def java() -> str:
     advice = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
     if found is None or not Path(found).exists():
         raise JavaError(expected=f"{JAVA} or newer", found=f"none at {found}" if found else "none", advice=advice)
-    if _is_new_enough(_release(found)):
+    release = Path(found).resolve().parent.parent / "release"  # it saves a run of Java
+    if release.is_file() and _is_new_enough(release.read_text(encoding="utf-8", errors="replace")):
         return found
     said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
     if not _is_new_enough(said):
         first = said.strip().splitlines()[0] if said.strip() else "one that does not answer"
         raise JavaError(expected=f"{JAVA} or newer", found=first, advice=advice)
     return found
-
-
-def _release(found: str) -> str:
-    """Return the file ``release`` of a Java, which saves a run of it; empty if there is none."""
-    file = Path(found).resolve().parent.parent / "release"
-    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
 def _is_new_enough(text: str) -> bool:

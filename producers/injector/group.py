@@ -171,12 +171,8 @@ class InjectorGroup(Closing):
     ) -> None:
         """Copy records until ``stop``, called between the steps, returns true; then commit, and return the partitions.
 
-        ``progress`` is called after each transaction, when partitions come or go, and while there are none.
-
-        Raises:
-            InjectorError, BrokerUnavailableError: if a partition cannot continue, or only one of the topics has grown.
-            RecreatedTopicError, UnknownTopicError: if the input was created again, or is missing.
-            FencedError: if a writer outside the group writes to one of its partitions.
+        ``progress`` is called after each transaction, when partitions come or go, and while there are none.  Raises
+        what `Injector.run` raises, and FencedError if a writer outside the group writes to one of its partitions.
         """
         while not stop():
             self.step(progress)

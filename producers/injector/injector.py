@@ -151,6 +151,8 @@ class Injector(Closing):
 
         Raises:
             InjectorError: if it cannot continue; with ``until_end`` also if no record of the input has an event time.
+            RecreatedTopicError, UnknownTopicError: if the input was created again, or is missing.
+            FencedError, BrokerUnavailableError: if Kafka does not commit.
         """
         ended = False
         while not (ended or stop()):
@@ -251,10 +253,7 @@ class Injector(Closing):
     def commit(self) -> None:
         """Mark the partitions that have changed, and commit.
 
-        Raises:
-            InjectorError: if an exception interrupted a step: half of it must not be committed.
-            RecreatedTopicError, UnknownTopicError: if the input was created again, or is missing.
-            FencedError, BrokerUnavailableError: if Kafka does not commit.
+        `InjectorError` if an exception interrupted a step: half of it must not be committed.
         """
         if self._batch_unfinished:
             reason, advice = "it was interrupted amid a batch", "close it and start again: nothing is lost"

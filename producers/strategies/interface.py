@@ -32,33 +32,17 @@ class Generator(ABC):
     """Whether to send a new watermark at once, not on the next interval."""
 
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:  # noqa: B027
-        """The emitter calls this before it sends a record.
-
-        Args:
-            event_time: of the record.
-            now: steady clock, milliseconds.
-            value: of the record, as it is written.
-        """
+        """Take note of a record that is about to be sent, as it is written; ``now``: steady clock, milliseconds."""
 
     def on_tick(self, now: int, wall: int | None = None) -> None:  # noqa: B027  # only few look at the clocks
-        """The emitter calls this before each round of marks.
-
-        Args:
-            now: steady clock, milliseconds.
-            wall: wall clock, epoch milliseconds; default: ``now``.
-        """
+        """Take note of the steady clock (milliseconds) and the wall clock (default: ``now``) before each round of marks."""
 
     @abstractmethod
     def watermark(self) -> int | None:
         """Return the watermark; ``None``: unknown.  It is never below its value at the last `on_tick`."""
 
     def advance(self, watermark: int) -> None:
-        """Set the watermark; only `explicit` supports this.
-
-        Raises:
-            UsageError: the strategy is another one.
-            WatermarkRegressionError: it is below the last watermark, which stays.
-        """
+        """Set the watermark; only `explicit` supports this.  `WatermarkRegressionError` if it is below the last one."""
         reason = f"advance({watermark}) needs the strategy explicit(), alone or inside with_idleness()"
         raise UsageError(reason=reason)
 
