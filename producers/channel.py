@@ -17,11 +17,8 @@ from floodmark.producers.readers.alignment import AlignmentReader
 from floodmark.schemas.errors import FloodmarkError, ForkedError, UsageError
 from floodmark.schemas.records import Membership, WatermarkRecord, membership_of
 
-_client_log = client_log(__name__)
 _log = logging.getLogger(__name__)
 _REFRESH_INTERVAL: Final = 10_000
-_LONGEST_PERIOD: Final = 100  # milliseconds
-_EXIT_TIMEOUT: Final = 10.0  # seconds
 
 
 class Background:
@@ -32,7 +29,7 @@ class Background:
 
     def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
         self._owner, self._serve, self._finish = owner, serve, finish
-        self._period = min(interval, _LONGEST_PERIOD) / 1000
+        self._period = min(interval, 100) / 1000
         self.failure: Exception | None = None  # the first error that was not raised yet
         self.stopped = False  # whether `stop` was called
         self._stop = threading.Event()
@@ -67,7 +64,7 @@ class Background:
 
     def _at_exit(self) -> None:
         try:
-            if not self._finish(_EXIT_TIMEOUT):
+            if not self._finish(10.0):
                 _log.error("%s: the process ends, but Kafka has not acknowledged all records", self._owner)
         except Exception:  # noqa: BLE001  # no caller is left to catch it
             _log.exception("%s: the process ends after an error", self._owner)
@@ -96,7 +93,7 @@ class Channel:
     def __init__(
         self, config: Config, topic: str, clock: Clock, *, on_source_ended: Callable[[str], None] | None = None
     ) -> None:
-        self.client = Producer({**config, "enable.idempotence": True}, logger=_client_log)
+        self.client = Producer({**config, "enable.idempotence": True}, logger=client_log(__name__))
         self.lock: threading.RLock | _ForkedLock = threading.RLock()
         """Every public method of a source or a pool holds it."""
         self.partitions = partition_count(self.client, topic, config.get("bootstrap.servers"))

@@ -14,10 +14,8 @@ from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import Membership, Status, WatermarkRecord
 
 _log = logging.getLogger(__name__)
-_TAIL: Final = 100  # records of each partition
 _RECENT: Final = 60_000  # milliseconds
 _INTERVAL: Final = 60_000  # milliseconds
-_MOST_RECORDS: Final = 10_000
 
 
 class Predecessors:
@@ -93,7 +91,7 @@ def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecor
     try:
         bounds = offset_bounds(settings, topic)
         since = first_since(settings, bounds, now)
-        starts = {place: max(low, min(high - _TAIL, since[place])) for place, (low, high) in bounds.items()}
+        starts = {place: max(low, min(high - 100, since[place])) for place, (low, high) in bounds.items()}
         records = read_until_end(settings, starts, {place: high for place, (_, high) in bounds.items()})
         marks = [record.record for record in records if isinstance(record, Mark)]
     except (KafkaException, FloodmarkError) as error:
@@ -134,7 +132,7 @@ class Successors:
         place = self._topic, 0
         try:
             low, high = offset_bounds(self._config, self._topic)[place]
-            start, epochs = max(low, high - _MOST_RECORDS, self._read), dict(self.epochs)
+            start, epochs = max(low, high - 10_000, self._read), dict(self.epochs)
             for record in read_until_end(self._config, {place: start}, {place: high}):
                 if isinstance(record, Mark):
                     mark = record.record

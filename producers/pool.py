@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 from floodmark.producers.channel import Channel, check_settings
 from floodmark.producers.clients.admin import Config
@@ -18,8 +18,6 @@ from floodmark.producers.strategies.interface import Strategy
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership, check_versioned
 from floodmark.schemas.timestamps import duration_of
-
-_MINUTE: Final = 60_000  # milliseconds
 
 
 class PoolMembership:
@@ -133,7 +131,7 @@ class SourcePool:
         channel.lowest_epoch = max((mark.epoch + 1 for mark in channel.last_marks.values()), default=0)
         version = 0
         if membership is None:  # running readers may know marks that retention has deleted: use the clock, too
-            version = max(clock.wall() // _MINUTE, last_membership_version(config, topic, channel.partitions))
+            version = max(clock.wall() // 60_000, last_membership_version(config, topic, channel.partitions))
         self._membership = PoolMembership(f"the pool of {topic!r}", None if membership is None else given, version)
         if alignment is not None:
             channel.alignment = AlignmentReader(config, require_topic(alignment, repr(self)), topic=topic)

@@ -30,12 +30,6 @@ from floodmark.schemas.timestamps import duration_of, event_time_of, event_times
 _log = client_log(__name__)
 _LOOK_INTERVAL: Final = 20  # milliseconds between two looks at the marks of others, for alignment
 _WAIT_REPORT: Final = 60_000  # milliseconds
-_POLL_SLICE: Final = 0.005
-"""Seconds that `WatermarkedProducer.poll` sleeps, without the lock, between two polls of the client.
-
-A poll of the client that waits with the lock would block ``produce`` in other threads.  A poll without the lock could
-take a delivery report that a thread in `flush` waits for.
-"""
 
 
 class WatermarkedProducer:
@@ -383,7 +377,8 @@ class WatermarkedProducer:
                 self._sender.raise_failures()
             if served or (timeout >= 0 and deadline.passed):
                 return served
-            time.sleep(_POLL_SLICE)  # others may produce meanwhile
+            # A poll that waits would keep the lock from `produce`, or take a report that a thread in `flush` waits for.
+            time.sleep(0.005)
 
     def _background_step(self) -> None:
         with self._channel.lock:

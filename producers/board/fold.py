@@ -42,18 +42,7 @@ class Point(NamedTuple):
 
 
 class Timeline:
-    """Keep the watermark of each topic over the last 15 minutes, one point a second.
-
-    >>> from collections import Counter
-    >>> from floodmark.schemas.records import WatermarkRecord
-    >>> state, timeline = TopicState(), Timeline()
-    >>> for second in range(2):
-    ...     mark = WatermarkRecord(source="web", epoch=1, sequence=second, watermark=7, partitions=1, emitted_at=0)
-    ...     _ = state.apply(mark, 0, second * 1_000, Counter())
-    ...     timeline.note("clicks", second * 1_000, state)
-    >>> [(point.at, point.watermark) for point in timeline.points(now=1_000)["clicks"]]
-    [(0, 7), (1000, 7)]
-    """
+    """Keep the watermark of each topic over the last 15 minutes, one point a second."""
 
     def __init__(self) -> None:
         self._points: dict[str, deque[Point]] = {}

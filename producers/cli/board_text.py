@@ -31,7 +31,6 @@ _WIDE: Final = 100
 _WIDEST: Final = 120
 _ALL: Final = 150
 _SHOWN: Final = 8
-_UNWRAPPED: Final = 10_000  # columns of an output that is no terminal
 _LASTING: Final = {Cause.TWINS, Cause.ZOMBIE, Cause.RETIRED, Cause.UNCOUNTED, Cause.SECONDS}
 """For these causes, the time since the watermark last advanced means nothing."""
 
@@ -270,7 +269,7 @@ def _console() -> Console:
     """Return the console for a board; without a terminal, it wraps no line, for `grep`."""
     console = _Screen()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _UNWRAPPED
+        console.width = 10_000
     return console
 
 

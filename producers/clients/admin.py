@@ -38,7 +38,6 @@ _MOVING: Final = _ELECTING | {KafkaError.UNKNOWN_TOPIC_OR_PART}
 Answer = TypeVar("Answer")
 Config = Mapping[str, Any]  # confluent-kafka settings, passed through
 _log = logging.getLogger(__name__)
-_PATIENCE: Final = 1.0  # seconds to wait for an answer while reading
 
 
 def redacted(config: Config) -> dict[str, Any]:
@@ -273,7 +272,7 @@ def retained_since(config: Config, topics: Collection[str], time: int) -> dict[P
 
 def first_since(config: Config, bounds: Mapping[Partition, tuple[int, int]], time: int) -> dict[Partition, int]:
     """Return each partition's first offset with a timestamp of ``time`` (epoch milliseconds) or later, or its end."""
-    with closing(reading_consumer(config, "floodmark-arrivals", QUIET)) as consumer:
+    with closing(reading_consumer(config, "floodmark-arrivals", QUIET.name)) as consumer:
         since = offsets_since(consumer, dict.fromkeys(bounds, time), config.get("bootstrap.servers"))
     return {
         place: end if since[place] < 0 else min(max(since[place], first), end) for place, (first, end) in bounds.items()
@@ -298,7 +297,7 @@ class TopicWatch:
         `RecreatedTopicError` if one has another id; `UnknownTopicError` if one is missing twice in succession.
         """
         try:
-            found = described(self._client, self._topics, self._servers, _PATIENCE)
+            found = described(self._client, self._topics, self._servers, timeout=1.0)
         except (BrokerUnavailableError, TimeoutError) as error:
             _log.info("%s cannot check whether its topics were created again: %s", self._reader, error)
         except UnknownTopicError:

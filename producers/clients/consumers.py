@@ -15,9 +15,6 @@ BATCH: Final = 10_000  # number of records per request to the client
 
 UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
 """Raised by `Record.headers` if a name is not UTF-8: the client then returns no header at all."""
-_CLIENT: Final = "[rdkafka#"
-"""Part of each message of a client."""
-_REPEATED: Final = 60.0  # seconds until the same message of a client is logged again
 _VARYING: Final = re.compile(r"\[rdkafka#[^]]*\]|\(after \d+ms.*\)")
 """What differs between two equal messages: the client, and how long it has tried."""
 
@@ -34,13 +31,13 @@ class _WithoutRepeats(logging.Filter):
         message = record.getMessage()
         if message.endswith("Coordinator load in progress: retrying"):
             return False
-        if _CLIENT not in message:  # Floodmark's own
+        if "[rdkafka#" not in message:  # Floodmark's own
             return True
         text, now = _VARYING.sub("", message), record.created
         if now < self._logged.get(text, now):
             return False
         self._logged = {known: until for known, until in self._logged.items() if now < until}
-        self._logged[text] = now + _REPEATED
+        self._logged[text] = now + 60.0
         return True
 
 
@@ -55,13 +52,13 @@ def client_log(name: str) -> logging.Logger:
 def reading_consumer(
     config: Mapping[str, Any],
     group: str,
-    log: logging.Logger,
+    log: str,
     *,
     reset: Literal["earliest", "error", "latest"] = "error",
 ) -> Consumer:
     """Return a consumer that reads committed records, notices the ends of partitions, and joins no group.
 
-    ``reset``: what to do if Kafka has deleted the first record.
+    ``log``: name of its logger; ``reset``: what to do if Kafka has deleted the first record.
     """
     fixed = {
         "auto.offset.reset": reset,
@@ -69,7 +66,7 @@ def reading_consumer(
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
     }
-    return Consumer({"group.id": group, **config, **fixed}, logger=client_log(log.name))
+    return Consumer({"group.id": group, **config, **fixed}, logger=client_log(log))
 
 
 class Record(Protocol):

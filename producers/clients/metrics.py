@@ -162,7 +162,6 @@ _HOLDER_SINCE: Final = Exported(
     ("input_topic", "partition", "source", "state"),
 )
 ALL: Final = (*METRICS, _STATE, _UPDATED, _HOLDERS, _HOLDER_SINCE)
-_MOST_HOLDERS: Final = 20  # each holder is a time series
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -197,7 +196,7 @@ class _Report:
 
     def _holder_times(self) -> dict[tuple[str, ...], float]:
         found: dict[tuple[str, ...], float] = {}  # a source may hold for two reasons: only the first counts
-        for hold in islice(self.holders or (), _MOST_HOLDERS):
+        for hold in islice(self.holders or (), 20):  # each is a time series
             place = hold.holder
             state = "unknown" if hold.watermark is None else "idle" if place.partition is None else "active"
             partition = "" if place.partition is None else str(place.partition)

@@ -24,14 +24,9 @@ from typing_extensions import override
 
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
 _T = TypeVar("_T")
-_DEFAULTS: Final = {"timeout": 10, "max.retries": 2}  # the client's own timeout is infinite
 
 _NOT_FOUND: Final = 404
-_ABSENT: Final = (40401, 40402, 40403)  # subject, version, schema
-_CONFLICT: Final = 409
-_INVALID: Final = 422
 _RETRY_PAUSES: Final = (0.0, 0.2, 0.6)  # seconds; a replica of a registry may be a moment behind
-_REMEMBERED: Final = 10.0  # seconds
 _MOST_RETRIED: Final = 5  # missing ids
 _MOST_REMEMBERED: Final = 10_000  # missing ids
 _Decode = Callable[[bytes], dict[str, Any]]
@@ -52,7 +47,7 @@ class Registry:
     """
 
     def __init__(self, url: str, config: Mapping[str, Any] | None = None) -> None:
-        self.config: Final[dict[str, Any]] = {**_DEFAULTS, **(config or {}), "url": url}
+        self.config: Final[dict[str, Any]] = {"timeout": 10, "max.retries": 2, **(config or {}), "url": url}
         self.url: Final = ",".join(map(_without_user, url.split(",")))
         self.key: Final = json.dumps(self.config, sort_keys=True, default=repr)
         """Identifies the registry in this process; it contains secrets."""
@@ -88,7 +83,7 @@ class Registry:
                     return self._with_references(found)
             if len(missing) >= _MOST_REMEMBERED:
                 missing.clear()
-            missing[schema_id] = Deadline(_REMEMBERED)
+            missing[schema_id] = Deadline(10.0)
             return None
 
     def _fetch(self, schema_id: int) -> Any:  # noqa: ANN401  # the client's class, of an extra
@@ -161,9 +156,9 @@ class Registry:
             return ask()
         except SchemaRegistryError as error:
             # Any other 404 does not come from a registry: the address is wrong.
-            if error.http_status_code == _NOT_FOUND and error.error_code in _ABSENT:
+            if error.http_status_code == _NOT_FOUND and error.error_code in (40401, 40402, 40403):
                 return None
-            if subject and error.http_status_code in (_CONFLICT, _INVALID):
+            if subject and error.http_status_code in (409, 422):  # conflict, invalid
                 raise IncompatibleSchemaError(schema=f"subject {subject!r}", reason=str(error)) from error
             raise self._failure(action, str(error)) from error
         except Exception as error:  # of the client's HTTP library, depending on its version

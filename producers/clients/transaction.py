@@ -12,14 +12,12 @@ from floodmark.producers.clients.consumers import client_log
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError
 
-_log = client_log(__name__)
 _TIMEOUT: Final = 30.0  # seconds
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 """Another instance uses the same transactional id."""
 _FAILED_BEFORE: Final = {KafkaError._STATE, KafkaError._FATAL}  # noqa: SLF001
 """The transaction or the client had failed before this record."""
 _REFUSED: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
-_WAIT: Final = 0.05  # seconds
 
 
 def send(client: Producer, *record: Any, seconds: float = math.inf, **options: Any) -> None:  # noqa: ANN401
@@ -32,7 +30,7 @@ def send(client: Producer, *record: Any, seconds: float = math.inf, **options: A
             deadline = deadline or Deadline(seconds)
             if deadline.passed:
                 raise
-            client.poll(_WAIT)
+            client.poll(0.05)
         else:
             return
 
@@ -58,7 +56,7 @@ class Transaction:
         self._servers, self._name, self._topic, self._kind = config.get("bootstrap.servers"), name, topic, kind
         self._refused = refused
         transactional_id = f"floodmark-{name}-{topic}" + ("" if shard is None else f"/{shard}")
-        self.producer = Producer({**config, "transactional.id": transactional_id}, logger=_log)
+        self.producer = Producer({**config, "transactional.id": transactional_id}, logger=client_log(__name__))
         self._open = False
         self._call(self.producer.init_transactions, _TIMEOUT)
 

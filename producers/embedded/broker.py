@@ -21,8 +21,6 @@ from floodmark.schemas.errors import EmbeddedKafkaError
 
 KAFKA_VERSION: Final = "4.1.0"
 _START_TIMEOUT: Final = 90.0  # seconds
-_STOP_TIMEOUT: Final = 30.0  # seconds
-_PORT_TIMEOUT: Final = 1.0  # seconds
 _LOG4J: Final = """\
 <Configuration status="WARN">
 <Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
@@ -97,7 +95,7 @@ class EmbeddedKafka:
     def _require_ports(self) -> None:
         for port in (self._port, self._controller_port):
             with socket.socket() as asking:
-                asking.settimeout(_PORT_TIMEOUT)
+                asking.settimeout(1)
                 if asking.connect_ex(("127.0.0.1", port)) == 0:
                     kept = self.directory / "ports"
                     reason = f"another program uses port {port}: stop it, or delete {kept} to let others be chosen"
@@ -200,7 +198,7 @@ class EmbeddedKafka:
         if self._process is not None and self.running:
             self._process.terminate()
             try:
-                self._process.wait(_STOP_TIMEOUT)
+                self._process.wait(30)
             except subprocess.TimeoutExpired:
                 self.kill()
         self._end_guard()
@@ -212,14 +210,10 @@ class EmbeddedKafka:
         self.stop()
 
 
-_PORTS: Final = range(20_000, 32_000)
-"""Below the ports that systems assign to programs (Linux from 32,768 on, others from 49,152)."""
-
-
 def free_port() -> int:
     """Return an unused port of the loopback address, below those that the system assigns."""
     while True:
-        port = secrets.choice(_PORTS)
+        port = secrets.choice(range(20_000, 32_000))  # Linux assigns those from 32,768 on, others from 49,152
         with socket.socket() as trial:
             try:
                 trial.bind(("127.0.0.1", port))

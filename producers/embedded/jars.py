@@ -14,7 +14,6 @@ from typing import Final
 from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
 
 JAVA: Final = 17
-_TIMEOUT: Final = 900  # seconds
 
 
 def java() -> str:
@@ -79,7 +78,7 @@ def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:
     if not ivy:
         raise EmbeddedKafkaError(reason="pyspark, whose Ivy fetches the jars, is not installed", log="pip list")
     command = [*(java(), "-jar", str(ivy[-1])), *what, *("-retrieve", f"{target}/[artifact]-[revision].[ext]")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)  # noqa: S603
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not any(target.iterdir()):
         raise EmbeddedKafkaError(reason=f"{name} could not be fetched", log=log)

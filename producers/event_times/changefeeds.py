@@ -11,7 +11,6 @@ from typing import Any, Final
 from floodmark.producers.event_times.formats import InputFormat, Resolved, json_object
 from typing_extensions import override
 
-_TSO_LOGICAL_BITS: Final = 18
 _OPEN_VERSION: Final = 1
 _OPEN_RESOLVED: Final = 3
 _OPEN_DDL: Final = 2
@@ -33,7 +32,7 @@ def hlc_to_milliseconds(text: str) -> int:
 
 def tso_to_milliseconds(timestamp: object) -> int:
     """Return the physical time of a TiDB timestamp."""
-    return _whole(timestamp) >> _TSO_LOGICAL_BITS
+    return _whole(timestamp) >> 18  # the lower bits are a logical clock
 
 
 class CockroachDb(InputFormat):

@@ -12,17 +12,7 @@ _TEN_YEARS: Final = 10 * 365 * 86_400_000
 
 
 class PolicyFit:
-    """Statistics of a policy's decisions, and advice for a better policy.
-
-    >>> fit = PolicyFit(TimePolicy())
-    >>> for number in range(100):
-    ...     fit.add(Outcome.LATE_ADJUSTED, 1_767_225_600_000, 1_767_225_610_000 + 100 * number)
-    >>> fit.judge()
-    >>> print(fit.pop_advice())
-    100 of 100 events were not on time (100 late adjusted). Median delay: 14.9 s. --late 20 keeps the times of 99 %
-    >>> fit.pop_advice(), fit.looks_like_seconds
-    (None, False)
-    """
+    """Statistics of a policy's decisions, and advice for a better policy."""
 
     def __init__(self, policy: TimePolicy) -> None:
         self._policy = policy

@@ -27,7 +27,6 @@ from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
-_log = client_log(__name__)
 _PATIENCE: Final = 0.1  # seconds that a step waits for records, over all its partitions
 
 _FENCED_FOR: Final = 60_000  # milliseconds within which the group must revoke a partition that has fenced us
@@ -83,7 +82,7 @@ class InjectorGroup(Closing):
             raise UsageError(reason="a group of injectors cannot align partitions that different members have")
         sizes_of(self._config, injection, equal=True)
         name = group or f"floodmark-{injection.source}"
-        self._members = Consumer({**config, **_FIXED, "group.id": name}, logger=_log)
+        self._members = Consumer({**config, **_FIXED, "group.id": name}, logger=client_log(__name__))
         revoked, lost = partial(self._revoked, commit=True), partial(self._revoked, commit=False)
         self._members.subscribe([injection.source_topic], on_assign=self._assigned, on_revoke=revoked, on_lost=lost)
         self._leave = weakref.finalize(self, self._members.close)

@@ -42,7 +42,6 @@ from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_INTERVAL: Final = 10_000
-_PATIENCE: Final = 0.1
 _OUTPUT: Final = {
     "linger.ms": 20,
     "queue.buffering.max.messages": 1_000_000,
@@ -165,7 +164,7 @@ class Injector(Closing):
         if ended and not self.injection.allow_unreadable:
             self._partitions.require_time(self.first_trouble)
 
-    def step(self, progress: Callable[["Injector"], None] | None = None, timeout: float = _PATIENCE) -> None:
+    def step(self, progress: Callable[["Injector"], None] | None = None, timeout: float = 0.1) -> None:
         """Copy new records, after at most ``timeout`` seconds, and commit when due.
 
         The first commit marks all partitions before any record.

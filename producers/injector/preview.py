@@ -1,6 +1,5 @@
 """The first records of an injection, routed through its input partitions, with nothing written."""
 
-import logging
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,10 +21,8 @@ from floodmark.schemas.errors.base import printable
 from floodmark.schemas.records import TIME_HEADER
 from floodmark.schemas.timestamps import to_datetime
 
-_log = logging.getLogger(__name__)
 _PATIENCE: Final = 30.0
 _SHOWN: Final = 60
-_SAMPLE: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -129,7 +126,7 @@ def look_ahead(consumer: Consumer, preview: Preview, limit: int) -> list[Record]
 
 def _sample(consumer: Consumer, preview: Preview) -> None:
     """Take the same number of records from each partition, 1,000 in all; fewer from a shorter one."""
-    left = dict.fromkeys(preview.partitions, ceil(_SAMPLE / len(preview.partitions)))
+    left = dict.fromkeys(preview.partitions, ceil(1_000 / len(preview.partitions)))
     deadline = Deadline(_PATIENCE)
     while left and not deadline.passed:
         for record in consume(consumer, 0.2, sum(left.values())):
@@ -159,7 +156,7 @@ def preview_injection(injection: Injection, config: Config) -> Preview:
     TopicWatch(config, [injection.source_topic], ids, f"injector {injection.source!r}")
     preview = Preview(injection, partitions, fit)
     group = f"floodmark-{injection.source}"
-    with closing(reading_consumer(config, group, _log, reset="earliest")) as consumer:
+    with closing(reading_consumer(config, group, __name__, reset="earliest")) as consumer:
         consumer.assign([TopicPartition(injection.source_topic, number, start) for number, start in starts.items()])
         _sample(consumer, preview)
     return preview

@@ -14,9 +14,7 @@ from floodmark.schemas.records import HEADER, TIME_HEADER
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 
 _log = logging.getLogger(__name__)
-_SHOWN: Final = 400
 _MARGIN: Final = 10_000  # milliseconds that the broker's clock may be off
-_OURS: Final = f"{HEADER}-"
 
 
 class Sanitizer:
@@ -31,7 +29,7 @@ class Sanitizer:
     def report(self, record: Record, why: str) -> None:
         """Keep the first problem, and log the first of each partition."""
         number = record.partition()
-        place = f"{Place(record.topic(), number, record.offset())}: {printable(why[:_SHOWN])}"
+        place = f"{Place(record.topic(), number, record.offset())}: {printable(why[:400])}"
         self.first_trouble = self.first_trouble or place
         if number not in self._named:
             self._named.add(number)
@@ -50,7 +48,7 @@ class Sanitizer:
         """Remove Floodmark's headers: they would state times of another topic, or hide the record."""
         if not headers:
             return headers
-        kept = [header for header in headers if header[0] != HEADER and not header[0].startswith(_OURS)]
+        kept = [header for header in headers if header[0] != HEADER and not header[0].startswith(f"{HEADER}-")]
         if len(kept) < len(headers):
             self._counts["headers_removed"] += 1
         return kept

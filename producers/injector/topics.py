@@ -1,6 +1,5 @@
 """The topics of an injector: its input, and the states in its target.  A thin shell around Kafka clients."""
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -15,8 +14,6 @@ from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError
-
-_log = logging.getLogger(__name__)
 
 
 def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
@@ -36,7 +33,7 @@ class InputTopic(Closing):
     def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
         self._injection = injection
         self.drained = False  # whether the last `take` returned all records of the client
-        self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", _log)
+        self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", __name__)
         self.consumer.assign([TopicPartition(injection.source_topic, *start) for start in begins.items()])
 
     def add(self, number: int, offset: int) -> None:

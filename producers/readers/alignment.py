@@ -18,9 +18,6 @@ from floodmark.schemas.tracker import Tracker, apply_mark
 
 _log = logging.getLogger(__name__)
 PATIENCE: Final = 60_000  # the default of `Alignment.patience`, milliseconds
-_POLL_INTERVAL: Final = 20  # milliseconds
-_LAST_RECORDS: Final = 1_000
-_ANSWER: Final = 1.0  # seconds to wait for the leaders of new partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +123,6 @@ class Downstream:
 
     That topic may wait for the source itself, or its job may be dead: the wait ends after ``patience`` milliseconds
     without a higher watermark.  Before the first marks, the source does not wait.
-
-    >>> from dataclasses import replace
-    >>> from floodmark.schemas.classify import Mark
-    >>> daily = Downstream("daily", bound=100, patience=1_000)
-    >>> record = WatermarkRecord(source="job", epoch=1, sequence=0, watermark=50, partitions=1, emitted_at=0)
-    >>> daily.is_ahead(151, now=0)
-    False
-    >>> daily.read(Mark("daily", 0, offset=0, log_time=0, record=record), now=0)
-    >>> daily.is_ahead(150, now=0), daily.is_ahead(151, now=500), daily.is_ahead(151, now=1_500)
-    (False, True, True)
-    >>> daily.read(Mark("daily", 0, offset=1, log_time=0, record=replace(record, sequence=1)), now=1_400)  # no progress
-    >>> daily.is_ahead(151, now=1_501)
-    False
     """
 
     def __init__(self, topic: str, bound: int, patience: int) -> None:
@@ -190,14 +174,14 @@ class AlignmentReader(Closing):
         self.bound: Final = milliseconds(alignment.bound)
         patience = milliseconds(alignment.patience)
         self._config = config
-        self._consumer = reading_consumer(shared(config), "floodmark-alignment", _log, reset="latest")
+        self._consumer = reading_consumer(shared(config), "floodmark-alignment", __name__, reset="latest")
         self._topic = alignment.topic
         self.peers: Peers | Downstream = Peers(source, self.bound, patience)
         starts = {0: OFFSET_END}
         if alignment.topic is not None:
             topic, self.peers = alignment.topic, Downstream(alignment.topic, self.bound, patience)
             bounds = offset_bounds(config, topic)
-            starts = {number: max(low, high - _LAST_RECORDS) for (_, number), (low, high) in bounds.items()}
+            starts = {number: max(low, high - 1_000) for (_, number), (low, high) in bounds.items()}
         self._read = self._found = len(starts)
         self._next_poll: int | None = None
         self._consumer.assign([TopicPartition(topic, *start) for start in starts.items()])
@@ -213,7 +197,7 @@ class AlignmentReader(Closing):
     def _read_new_partitions(self, topic: str) -> None:
         """Read new partitions from their first record: marks in the others already wait for theirs."""
         with suppress(KafkaException):  # the consumer learns of them now, not minutes later
-            self._consumer.list_topics(topic, timeout=_ANSWER)
+            self._consumer.list_topics(topic, timeout=1.0)
         new, self._read = range(self._read, self._found), self._found
         self._consumer.incremental_assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in new])
 
@@ -228,7 +212,7 @@ class AlignmentReader(Closing):
         """Apply new marks, every 20 ms, without waiting; ``now``: steady clock, milliseconds."""
         if self._next_poll is not None and now < self._next_poll:
             return
-        self._next_poll = now + _POLL_INTERVAL
+        self._next_poll = now + 20
         if self._topic is not None and self._found > self._read:
             self._read_new_partitions(self._topic)
         for mark in (classified(record) for record in consume(self._consumer, 0) if record.error() is None):

@@ -25,9 +25,7 @@ from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
-_PATIENCE: Final = 1.0  # seconds to wait for a broker's answer while the board is shown
 _FAR: Final = 20_000  # records of a partition to read at most, for the start of a stall or for the past
-_FAR_IN_ALL: Final = 200_000  # records of a topic to read at most for the past
 
 
 class ChainReader(Closing):
@@ -94,7 +92,7 @@ class ChainReader(Closing):
                 trial.take(record)
             since = self._since and reach < _FAR
             lacking = {(topic, number) for number in trial.lacking(topic, numbers, since=since)}
-            if self._past and reach < min(_FAR, _FAR_IN_ALL / len(bounds)):
+            if self._past and reach < min(_FAR, 200_000 / len(bounds)):
                 oldest = began - self._past
                 lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}
         self._fold.add(topic, whole=past.whole)
@@ -151,7 +149,7 @@ class ChainReader(Closing):
     def _is_answered(self, topic: str) -> bool:
         """Tell whether a broker answers."""
         try:
-            self._admin.list_topics(topic, timeout=_PATIENCE)
+            self._admin.list_topics(topic, timeout=1.0)
         except KafkaException:
             return False
         return True

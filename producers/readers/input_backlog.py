@@ -31,7 +31,7 @@ class InputBacklog:
     def offsets_of_group(self, group: str) -> dict[Partition, int]:
         """Return the committed offsets of a consumer group, or raise UsageError if a topic has none."""
         with (
-            closing(reading_consumer({**self._config, "group.id": group}, group, QUIET)) as consumer,
+            closing(reading_consumer({**self._config, "group.id": group}, group, QUIET.name)) as consumer,
             answering(self._config.get("bootstrap.servers")),
         ):
             answers = consumer.committed([TopicPartition(*place) for place in self._bounds], timeout=TIMEOUT)

@@ -1,6 +1,5 @@
 """Read data and marks of all partitions of topics, also new ones, and apply the marks to trackers, without a group."""
 
-import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,10 +14,8 @@ from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
 from floodmark.schemas.tracker import MarkRouter, Tracker
 
-_log = logging.getLogger(__name__)
 _REFRESH: Final = 5_000  # milliseconds between two checks for new partitions
 _SOON: Final = 500  # the same, while a mark names more partitions than are read
-_PATIENCE: Final = 1.0  # seconds to wait for the list of partitions
 
 
 class Observer(Closing):
@@ -58,7 +55,7 @@ class Observer(Closing):
         self._offsets = offsets or {}
         self._servers = config.get("bootstrap.servers")
         self._clock = clock
-        self._consumer = reading_consumer(config, "floodmark-observer", _log)
+        self._consumer = reading_consumer(config, "floodmark-observer", __name__)
         self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
         self._begun: set[Partition] = set()  # partitions of which a record was read
@@ -73,7 +70,7 @@ class Observer(Closing):
         for topic, count in self._watch.check().items():
             if count > self._assigned[topic]:
                 with suppress(KafkaException):  # the consumer learns of new partitions now, not minutes later
-                    self._consumer.list_topics(topic, timeout=_PATIENCE)
+                    self._consumer.list_topics(topic, timeout=1.0)
                 self._assign(topic, count)
         self._refreshed = self._clock.steady()
 

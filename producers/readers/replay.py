@@ -1,6 +1,5 @@
 """Read the records of a topic up to its end, forwards or from the end backwards.  A thin shell around a consumer."""
 
-import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -13,7 +12,6 @@ from floodmark.producers.clients.consumers import Record, classified, consume, i
 from floodmark.schemas.classify import Classified, Offsets, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
 
-_log = logging.getLogger(__name__)
 REACHES: Final = (200, 2_000, 20_000, 200_000)  # how many records before the end of a partition each step begins
 
 Found = TypeVar("Found")
@@ -23,9 +21,8 @@ def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None)
     """Yield the records from ``starts`` (or the next that exist) to ``ends`` (default: the last), by partition."""
     open_ = {place for place, start in starts.items() if ends is None or ends.get(place, start + 1) > start}
     # At the end of a transaction the broker would keep the client's question for 500 ms.
-    with closing(
-        reading_consumer({"fetch.wait.max.ms": 10, **config}, "floodmark-replay", _log, reset="earliest")
-    ) as consumer:
+    quick = {"fetch.wait.max.ms": 10, **config}
+    with closing(reading_consumer(quick, "floodmark-replay", __name__, reset="earliest")) as consumer:
         consumer.assign([TopicPartition(topic, part, starts[topic, part]) for topic, part in open_])
         quiet, clock = 0, Clock()
         while open_:

@@ -14,7 +14,6 @@ from floodmark.schemas.errors.base import iso, printable
 from floodmark.schemas.records import Status, Verdict
 
 _WIDTH: Final = 100
-_POLL: Final = 0.2
 
 Decode = Callable[[bytes], Any]  # decodes a value to show, or raises UnreadableValueError
 
@@ -35,7 +34,7 @@ def tail_lines(  # options of a command
     with Observer(config, [topic], offsets=starts) as observer:
         tracker = observer.trackers[topic]
         while True:
-            for record in observer.poll(_POLL):
+            for record in observer.poll(0.2):
                 moved = tracker.advance() if isinstance(record, Mark) else None
                 if not (marks_only and isinstance(record, Data)):
                     yield _json(record, decode, moved) if as_json else _line(record, decode, moved)

@@ -32,17 +32,6 @@ class GrowingLogs:
     """The watermark of a set of logs.  Event times are epoch milliseconds, sizes are bytes.
 
     A log that was read to its end does not hold the watermark once it was seen without growth for more than ``quiet``.
-
-    >>> logs = GrowingLogs(timedelta(seconds=1))
-    >>> logs.look({"a.log": 10, "b.log": 5}, passed=0)
-    {}
-    >>> logs.read("a.log", to=10, event_time=700); logs.read("b.log", to=5, event_time=300)
-    >>> logs.watermark, logs.holders()
-    (300, {'b.log': 'changed less than 0:00:01 ago'})
-    >>> logs.look({"a.log": 20, "b.log": 5}, passed=1500)  # b.log is quiet now
-    {}
-    >>> logs.watermark, logs.holders()
-    (700, {'a.log': '10 bytes are not read'})
     """
 
     def __init__(self, quiet: timedelta) -> None:

@@ -35,7 +35,7 @@ class Generator(ABC):
         """Take note of a record that is about to be sent, as it is written; ``now``: steady clock, milliseconds."""
 
     def on_tick(self, now: int, wall: int | None = None) -> None:  # noqa: B027  # only few look at the clocks
-        """Take note of the steady clock and the wall clock (default: ``now``), milliseconds, before each round of marks."""
+        """Take note of the steady clock and the wall clock (default: ``now``), milliseconds, before marks are sent."""
 
     @abstractmethod
     def watermark(self) -> int | None:
