@@ -94,19 +94,14 @@ class Channel:
         self, config: Config, topic: str, clock: Clock, *, on_source_ended: Callable[[str], None] | None = None
     ) -> None:
         self.client = Producer({**config, "enable.idempotence": True}, logger=client_log(__name__))
-        self.lock: threading.RLock | _ForkedLock = threading.RLock()
-        """Every public method of a source or a pool holds it."""
-        self.partitions = partition_count(self.client, topic, config.get("bootstrap.servers"))
-        """The last known number of partitions of the topic."""
+        self.lock: threading.RLock | _ForkedLock = threading.RLock()  # every public method of a source or pool holds it
+        self.partitions = partition_count(self.client, topic, config.get("bootstrap.servers"))  # last known number
         self.successors = Successors(config, topic, clock)
-        self.next_refresh = clock.steady() + _REFRESH_INTERVAL
-        """When `refresh_in_background` is due, by the steady clock, milliseconds."""
+        self.next_refresh = clock.steady() + _REFRESH_INTERVAL  # when `refresh_in_background` is due, by `steady`
         self.background: Background | None = None
-        self.alignment: AlignmentReader | None = None
-        """What the sources must stay near; ``None``: nothing, or the owner is closed."""
+        self.alignment: AlignmentReader | None = None  # what the sources must stay near; ``None``: nothing, or closed
         self.on_source_ended = on_source_ended
-        self.last_marks: Mapping[str, WatermarkRecord] | None = None
-        """The last mark of each source in the topic, read once by a pool."""
+        self.last_marks: Mapping[str, WatermarkRecord] | None = None  # of each source in the topic, read once by a pool
         self.lowest_epoch = 0
         self.source_ended = False  # whether a source has ended since the pool last counted its sources
         self.owner = "a producer"  # the producer or pool that uses the channel, for errors

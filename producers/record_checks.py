@@ -19,8 +19,7 @@ class RecordChecks:
     def __init__(self, owner: str, clock: Clock, *, stamps: bool, early: int | None) -> None:
         self._owner, self._clock, self._stamps, self._early = owner, clock, stamps, early
         self._is_first = True
-        self.plain_times = False
-        """Whether `event_time_of` is the only check of an event time: the first one also has others."""
+        self.plain_times = False  # whether `event_time_of` is the only check of a time: the first has others
 
     def event_time(self, value: float | datetime | None) -> int | None:
         """Return an event time in epoch milliseconds; ``None``: the strategy sets it."""

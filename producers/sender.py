@@ -19,8 +19,7 @@ _log = logging.getLogger(__name__)
 _RETRY_INTERVAL: Final = 100  # milliseconds
 _SILENCE: Final = 10_000  # milliseconds
 _QUEUE_TIMEOUT: Final = 60.0  # seconds to wait for room in the client's queue
-_MOST_ROUNDS: Final = 8
-"""Rounds of marks in flight.  While Kafka is unreachable, more would fill the queue and say nothing new."""
+_MOST_ROUNDS: Final = 8  # rounds of marks in flight: while Kafka is away, more would say nothing new
 
 Headers = list[tuple[str, str | bytes | None]] | dict[str, str | bytes | None]
 OnDelivery = Callable[[KafkaError | None, Message], None]

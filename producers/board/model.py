@@ -85,10 +85,8 @@ class TopicView:
     held_by: tuple[SourceView, ...]  # the sources that hold its watermark, the worst first
     partitions: tuple[PartitionView, ...]
     whole: bool  # whether the topic was read from its first record
-    input_watermark: int | None = None
-    """The lowest watermark of the input topics of its jobs; ``None``: no job writes it, or unknown."""
-    batch_watermark: int | None = None
-    """The lowest watermark that the operators of its jobs ran with in their last batch; ``None``: as above."""
+    input_watermark: int | None = None  # the lowest of the input topics of its jobs; ``None``: no job, or unknown
+    batch_watermark: int | None = None  # the lowest that its jobs ran with in their last batch; ``None``: as above
 
     def sources(self) -> Iterator[SourceView]:
         """Yield the sources of all partitions."""

@@ -29,8 +29,7 @@ WINDOW: Final = 10  # marks that a verdict needs, as in Burrow
 
 _LEARNED: Final = 50  # pauses to remember
 
-_BEGINNING: Final = 2_000
-"""Milliseconds of silence to allow a source with few marks: two of the producers' default intervals."""
+_BEGINNING: Final = 2_000  # milliseconds of silence to allow a source with few marks: two default intervals
 
 _AHEAD: Final = 300_000  # milliseconds that a watermark may be ahead of the clock: clocks of machines differ
 
@@ -112,8 +111,7 @@ class History:
     def __init__(self) -> None:
         self.mark: WatermarkRecord | None = None
         self.since = 0  # log time of the first mark with this watermark and status, epoch milliseconds
-        self.since_exact = False
-        """Whether that mark was read; else an earlier mark may have the same watermark and status."""
+        self.since_exact = False  # whether that mark was read; else an earlier one may have the same watermark
         self.seen = 0  # log time of the last mark, or when it was read if that is later, epoch milliseconds
         self.retired = False  # whether readers ignored the last mark, because its membership is too old
         self._fenced: deque[tuple[int, int]] = deque(maxlen=WINDOW)
@@ -335,8 +333,7 @@ class TopicMarks:
     held: dict[tuple[int, str], Held | None] = field(default_factory=dict)
     """By partition and source: the topic that alignment makes it wait for, by its last mark."""
     whole: bool = False  # whether all of its records were read, from the first one
-    read_until: int | None = None
-    """The clock when the reader last reached the topic's end, epoch milliseconds; ``None``: always at the end."""
+    read_until: int | None = None  # the clock when its end was last reached, epoch ms; ``None``: always at the end
 
     def take(self, mark: Mark, counts: Counter[str], read_at: int | None) -> None:
         """Take the next mark; see `Fold.take`."""

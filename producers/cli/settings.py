@@ -27,8 +27,7 @@ from floodmark.producers.readers.alignment import Alignment
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
 
-REGISTRY: Final = "schema.registry."
-"""Prefix of the schema registry's settings in the config file, as in Kafka's Java clients."""
+REGISTRY: Final = "schema.registry."  # prefix of the registry's settings in the file, as in Kafka's Java clients
 
 
 def kafka_settings(bootstrap_servers: str | None, config: Path | None) -> dict[str, str]:

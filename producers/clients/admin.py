@@ -33,8 +33,7 @@ QUIET.propagate = False  # its many lines become one error
 _NO_ID: Final = str(Uuid(0, 0))
 _SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
 _ELECTING: Final = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
-_MOVING: Final = _ELECTING | {KafkaError.UNKNOWN_TOPIC_OR_PART}
-"""Answers of brokers while the leader of a partition moves, or right after a topic was created."""
+_MOVING: Final = _ELECTING | {KafkaError.UNKNOWN_TOPIC_OR_PART}  # while a leader moves, or a topic is new
 Answer = TypeVar("Answer")
 Config = Mapping[str, Any]  # confluent-kafka settings, passed through
 _log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.timestamps import duration_of
 
 FORMAT: Final = 1
-STATE_HEADER: Final = "floodmark-injector"
-"""The header of an injector's marks with the next input offset and the state of the input partition."""
+STATE_HEADER: Final = "floodmark-injector"  # of an injector's marks: next offset and state of the input partition
 
 _MAX_STATE: Final = 900_000
 _MAX_SOURCE_BYTES: Final = 200

@@ -18,8 +18,7 @@ from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, is_mark_key
 from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, is_late
 
-MISSING_EVENT_TIME: Final = "timeless"
-"""The count of records without event time, as it is stored; metrics call it ``missing_event_time``."""
+MISSING_EVENT_TIME: Final = "timeless"  # a count as it is stored; metrics call it ``missing_event_time``
 
 _LONG: Final = 32
 

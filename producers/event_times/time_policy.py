@@ -43,8 +43,7 @@ class Outcome(StrEnum):
     OUT_OF_ORDER_DROPPED = "out_of_order_dropped"
 
 
-Decision = tuple[Outcome, int | None]
-"""The outcome of an event, and its system time in epoch milliseconds; ``None``: dropped."""
+Decision = tuple[Outcome, int | None]  # of an event: the outcome and its system time; ``None``: dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,7 @@ class TimePolicyState:
         """No later event gets a system time below it; with substreams, the floor under all keys; ``None``: unknown."""
         self._arrival: int | None = None
         self._keys: dict[bytes, int] = {}
-        self._least: list[tuple[int, bytes]] = []
-        """A heap with an entry per key: an earlier watermark, which is never above the present one."""
+        self._least: list[tuple[int, bytes]] = []  # a heap with an earlier watermark of each key
         self.counts: Counter[str] = Counter()  # events by the value of their `Outcome`, and ``keys_evicted``
 
     def decide(self, event_time: int, arrival: int | None, key: bytes | None = None) -> Decision:

@@ -18,8 +18,7 @@ from floodmark.schemas.records import Held, Holder
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, milliseconds
 from floodmark.schemas.tracker import Hold
 
-Decisions = Mapping[int, list[tuple[int, int]]]
-"""By partition: pairs of an input offset and the watermark of the records before it."""
+Decisions = Mapping[int, list[tuple[int, int]]]  # by partition: an offset and the watermark before it
 
 OVERTAKEN: Final = "records are lost to retention; inject into a new topic, or keep the input longer"
 """The advice if Kafka has deleted records before they were read."""
@@ -32,8 +31,7 @@ class InjectedPartition:
     input: InputPartition  # its time policy and watermark
     next: int  # the offset of the next record
     seen: int  # when the last record was read, steady clock, milliseconds
-    used: bool = True
-    """Whether the input has this partition; if not, its watermark is that of the slowest of the others."""
+    used: bool = True  # whether the input has this partition; if not, it follows the slowest of the others
     decisions: deque[tuple[int, int]] | None = None  # the remaining `Decisions` of an earlier run, if it is repeated
     at_end: bool = False
     paused: bool = False  # whether reading is paused, because the partition is too far ahead
@@ -102,8 +100,7 @@ class InjectedPartitions:
         clock: Clock,
         decisions: Decisions | None = None,
     ) -> None:
-        self.epoch = max((state.epoch for state in states.values()), default=0)
-        """The highest epoch of earlier instances."""
+        self.epoch = max((state.epoch for state in states.values()), default=0)  # of earlier instances
         self.format_confirmed = False  # whether an earlier instance has read an event time with this format
         self.fit = PolicyFit(injection.policy)
         self.ids = TopicIds()

@@ -34,8 +34,7 @@ class Preview:
     fit: PolicyFit
     records: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, str] = field(default_factory=dict)
-    """The first record of each outcome: its place, its value, and its time or why it cannot be read."""
+    examples: dict[str, str] = field(default_factory=dict)  # the first record of each outcome
     has_event_time: bool = False
     lacks_event_time: bool = False  # whether any record should have an event time, and has none that is readable
 

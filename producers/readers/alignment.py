@@ -79,8 +79,7 @@ class Peers:
         self._source = source
         self._bound = bound
         self._patience = patience
-        self._last: dict[str, tuple[WatermarkRecord, int, int]] = {}
-        """By source: its last mark, the mark's log time, and when it was read."""
+        self._last: dict[str, tuple[WatermarkRecord, int, int]] = {}  # last mark, log time, when read
         self._version = 0
         self._log_time = 0
 
@@ -130,8 +129,7 @@ class Downstream:
         self._bound = bound
         self._patience = patience
         self._tracker = Tracker([topic])
-        self._since: dict[str | int, int] = {}
-        """By source: when its wait began, or the watermark last advanced within it, by the steady clock."""
+        self._since: dict[str | int, int] = {}  # by source: when its wait began, or that watermark advanced
         self._given_up: int | None = None  # the watermark for which sources no longer wait
 
     def read(self, mark: Mark, now: int) -> None:

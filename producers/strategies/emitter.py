@@ -39,8 +39,7 @@ class Emitter:
     ) -> None:
         self.generator = generator
         self.status = Status.ACTIVE
-        self.registered = False
-        """Whether every partition has a mark of this epoch since the source was last idle, as readers need."""
+        self.registered = False  # whether all partitions have a mark of this epoch since it was last idle
         self.marked_membership: Membership | None = None  # the membership of the last marks
         self.fenced_by: int | None = None  # a higher epoch of this source in the topic; readers ignore lower ones
         self.late = 0  # number of records that were sent below the watermark of the last marks

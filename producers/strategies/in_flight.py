@@ -7,8 +7,7 @@ from typing import Final
 
 from floodmark.schemas.timestamps import EARLIEST
 
-IN_FLIGHT_SIZE: Final = 256
-"""Records per `InFlight`; with more, acknowledged records would hold the watermark for longer."""
+IN_FLIGHT_SIZE: Final = 256  # records per `InFlight`; with more, acknowledged ones would hold the watermark
 
 
 @dataclass(slots=True, eq=False)

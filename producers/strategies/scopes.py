@@ -15,8 +15,7 @@ class PerPartition(Strategy):
     """A strategy that builds a generator for each partition."""
 
     inner: Strategy
-    quiet: int | None = None
-    """A partition without events for this time follows the others, milliseconds; ``None``: never."""
+    quiet: int | None = None  # a partition follows the others after this time without events, milliseconds
 
     @override
     def build(self) -> Generator:
@@ -58,10 +57,8 @@ class Scope:
         self.in_flight = InFlights()
         self.in_flight.close(rounds)
         self.promised: int | None = None  # the watermark of the last marks, epoch milliseconds
-        self.last_event: int | None = None
-        """When the last record was sent, by a clock of `listen`; ``None``: at the next call of it."""
-        self.quiet = False
-        """Whether the scope follows the others: it has had no record for long, and none is in flight or failed."""
+        self.last_event: int | None = None  # when the last record was sent; ``None``: at the next `listen`
+        self.quiet = False  # whether it follows the others: it has had no record for long, and none is in flight
 
     @property
     def watermark(self) -> int | None:
