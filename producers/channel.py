@@ -22,10 +22,7 @@ _REFRESH_INTERVAL: Final = 10_000
 
 
 class Background:
-    """Calls ``serve`` in a daemon thread every 0.1 seconds, or ``interval`` milliseconds if shorter, until `stop`.
-
-    The end of the process calls ``finish`` with a timeout in seconds; it returns whether Kafka has acknowledged all.
-    """
+    """Calls ``serve`` in a daemon thread, every 0.1 seconds or ``interval`` milliseconds; ``finish`` at exit."""
 
     def __init__(self, owner: str, serve: Callable[[], None], finish: Callable[[float], bool], interval: int) -> None:
         self._owner, self._serve, self._finish = owner, serve, finish
@@ -86,8 +83,7 @@ class _ForkedLock:
 class Channel:
     """Connects one source, or all sources of a pool (which passes ``on_source_ended``), to one topic.
 
-    In a forked process the client's threads do not run, and two processes would write as one source: there, the lock
-    raises `ForkedError`.
+    In a forked process the client's threads do not run, so taking the lock raises `ForkedError` there.
     """
 
     def __init__(

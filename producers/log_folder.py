@@ -74,12 +74,8 @@ class LogFolder:
     def poll(self, now: int) -> list[Line]:
         """Return the new whole lines of all files: of each file at most a mebibyte, or one longer line.
 
-        After an error, no line counts as read, and the next call returns the same lines.  ``now``: wall clock, epoch
-        milliseconds.
-
-        Raises:
-            UsageError, OSError: a file has shrunk, was replaced, or cannot be read.
-            Exception: raised by ``event_time``; a note names the line.
+        After an error, no line counts as read, and the next call returns the same lines: `UsageError` or `OSError` if a
+        file has shrunk, was replaced, or cannot be read; what ``event_time`` raised, with the line in a note.
         """
         parts = {name: self._read(name) for name in self._look(now)}
         for name, part in parts.items():

@@ -84,8 +84,8 @@ larger number: give all sources membership=Membership(version=2, size=3)
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:
     """Return the newest mark of each source that could matter to a new source; if the topic cannot be read, warn.
 
-    It reads the last hundred records of all partitions (a killed process may have marked only some), and all with a log
-    time of ``now`` (wall clock, epoch milliseconds) or later, which were written before the clock was set back.
+    It reads the last hundred records of all partitions, and those with a log time of ``now`` (epoch milliseconds) or
+    later, from before the clock was set back.
     """
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     try:

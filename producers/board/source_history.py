@@ -191,11 +191,7 @@ class History:
 
     @property
     def is_settled(self) -> bool:
-        """Whether older marks would not change the verdict.
-
-        A job that has ended needs two marks: the last one names no input.  If the watermark is ahead of the clock, the
-        mark with which it got there tells whether it jumped.
-        """
+        """Whether older marks would not change the verdict, also not of a jump or of a job that has ended."""
         mark, marks = self.mark, len(self._points)
         if mark is None or (self.is_active and not self.since_exact and self._is_ahead(self._points[-1].log_time)):
             return False
@@ -230,10 +226,7 @@ class History:
         return [point.lag for point in self._points]
 
     def epochs(self, now: int) -> tuple[int, ...]:
-        """Return the epochs of the processes that write under this name, the highest last; empty if it is only one.
-
-        A single mark of an older epoch is no second process: a restart may overlap.
-        """
+        """Return the epochs that write under this name, the highest last; empty if it is one, or a restart overlaps."""
         if len(self._fenced) <= 1:
             return ()
         took = self._fenced[-1][1] - self._fenced[0][1]
@@ -248,10 +241,7 @@ class History:
         return len(self._points) > 1 and not (ended or overtaken or self._is_silent(now))
 
     def verdict(self, now: int, front: int | None = None) -> Health | None:
-        """Return the verdict at ``now``, epoch milliseconds; ``None``: too few marks, or no watermark.
-
-        ``front``: the highest watermark of the topic's sources that still write, epoch milliseconds.
-        """
+        """Return the verdict at ``now``; ``None``: unknown.  ``front``: the highest watermark of the topic's sources."""
         if self.mark is None:
             return None
         if self.epochs(now):

@@ -115,10 +115,7 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def ended_by_signals(status: int) -> Iterator[None]:
-    """In the block, a signal, the end of the terminal or a closed pipe ends the command without a traceback.
-
-    Any error after the signal counts as the signal, because confluent-kafka turns an interrupt into errors of its own.
-    """
+    """In the block, a signal, the end of the terminal or a closed pipe ends the command without a traceback."""
     interrupted = False
 
     def interrupt(_number: int, _frame: object) -> None:

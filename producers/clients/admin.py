@@ -83,10 +83,7 @@ def answering(
 
 
 def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:
-    """Return the answer of ``ask``; retry while a leader moves, or a topic is new to a broker.
-
-    It fails with `BrokerUnavailableError` or `UnknownTopicError`.
-    """
+    """Return the answer of ``ask``; retry while a leader moves, or a topic is new to a broker, then raise an error."""
     deadline = Deadline(TIMEOUT)
     while True:
         with answering(bootstrap_servers):
@@ -291,10 +288,7 @@ class TopicWatch:
         self._compare(answered(lambda: described(self._client, topics, self._servers), self._servers))
 
     def check(self) -> Mapping[str, int]:
-        """Compare the ids; return the partition count of each topic, or nothing if Kafka does not answer.
-
-        `RecreatedTopicError` if one has another id; `UnknownTopicError` if one is missing twice in succession.
-        """
+        """Compare the ids; return the partition count of each topic, or nothing if Kafka does not answer."""
         try:
             found = described(self._client, self._topics, self._servers, timeout=1.0)
         except (BrokerUnavailableError, TimeoutError) as error:

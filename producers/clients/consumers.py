@@ -56,10 +56,7 @@ def reading_consumer(
     *,
     reset: Literal["earliest", "error", "latest"] = "error",
 ) -> Consumer:
-    """Return a consumer that reads committed records, notices the ends of partitions, and joins no group.
-
-    ``log``: name of its logger; ``reset``: what to do if Kafka has deleted the first record.
-    """
+    """Return a consumer that reads committed records, notices the ends of partitions, and joins no group."""
     fixed = {
         "auto.offset.reset": reset,
         "enable.auto.commit": False,

@@ -268,11 +268,7 @@ class PrometheusExporter:
 
 
 def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra
-    """Serve Prometheus metrics on a port of the loopback address; ``registry``: see `PrometheusExporter`.
-
-    Raises:
-        UsageError: prometheus-client is not installed, or the port is in use.
-    """
+    """Serve Prometheus metrics on a port of the loopback address; `UsageError` if it is in use."""
     exporter = PrometheusExporter(registry)
     from prometheus_client import start_http_server  # noqa: PLC0415  # an extra
 

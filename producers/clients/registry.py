@@ -221,9 +221,8 @@ class FramedValues:
     def decode(self, value: bytes) -> dict[str, Any]:
         """Return a record's fields.
 
-        Raises:
-            UnreadableValueError: the value has no frame, or its schema is unknown or does not fit.
-            RegistryError: the registry does not answer.
+        Raises UnreadableValueError if the value has no frame, or no known schema that fits, and RegistryError if the
+        registry does not answer.
         """
         schema_id, body = unframed(value)
         decode = self._decoders.get(schema_id)

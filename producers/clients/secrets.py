@@ -42,9 +42,7 @@ def _look_up(setting: str, place: re.Match[str]) -> str:
 
 
 def properties(text: str, path: object) -> dict[str, str]:
-    r"""Read the ``name=value`` lines of a properties file; ``#`` or ``!`` starts a comment.
-
-    `UsageError` for any other line: it names the file and the line, and never a value.
+    r"""Read the ``name=value`` lines of a properties file; ``#`` or ``!`` starts a comment; errors show no value.
 
     >>> properties("# ours\nname = value=1", "a file")
     {'name': 'value=1'}

@@ -60,12 +60,7 @@ class EmbeddedKafka:
         return one, other
 
     def start(self) -> Self:
-        """Start the broker and wait until it answers.
-
-        Raises:
-            EmbeddedKafkaError: it does not start, or another broker uses the directory or one of its ports.
-            JavaError: there is no Java 17.
-        """
+        """Start the broker and wait until it answers; `JavaError` without Java 17, `EmbeddedKafkaError` otherwise."""
         jars = fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.running:

@@ -58,9 +58,6 @@ class TimePolicy:
         on_out_of_order: adjust or drop events that are more out of order.
         max_keys: the most substreams above the floor whose watermarks are kept.
 
-    Raises:
-        UsageError: if a tolerance is negative or an action is unknown.
-
     >>> state = TimePolicy(late=timedelta(milliseconds=50), out_of_order=timedelta(milliseconds=20)).build()
     >>> state.decide(event_time=100, arrival=100)
     (<Outcome.ON_TIME: 'on_time'>, 100)

@@ -92,10 +92,10 @@ def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tupl
 
 
 def reset_target(config: Config, injection: Injection) -> int:
-    """Delete all records of the target topic, if all are this injector's; return its highest epoch, or 0.
+    """Delete all records of the target topic, and return its highest epoch, or 0.  Fence other instances first.
 
-    They are if every mark is, and no partition has more data records than its marks count.  Fence other instances
-    first.  InjectorError if there are other records, or Kafka refuses: no record was deleted then.
+    InjectorError, before anything is deleted, if a mark is another writer's, or there are more records than marks
+    count.
     """
     topic = injection.target_topic
     counted: dict[int, dict[int, int]] = {}

@@ -81,11 +81,8 @@ class WatermarkedConsumer(Closing):
     def rows(self, timeout: float = 0.2) -> CompleteItems[Row]:
         """Poll for ``timeout`` seconds, and return the rows that are complete now, in the order of their event times.
 
-        Rows with the same event time are in the order of topic, partition and offset.
-
-        Raises:
-            UnreadableTopicError: once, if all sources have ended and no record of a topic had an event time.
-            UsageError: if the consumer is used for something else.
+        Rows with the same event time are in the order of topic, partition and offset.  `UnreadableTopicError`, once, if
+        all sources have ended and no record of a topic had an event time.
         """
         self._reader.use_for("rows")
         self._read(timeout)

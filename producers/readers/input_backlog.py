@@ -43,10 +43,7 @@ class InputBacklog:
         return {place: known.get(place, low) for place, (low, _) in self._bounds.items()}
 
     def gaps(self, read: Mapping[Partition, int], now: int, windows: Iterable[int]) -> tuple[TopicGap, ...]:
-        """Return the unread records of each topic from the offsets ``read`` on, and how quickly each topic grows.
-
-        The growth is the highest rate of the last ``windows``, milliseconds before ``now`` (epoch milliseconds).
-        """
+        """Return the unread records of each topic, and its growth, the highest of the ``windows`` (milliseconds)."""
         before = [(window, self.offsets_at(now - window)) for window in windows]
         found = []
         for topic in self._topics:

@@ -21,9 +21,11 @@ _SOON: Final = 500  # the same, while a mark names more partitions than are read
 class Observer(Closing):
     """Follow some topics, with all their present and future partitions.
 
+    Settings pass through except ``isolation.level``, which is ``read_committed``, so that marks of aborted transactions
+    are not read.
+
     Args:
-        config: confluent-kafka consumer settings; all pass through except ``isolation.level``, which is
-            ``read_committed``.
+        config: confluent-kafka consumer settings.
         topics: what to read; each must exist.
         trackers: the tracker of each topic; default: a new one per topic.
         offsets: where to begin, by topic and partition; default: the first record.
@@ -32,8 +34,7 @@ class Observer(Closing):
         clock: for tests, a `ManualClock`.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError: at startup.
-        RecreatedTopicError: if a topic was deleted and created again since it was read.
+        UnknownTopicError, BrokerUnavailableError, RecreatedTopicError: at startup.
     """
 
     def __init__(
@@ -85,11 +86,8 @@ class Observer(Closing):
         """Yield new records, at most some thousands; waits up to ``timeout`` seconds for the first.
 
         Each mark is applied to its topic's tracker when it is yielded; then call ``trackers[topic].advance()``.  After
-        a loop that ends early, the next call yields the rest.
-
-        Raises:
-            DeletedRecordsError: if Kafka has deleted records before they were read.
-            RecreatedTopicError, UnknownTopicError, BrokerUnavailableError: seconds after it happens.
+        a loop that ends early, the next call yields the rest.  `DeletedRecordsError` if Kafka has deleted records
+        before they were read.
         """
         more = any(self._router.named[topic] > count for topic, count in self._assigned.items())
         if self._clock.steady() - self._refreshed > (_SOON if more else _REFRESH):

@@ -85,10 +85,7 @@ def last_matching(
     *,
     most: float = math.inf,
 ) -> dict[int, Found]:
-    """Return, by partition, the value of ``read`` for the last record for which it is not ``None``.
-
-    It reads up to ``most`` records of each partition from its end backwards; in each step in their order.
-    """
+    """Return, by partition, the last value of ``read`` that is not ``None``; read ``most`` records of each at most."""
     bounds = {place: bound for place, bound in offset_bounds(config, topic).items() if place[1] in partitions}
     past, found, reach = BackwardReader(config, bounds), dict[int, Found](), REACHES[0]
     while reach <= most and (places := [p for p in bounds if p[1] not in found and past.unread(p)]):

@@ -163,9 +163,8 @@ class _Punctuated(Generator):
 def punctuated(read: Callable[[bytes | None], int | None]) -> Strategy:
     """Some events carry the watermark; marks are sent as soon as the records below it are acknowledged.
 
-    Args:
-        read: returns the watermark in a value, epoch milliseconds; ``None``: it has none.  Anything else makes
-            ``produce`` fail with InvalidEventTimeError, and nothing is sent.
+    ``read`` returns the watermark in a value, epoch milliseconds, or ``None``.  Anything else makes ``produce`` fail
+    with InvalidEventTimeError, and nothing is sent.
 
     >>> generator = punctuated(lambda value: 50 if value == b"all before 50" else None).build()
     >>> generator.on_event(42, value=b"payload")

@@ -198,10 +198,7 @@ class Emitter:
         return self.punctual and self.status is not Status.ENDED and any(scope.due for scope in self._scopes)
 
     def marks(self, now: int, *, steady: int | None = None) -> Round:
-        """Return one mark for every partition, to be sent at once and in this order; after the end, each only once.
-
-        ``now``: wall clock, epoch milliseconds; ``steady``: the clock of `send`, default ``now``.
-        """
+        """Return one mark for every partition, to be sent at once and in this order; after the end, each only once."""
         steady = now if steady is None else steady
         if self.status is not Status.ENDED:
             for scope in self._scopes:

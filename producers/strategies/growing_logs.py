@@ -40,10 +40,7 @@ class GrowingLogs:
         self._watermark: int | None = None
 
     def look(self, sizes: Mapping[str, int], passed: int) -> dict[str, int]:
-        """Set the sizes of all logs; return the unread bytes of deleted ones.  ``passed``: milliseconds since the last.
-
-        `UsageError` if a log is shorter than the part that was read; then nothing changes.
-        """
+        """Set all sizes, ``passed`` milliseconds after the last look; return the unread bytes of deleted logs."""
         for name, size in sizes.items():
             if name in self._logs and size < self._logs[name].read:
                 shrunk = f"has shrunk to {size} bytes, and {self._logs[name].read} were read"

@@ -141,9 +141,6 @@ def adaptive(
         least: lower limit of the bound, which also applies before the first event.
         most: upper limit of the bound.
 
-    Raises:
-        UsageError: an argument is out of its range.
-
     >>> generator = adaptive(0.99, margin=1, least=timedelta(0)).build()
     >>> for second in range(1000):
     ...     generator.on_event(second * 1000 - (0 if second % 2 else 3000))
