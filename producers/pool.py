@@ -1,7 +1,6 @@
 """Many sources of a topic in one process, with one Kafka client; they join and end while it runs."""
 
-from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Literal, Self
@@ -69,21 +68,6 @@ fewer; call change_membership() with a higher version before
         if membership.size < now:
             raise UsageError(reason=f"{self._pool}: it has {now} sources, and {membership} counts fewer")
         self.current = membership
-
-
-def check_joining(pool: str, sources: Sequence[str], there: AbstractSet[str]) -> None:
-    """Check the ids of new sources: at least one, none twice, none that has already joined.
-
-    >>> check_joining("pool", ["JFK", "EWR"], {"EWR"})
-    Traceback (most recent call last):
-      ...
-    floodmark.schemas.errors.UsageError: pool: ['EWR'] have joined already; end() them before they join again
-    """
-    if not sources or len(set(sources)) < len(sources):
-        raise UsageError(reason=f"{pool}: sources {list(sources)} are to join, expected one or more different ids")
-    joined = sorted(set(sources) & there)
-    if joined:
-        raise UsageError(reason=f"{pool}: {joined} have joined already; end() them before they join again")
 
 
 class SourcePool:
@@ -178,7 +162,11 @@ class SourcePool:
             self._channel.raise_failure()
             if self._channel.stopped:
                 raise UsageError(reason=f"{self!r} is closed: make a new one")
-            check_joining(repr(self), sources, self._sources.keys())
+            if not sources or len(set(sources)) < len(sources):
+                raise UsageError(reason=f"{self!r}: {list(sources)} are to join, expected one or more different ids")
+            joined = sorted(set(sources) & self._sources.keys())
+            if joined:
+                raise UsageError(reason=f"{self!r}: {joined} have joined already; end() them before they join again")
             membership = self._membership.grown(len(self._open_emitters()), len(sources))
             new = [
                 WatermarkedProducer(

@@ -74,11 +74,6 @@ class Estimate:
         return None if seconds is None else self.unread + round(self.arrival_rate * seconds)
 
     @property
-    def largest_share(self) -> float:
-        """The share of the largest partition, 0 to 1: one core reads it while the others wait."""
-        return max((most for gap in self.gaps for most in gap.unread), default=0) / max(1, self.unread)
-
-    @property
     def exit_status(self) -> int:
         """0 it catches up, 1 never, 2 the rate is unknown."""
         if self.seconds is not None:

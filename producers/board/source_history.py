@@ -241,7 +241,7 @@ class History:
         return len(self._points) > 1 and not (ended or overtaken or self._is_silent(now))
 
     def verdict(self, now: int, front: int | None = None) -> Health | None:
-        """Return the verdict at ``now``; ``None``: unknown.  ``front``: the highest watermark of the topic's sources."""
+        """Return the verdict at ``now``; ``None``: unknown.  ``front``: the highest watermark of the sources."""
         if self.mark is None:
             return None
         if self.epochs(now):

@@ -100,9 +100,10 @@ def _lines(estimate: "Estimate", time: int | None) -> list[str]:
         most = f", the largest {max(gap.unread):,}" if len(gap.unread) > 1 else ""
         parts = f"{len(gap.unread)} partition{'s' * (len(gap.unread) > 1)}{most}"
         lines.append(f"{gap.topic}: {gap.total:,} unread in {parts}; grows by {gap.arrival_rate:,.0f} a second")
-    partitions = sum(len(gap.unread) for gap in estimate.gaps)
-    if estimate.largest_share * partitions >= _SKEWED:
-        lines.append(f"one partition holds {estimate.largest_share:.0%} of the unread records, and one core reads it")
+    sizes = [size for gap in estimate.gaps for size in gap.unread]
+    share = max(sizes, default=0) / max(1, estimate.unread)
+    if share * len(sizes) >= _SKEWED:
+        lines.append(f"one partition holds {share:.0%} of the unread records, and one core reads it")
     seconds, records, pace = estimate.seconds, estimate.records, estimate.read_rate or 0.0
     if seconds is not None and records is not None:
         at = moment(estimate.now + round(seconds * 1_000), estimate.now)
