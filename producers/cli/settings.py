@@ -11,18 +11,8 @@ from confluent_kafka.admin import AdminClient
 from floodmark.producers.clients.admin import QUIET, without_secrets
 from floodmark.producers.clients.registry import FramedValues, Registry
 from floodmark.producers.clients.secrets import properties, resolved
-from floodmark.producers.event_times import changefeeds
+from floodmark.producers.event_times import changefeeds, formats
 from floodmark.producers.event_times.choices import CHANGEFEEDS
-from floodmark.producers.event_times.formats import (
-    AvroField,
-    FramedField,
-    InputFormat,
-    JsonField,
-    LogTime,
-    SubstreamKey,
-    substream_json,
-    substream_key,
-)
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError
@@ -112,7 +102,7 @@ def input_format(  # options of a command
     registry: Registry | None,
     *,
     log_time: bool,
-) -> InputFormat:
+) -> formats.InputFormat:
     """Return the input format of the options of ``inject``; `UsageError` if they name none, or more than one."""
     given = [changefeed is not None, json_field is not None, event_time is not None, log_time]
     if sum(given) != 1 or (event_time is None and schema is not None):
@@ -125,22 +115,22 @@ def input_format(  # options of a command
     if changefeed is not None:
         if changefeed not in CHANGEFEEDS:
             raise UsageError(reason=f"changefeed {changefeed!r}: expected one of {', '.join(CHANGEFEEDS)}")
-        feed: InputFormat = getattr(changefeeds, CHANGEFEEDS[changefeed])()
+        feed: formats.InputFormat = getattr(changefeeds, CHANGEFEEDS[changefeed])()
         return feed
     if json_field is not None:
-        return JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit
+        return formats.JsonField(json_field, unit or "ms")  # type: ignore[arg-type]  # it checks the unit
     if event_time is None:
-        return LogTime()
+        return formats.LogTime()
     if schema is not None:
-        return AvroField(text_file(schema), event_time, unit)  # type: ignore[arg-type]  # the same
+        return formats.AvroField(text_file(schema), event_time, unit)  # type: ignore[arg-type]  # the same
     if registry is None:
         raise UsageError(reason="--event-time is a field of what --schema or --registry describes: name one of them")
-    return FramedField(FramedValues(registry).decode, event_time, unit or "ms")  # type: ignore[arg-type]  # the same
+    return formats.FramedField(FramedValues(registry).decode, event_time, unit or "ms")  # type: ignore[arg-type]  # the same
 
 
 def judged_values(
     json_field: str | None, unit: str, schema: Path | None, event_time: str | None, registry: Registry | None
-) -> InputFormat | None:
+) -> formats.InputFormat | None:
     """Return the input format of the options of ``check``; ``None``: they name none.  UsageError: they name a part."""
     if json_field is None and schema is None and event_time is None:
         return None
@@ -151,8 +141,8 @@ def judged_values(
     return input_format(None, json_field, unit, schema, event_time, registry, log_time=False)
 
 
-def substreams(substream_by: str | None) -> SubstreamKey | None:
+def substreams(substream_by: str | None) -> formats.SubstreamKey | None:
     """Return the substream of ``--substream-by``: the Kafka key, or a JSON field."""
     if substream_by is None:
         return None
-    return substream_key if substream_by == "key" else substream_json(substream_by)
+    return formats.substream_key if substream_by == "key" else formats.substream_json(substream_by)

@@ -11,14 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from floodmark.producers.clients.admin import (
-    Config,
-    TopicWatch,
-    begin_offsets,
-    overwrites_timestamps,
-    partition_count,
-    timestamp_tolerances,
-)
+from floodmark.producers.clients import admin
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import BATCH, Closing, Record
 from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
@@ -72,7 +65,7 @@ class Injector(Closing):
     def __init__(  # each is a decision of the user, most have defaults
         self,
         injection: Injection,
-        config: Config,
+        config: admin.Config,
         *,
         decisions: Decisions | None = None,
         reset: bool = False,
@@ -94,12 +87,12 @@ class Injector(Closing):
         self._partition = partition
         output = {**_OUTPUT, **config}
         self._out = Transaction(output, writer, injection.target_topic, kind="injector", refused=self._refusal)
-        self._sanitizer = Sanitizer(injection, timestamp_tolerances(config, injection.target_topic), self.counts)
-        if isinstance(injection.fmt, LogTime) and overwrites_timestamps(config, injection.target_topic):
+        self._sanitizer = Sanitizer(injection, admin.timestamp_tolerances(config, injection.target_topic), self.counts)
+        if isinstance(injection.fmt, LogTime) and admin.overwrites_timestamps(config, injection.target_topic):
             reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"
             raise InjectorError(source=injection.source, reason=reason, advice="set CreateTime there")
         deleted = reset_target(config, injection) if reset else 0
-        found = begin_offsets(config, [injection.source_topic])
+        found = admin.begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
         numbers = range(partitions) if partition is None else [partition]
         begins = {number: found.get((injection.source_topic, number), 0) for number in numbers}
@@ -107,7 +100,7 @@ class Injector(Closing):
         epoch = max(deleted + 1, self._partitions.epoch + 1, clock.wall())
         membership = membership_of(injection.membership, "injection")
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
-        self._watch = TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
+        self._watch = admin.TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
         self._input = InputTopic(injection, config, nexts)
         self._alignment: AlignmentReader | None = None
@@ -131,7 +124,7 @@ class Injector(Closing):
         given, partitions = sizes_of(self._config, self.injection, equal=self._partition is not None)
         self._writer.grow(partitions)
         # The producer itself asks Kafka, so that it knows the new partitions.
-        partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
+        admin.partition_count(self._out.producer, self.injection.target_topic, self._config.get("bootstrap.servers"))
         for number, offset in self._partitions.grow(given, partitions) if self._partition is None else ():
             self._input.add(number, offset)
         if self._alignment is not None:
