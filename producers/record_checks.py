@@ -26,9 +26,8 @@ class RecordChecks:
         if self._stamps:
             if value is None:
                 return None
-            raise UsageError(
-                reason=f"{self._owner}: the strategy is ingress(), so a record has no event time of its own"
-            )
+            reason = "the strategy is ingress(), so a record has no event time of its own"
+            raise UsageError(reason=f"{self._owner}: {reason}")
         time = self.time(value)
         if self._early is not None:
             ahead = time - self._clock.wall()

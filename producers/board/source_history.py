@@ -103,11 +103,6 @@ class History:
     <Health.STOP: 'STOP'>
     """
 
-    __slots__ = (
-        *("_fenced", "_jump", "_known", "_last", "_pauses", "_peak", "_points", "_rose", "_sequences", "_stood"),
-        *("mark", "retired", "seen", "since", "since_exact"),
-    )
-
     def __init__(self) -> None:
         self.mark: WatermarkRecord | None = None
         self.since = 0  # log time of the first mark with this watermark and status, epoch milliseconds

@@ -100,13 +100,9 @@ class BoardPage(Closing):
         self._points: Mapping[str, Sequence[Point]] = {}
         self._view: dict[str, Any] = {}
         self._lock = threading.Lock()
-        page = self
-
-        class Handler(_Handler):
-            answer = staticmethod(page._answer)
-
+        handler = type("Handler", (_Handler,), {"answer": staticmethod(self._answer)})
         try:
-            self._server = _Server((_HOST, port), Handler)
+            self._server = _Server((_HOST, port), handler)
         except OSError as error:
             raise UsageError(reason=f"the page cannot be served on port {port}: {error}; choose another") from error
         self.url = f"http://{_HOST}:{self._server.server_port}/"

@@ -178,15 +178,8 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
 
     Exit status: 0 done or interrupted, 2 error.
     """
+    from floodmark.producers.cli import settings as options
     from floodmark.producers.cli.inject import run_injection, show_preview
-    from floodmark.producers.cli.settings import (
-        alignment_of,
-        input_format,
-        kafka_settings,
-        registry_of,
-        seconds,
-        substreams,
-    )
     from floodmark.producers.clients.admin import create_topics, require_topics
     from floodmark.producers.event_times.injection import Injection
     from floodmark.producers.event_times.time_policy import TimePolicy
@@ -194,26 +187,26 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     injection = Injection(
         source_topic,
         target_topic,
-        input_format(
-            changefeed, json_field, unit, schema, event_time, registry_of(registry, config), log_time=log_time
+        options.input_format(
+            changefeed, json_field, unit, schema, event_time, options.registry_of(registry, config), log_time=log_time
         ),
         TimePolicy(
-            early=None if early is None or early == -1 else seconds(early, "--early"),
+            early=None if early is None or early == -1 else options.seconds(early, "--early"),
             on_late=on_late,  # type: ignore[arg-type]  # the policy says what it knows
             on_out_of_order=on_out_of_order,  # type: ignore[arg-type]  # the same
-            late=seconds(late, "--late"),
-            out_of_order=None if out_of_order is None else seconds(out_of_order, "--out-of-order"),
+            late=options.seconds(late, "--late"),
+            out_of_order=None if out_of_order is None else options.seconds(out_of_order, "--out-of-order"),
         ),
-        substream_by=substreams(substream_by),
+        substream_by=options.substreams(substream_by),
         drop_late=drop_late,
         dropped_to=dropped_to,
         source=source,
-        interval=seconds(interval, "--interval"),
-        align=None if align is None else seconds(align, "--align"),
+        interval=options.seconds(interval, "--interval"),
+        align=None if align is None else options.seconds(align, "--align"),
         allow_unreadable=allow_unreadable,
     )
-    alignment = alignment_of(align_topic, align_bound)
-    settings = kafka_settings(bootstrap_servers, config)
+    alignment = options.alignment_of(align_topic, align_bound)
+    settings = options.kafka_settings(bootstrap_servers, config)
     if dry_run:
         show_preview(injection, settings)
         return

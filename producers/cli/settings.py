@@ -106,10 +106,8 @@ def input_format(  # options of a command
     """Return the input format of the options of ``inject``; `UsageError` if they name none, or more than one."""
     given = [changefeed is not None, json_field is not None, event_time is not None, log_time]
     if sum(given) != 1 or (event_time is None and schema is not None):
-        reason = (
-            "inject needs one of --json-field, --event-time with --schema or --registry, --log-time and --changefeed"
-        )
-        raise UsageError(reason=reason)
+        options = "--json-field, --event-time with --schema or --registry, --log-time and --changefeed"
+        raise UsageError(reason=f"inject needs one of {options}")
     if unit is not None and json_field is None and event_time is None:
         raise UsageError(reason="--unit is the unit of a field: of --json-field, or of --event-time")
     if changefeed is not None:
@@ -135,9 +133,8 @@ def judged_values(
     if json_field is None and schema is None and event_time is None:
         return None
     if (event_time is None) == (json_field is None) or (event_time is None and schema is not None):
-        raise UsageError(
-            reason="check needs --event-time with --schema or --registry, or --json-field, or none of them"
-        )
+        options = "--event-time with --schema or --registry, or --json-field"
+        raise UsageError(reason=f"check needs {options}, or none of them")
     return input_format(None, json_field, unit, schema, event_time, registry, log_time=False)
 
 

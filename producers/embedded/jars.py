@@ -5,8 +5,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -50,25 +48,19 @@ def fetch(organisation: str, module: str, version: str, *, alone: bool = False) 
     name = f"{module}-{version}" + "-alone" * alone
     target = cache() / name
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
+        import fcntl  # noqa: PLC0415  # missing on Windows, where only producers run
+
+        folder = target.parent
+        folder.mkdir(parents=True, exist_ok=True)
         # Into a temporary folder first, so that an interrupted download leaves no incomplete target.
-        with _one_download(target.parent), tempfile.TemporaryDirectory(dir=target.parent) as partial:
+        with (folder / "download.lock").open("wb") as lock, tempfile.TemporaryDirectory(dir=folder) as partial:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two downloads at once fail, because they write to one cache of Ivy
             if not target.exists():  # another process may have been faster
                 what = ["-dependency", organisation, module, version, *["-notransitive"] * alone, "-confs", "default"]
                 retrieve(what, Path(partial), cache() / f"{name}.log", f"{organisation}:{module}:{version}")
                 shutil.copytree(partial, f"{partial}.whole")
                 Path(f"{partial}.whole").rename(target)
     return sorted(target.glob("*.jar"))
-
-
-@contextmanager
-def _one_download(folder: Path) -> Iterator[None]:
-    """Wait until no other process downloads: two at once fail, because they write to one cache of Ivy."""
-    import fcntl  # noqa: PLC0415  # missing on Windows, where only producers run
-
-    with (folder / "download.lock").open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:

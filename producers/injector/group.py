@@ -205,9 +205,8 @@ class InjectorGroup(Closing):
         message = self._members.poll(0 if self._injectors else _PATIENCE)
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise UnknownTopicError(
-                topic=self.injection.source_topic, bootstrap_servers=self._config.get("bootstrap.servers")
-            )
+            servers = self._config.get("bootstrap.servers")
+            raise UnknownTopicError(topic=self.injection.source_topic, bootstrap_servers=servers)
         if error is not None and not (error.retriable() or error.code() == KafkaError._MAX_POLL_EXCEEDED):  # noqa: SLF001
             raise KafkaException(error)  # after a late poll, the next one joins the group again
         for number in sorted(self._wanted - self._injectors.keys() - self._fenced.keys()):

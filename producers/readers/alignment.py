@@ -66,13 +66,6 @@ class Peers:
 
     A dead source must not hold the others for ever: they wait for a source with a lease until the log times of the
     topic exceed it, for one without until it is silent for ``patience`` milliseconds.
-
-    >>> peers = Peers("fast", bound=100)
-    >>> peers.take(WatermarkRecord(source="slow", epoch=1, sequence=0, watermark=50, partitions=1, emitted_at=0))
-    >>> peers.is_ahead(150), peers.is_ahead(151)
-    (False, True)
-    >>> peers.is_ahead(151, now=PATIENCE + 1)
-    False
     """
 
     def __init__(self, source: str, bound: int, patience: int = PATIENCE) -> None:

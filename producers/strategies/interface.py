@@ -71,9 +71,8 @@ class Generator(ABC):
             found = {name: value for name, value in state.items() if name != "format"}
             expected = sorted(field.name for field in fields(self._state))
             if sorted(found) != expected:
-                raise CorruptSnapshotError(
-                    where=where, reason=f"it has {sorted(found)}, expected {expected}", advice=advice
-                )
+                reason = f"it has {sorted(found)}, expected {expected}"
+                raise CorruptSnapshotError(where=where, reason=reason, advice=advice)
             self._state = type(self._state)(**found)
 
     _state: Any = State()  # a dataclass
