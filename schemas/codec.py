@@ -194,9 +194,8 @@ def _written(schema: Any, value: Any) -> bytes:  # noqa: ANN401  # as fastavro h
 
 def _checked_size(record: WatermarkRecord, data: bytes) -> bytes:
     if len(data) > MAX_MARK_BYTES:
-        raise InvalidRecordError(
-            source=record.source, field="its size", value=len(data), expected=f"at most {MAX_MARK_BYTES} bytes"
-        )
+        expected = f"at most {MAX_MARK_BYTES} bytes"
+        raise InvalidRecordError(source=record.source, field="its size", value=len(data), expected=expected)
     return data
 
 

@@ -188,10 +188,9 @@ class WatermarkRecord:
         for percent, watermark in (self.percentiles or {}).items():
             self._expect("percentiles", percent, "percents from 1 to 100", holds=percent in _PERCENT)
             self._expect("percentiles", watermark, "times in the years 1 to 9999", holds=_is_time(watermark))
-        if self.holder is not None:
-            self._check_holder(self.holder)
-
-    def _check_holder(self, holder: Holder) -> None:
+        holder = self.holder
+        if holder is None:
+            return
         topic, number = holder.topic, holder.partition
         self._expect("holder.topic", topic, "1 to 249 bytes of UTF-8", holds=_fits(topic, _MAX_TOPIC_BYTES))
         for field, text in (("source", holder.source), ("stage", holder.stage)):

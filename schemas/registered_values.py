@@ -150,11 +150,10 @@ class AvroResolution:
         names = [self._reader.name, *self._reader.schema.get("aliases", [])]
         self.is_of_reader: Final = self._writer.name.split(".")[-1] in {name.split(".")[-1] for name in names}
         """Whether both schemas, or an alias of the reader's, have the same name."""
-        self._same = not referenced and to_parsing_canonical_form(json.loads(writer)) == to_parsing_canonical_form(
-            json.loads(reader)
-        )
-        written = _units(json.loads(writer))
-        for path, unit in _units(json.loads(reader)).items() if self.is_of_reader else ():
+        old, new = json.loads(writer), json.loads(reader)
+        self._same = not referenced and to_parsing_canonical_form(old) == to_parsing_canonical_form(new)
+        written = _units(old)
+        for path, unit in _units(new).items() if self.is_of_reader else ():
             if written.get(path, unit) != unit:
                 reason = f"field {path!r} was written as {written[path]}, and is read as {unit}"
                 raise IncompatibleSchemaError(schema=f"reader {self._reader.name}", reason=reason)

@@ -283,10 +283,8 @@ class Job:
     def _held(self) -> str:
         if self._handler.stopping.last_batch is None:
             return "no batch yet"
-        return (
-            "; ".join(hold.sentence for hold in self.holders()[:3])
-            or f"watermark {iso(self.watermark)}, held by no source"
-        )
+        held = "; ".join(hold.sentence for hold in self.holders()[:3])
+        return held or f"watermark {iso(self.watermark)}, held by no source"
 
     def stop(self) -> None:
         """Stop the job after the current batch; a later start continues after it."""

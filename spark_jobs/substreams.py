@@ -33,14 +33,7 @@ Aggregate = Callable[[list[dict[str, Any]]], dict[str, Any]]
 
 
 def windows_per_key(
-    rows: DataFrame,
-    *,
-    key: str,
-    event_time: str,
-    substream: str,
-    width: timedelta,
-    aggregate: Aggregate,
-    schema: str,
+    rows: DataFrame, *, key: str, event_time: str, substream: str, width: timedelta, aggregate: Aggregate, schema: str
 ) -> DataFrame:
     """Aggregate tumbling windows of each key, completed by the key's own watermark.
 

@@ -72,6 +72,5 @@ class Output:
             if count:
                 raise InvalidOutputError(job=identity.job, count=count, batch_id=batch_id, reason=reason, advice=advice)
         if self.earliest is not None and is_late(self.earliest, promised):
-            raise PromiseBrokenError(
-                job=identity.job, event_time=self.earliest, watermark=promised, topic=identity.output
-            )
+            job, topic = identity.job, identity.output
+            raise PromiseBrokenError(job=job, event_time=self.earliest, watermark=promised, topic=topic)

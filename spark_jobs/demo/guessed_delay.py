@@ -43,9 +43,8 @@ class _Excerpt:
     def stream(self, batches: int) -> DataFrame:
         """Return them as a stream in about this number of batches."""
         size = max(1, sum(self._ends.values()) // batches)
-        return self._flights(
-            self._spark.readStream.format("kafka").options(**self._options, maxOffsetsPerTrigger=size).load()
-        )
+        reader = self._spark.readStream.format("kafka").options(**self._options, maxOffsetsPerTrigger=size)
+        return self._flights(reader.load())
 
     def is_read(self, query: StreamingQuery) -> bool:
         """Tell whether a query has read all of them."""
@@ -56,11 +55,8 @@ class _Excerpt:
     def _flights(self, kafka: DataFrame) -> DataFrame:
         data = kafka.where(~F.startswith(F.col("key"), F.lit(KEY_PREFIX)))
         value = avro(load_schema("flight")).decode(F.col("value")).alias("value")
-        return (
-            data.select("partition", "offset", value)
-            .select("partition", "offset", "value.*")
-            .where(F.col("landed") < self._until)
-        )
+        flights = data.select("partition", "offset", value).select("partition", "offset", "value.*")
+        return flights.where(F.col("landed") < self._until)
 
 
 def _start(

@@ -91,9 +91,8 @@ def main(
     """Run a job to the end of its input, and print a line of JSON per batch and one with the totals."""
     spark = session(name)
     if name == WAVES:
-        waves = departure_waves(
-            _input(spark, source.TOPIC, "departed", bootstrap_servers), timedelta(minutes=gap_minutes)
-        )
+        flights = _input(spark, source.TOPIC, "departed", bootstrap_servers)
+        waves = departure_waves(flights, timedelta(minutes=gap_minutes))
         job = _output(waves, WAVES, "airline", "ended", checkpoint_location)
     else:
         days = daily_waves(_input(spark, WAVES, "ended", bootstrap_servers))

@@ -102,9 +102,7 @@ class Outcome:
     def equal(self) -> bool:
         """Whether the stream equals the batch computation, row by row, with nothing late and one scan."""
         exact = not (self.differing_waves or self.differing_windows or self.late or self.unreadable)
-        scanned = self.rows_read is None or all(
-            self.rows_read[topic] == self.records[topic] for topic in self.rows_read
-        )
+        scanned = all(rows == self.records[topic] for topic, rows in (self.rows_read or {}).items())
         return exact and scanned
 
     def to_json(self) -> str:

@@ -100,13 +100,10 @@ class Watch:
         """Return the data of a topic in the order of reading."""
         return pd.DataFrame(self._rows[topic])
 
-    def newest_day(self) -> dict[str, Any] | None:
-        """Return the newest result, which need not be the last one read, since partitions are read in turn."""
-        return max(self._rows[jobs.DAYS], key=itemgetter("window_start"), default=None)
-
-    def board(self) -> Board:
-        """Return the board of all topics."""
-        return self._fold.board(self._wall())
+    def moment(self, doing: str, total: int) -> Moment:
+        """Return the progress now.  The newest result need not be the last one read: partitions are read in turn."""
+        newest = max(self._rows[jobs.DAYS], key=itemgetter("window_start"), default=None)
+        return Moment(doing, total, self.counts(), self.now, self._fold.board(self._wall()), newest)
 
     def counts(self) -> dict[str, int]:
         """Return the number of data records read from each topic."""
@@ -239,8 +236,8 @@ class _Flow:
 
     def compare(self, every: pd.DataFrame, landed: pd.DataFrame, guesses: list[Guess]) -> Outcome:
         """Compare the stream with the batch computation."""
-        self.show(self._moment("comparing with a batch computation"))
         watch = self.watch
+        self.show(watch.moment("comparing with a batch computation", self.total))
         waves = outcome.waves(landed, self.options.gap)
         daily = outcome.daily(waves, jobs.DAY)
         streamed = watch.rows(jobs.DAYS).sort_values("window_start").reset_index(drop=True)
@@ -285,11 +282,7 @@ class _Flow:
         while not condition():
             self.children.check()
             self.watch.poll()
-            moment = self._moment(doing)
+            moment = self.watch.moment(doing, self.total)
             self.show(moment)
             if time.monotonic() - self.began > self.options.timeout:
                 raise DeadlineError(what=f"the demo ({doing})", seconds=self.options.timeout, last_seen=moment.counts)
-
-    def _moment(self, doing: str) -> Moment:
-        watch = self.watch
-        return Moment(doing, self.total, watch.counts(), watch.now, watch.board(), watch.newest_day())

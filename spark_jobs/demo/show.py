@@ -26,12 +26,7 @@ _HOUR: Final = 3_600_000
 _PLAIN_INTERVAL: Final = 5.0
 _EDGE: Final = 5
 _Axes = Any  # matplotlib draws dates, and its types do not know them
-_STYLE: Final[Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titleweight": "bold",
-}
+_STYLE: Final[Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "bold"}
 _BLUE: Final = "#1f6f8b"
 _RED: Final = "#b5443c"
 _STAGES: Final = (_BLUE, "#c9722b", "#7a4988")
@@ -131,8 +126,7 @@ def account(console: Console, outcome: Outcome) -> None:
         write(f"Scan       {scans}")
     if outcome.crashes:
         write(f"Crashes    {outcome.crashes} jobs killed in the middle and started again")
-    wrong = outcome.differing_waves
-    in_band = f"{outcome.late} rows dropped, {wrong} waves wrong"
+    in_band = f"{outcome.late} rows dropped, {outcome.differing_waves} waves wrong"
     write(f"In band    {in_band}, {outcome.lag_hours:g} hours behind (median: the oldest flight in the air)")
     for guess in outcome.guesses:
         dropped = f"{guess.dropped:,} of {guess.flights:,} rows dropped"
@@ -151,10 +145,8 @@ def conclusion(outcome: Outcome) -> str:
         return "The stream does NOT equal the batch computation: this is a fault of Floodmark, please report it."
     kills = f", although {outcome.crashes} jobs were killed on the way" if outcome.crashes else ""
     sentence = f"With watermarks in the topics, two Spark jobs computed what a batch job computes, row by row{kills}"
-    if not outcome.guesses:
-        return f"{sentence}."
-    worst = max(outcome.guesses, key=lambda guess: guess.share_wrong)
-    if worst.wrong == 0:
+    worst = max(outcome.guesses, key=lambda guess: guess.share_wrong, default=None)
+    if worst is None or worst.wrong == 0:
         return f"{sentence}."
     loss = f"dropped {worst.share_dropped:.0%} of the flights and got {worst.share_wrong:.0%} of the waves wrong"
     guess = f"withWatermark('{worst.guess}') on {_first(worst.days)} of the same topic"

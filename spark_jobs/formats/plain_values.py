@@ -141,9 +141,8 @@ class _Json(Format):
         return F.to_json(self._wire(row, self._schema)).cast("binary")
 
     def _wire(self, row: Column, schema: StructType) -> Column:
-        return F.struct(
-            *(self._written(row.getField(field.name), field.dataType).alias(field.name) for field in schema)
-        )
+        fields = [self._written(row.getField(field.name), field.dataType).alias(field.name) for field in schema]
+        return F.struct(*fields)
 
     def _written(self, column: Column, kind: DataType) -> Column:
         if isinstance(kind, StructType):

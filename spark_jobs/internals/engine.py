@@ -37,7 +37,6 @@ _known: Final[dict[tuple[str, str], bool]] = {}  # whether a class of operators 
 # Spark has no hook that could refuse a query (what a listener raises is only logged).  So the two methods that start a
 # query are wrapped, for DataFrames of `read` only: nothing would advance the watermark of a plain query.
 _start: Final = DataStreamWriter.start
-_METHODS: Final = ("start", "toTable")
 
 
 def start_query(writer: DataStreamWriter) -> StreamingQuery:
@@ -48,7 +47,7 @@ def start_query(writer: DataStreamWriter) -> StreamingQuery:
 @cache
 def refuse_plain_queries(topics_of: Callable[[DataFrame], list[str]]) -> None:
     """Refuse plain queries over DataFrames of `read` from now on; a second call changes nothing."""
-    for name in _METHODS:
+    for name in ("start", "toTable"):
         setattr(DataStreamWriter, name, _refusing(getattr(DataStreamWriter, name), topics_of))
 
 
@@ -67,16 +66,14 @@ class InterruptedBatchError(Exception):
     """Ends a batch because its query is being stopped: Spark recognises its own interrupt by this text."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
-        )
+        cause = "An error occurred while calling stop: java.lang.InterruptedException"
+        super().__init__(f"py4j.protocol.Py4JJavaError: {cause}")
 
 
-def _is_error(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], InterruptedBatchError))
-
-
-logging.getLogger("py4j.clientserver").addFilter(_is_error)  # it logs what a batch raises; a stop is no error
+# py4j logs what a batch raises; a stop is no error.
+logging.getLogger("py4j.clientserver").addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], InterruptedBatchError))
+)
 
 
 class Engine:
@@ -149,11 +146,14 @@ class Engine:
         return found
 
     def offsets(self) -> tuple[Offsets, Offsets]:
-        """Return the start and end offsets of this batch, over all sources."""
+        """Return the start and end offsets of this batch, over all sources; before a commit its plan has the start."""
         with reaching("StreamExecution.availableOffsets()"):
             begins, ends = self._engine.committedOffsets(), self._engine.availableOffsets()
             started = merged(pair.productElement(1).json() for pair in each(begins))
-            return started or self._initial(), merged(pair.productElement(1).json() for pair in each(ends))
+            if not started:
+                scans = nodes(self._engine.lastExecution().executedPlan())
+                started = merged(node.start().json() for node in scans if kind_of(node) == "MicroBatchScanExec")
+            return started, merged(pair.productElement(1).json() for pair in each(ends))
 
     def ask_latest_offsets(self) -> None:
         """Let each source ask Kafka where its topics end; needed in the first batch of a start.
@@ -166,11 +166,6 @@ class Engine:
                 for pair in each(self._engine.availableOffsets()):
                     source, offset = pair.productElement(0), pair.productElement(1)
                     source.latestOffset(source.deserializeOffset(offset.json()), source.getDefaultReadLimit())
-
-    def _initial(self) -> Offsets:
-        """Return the start offsets of a query's first batch, from its plan, since nothing is committed yet."""
-        plan = self._engine.lastExecution().executedPlan()
-        return merged(node.start().json() for node in nodes(plan) if kind_of(node) == "MicroBatchScanExec")
 
     def results(self, batch_watermark: int | None, next_watermark: int | None) -> "Results":
         """Return how far the results of this batch are complete, by its watermark and that of the next batch."""
@@ -267,7 +262,5 @@ def _has_interface(kind: Any, name: str) -> bool:  # noqa: ANN401  # a JVM class
     """Tell whether a class has an interface, also through its parents or other interfaces."""
     if kind is None:
         return False
-    faces = list(kind.getInterfaces())
-    return any(face.getSimpleName() == name or _has_interface(face, name) for face in faces) or _has_interface(
-        kind.getSuperclass(), name
-    )
+    found = any(face.getSimpleName() == name or _has_interface(face, name) for face in kind.getInterfaces())
+    return found or _has_interface(kind.getSuperclass(), name)

@@ -79,10 +79,8 @@ def _joined(join: Any, column: Any, field: str) -> _Bounds:  # noqa: ANN401  # a
 
 def _united(union: Any, column: Any, field: str) -> _Bounds:  # noqa: ANN401  # a JVM plan, one of its columns
     at = [id_of(one) for one in each(union.output())].index(id_of(column))
-    return _all(
-        _of_part(number, _column(child, list(each(child.output()))[at], field))
-        for number, child in enumerate(each(union.children()))
-    )
+    inputs = [(child, list(each(child.output()))[at]) for child in each(union.children())]
+    return _all(_of_part(number, _column(*input_, field)) for number, input_ in enumerate(inputs))
 
 
 def _of_part(number: int, found: _Bounds) -> _Bounds:
@@ -123,10 +121,10 @@ def _value(expression: Any, leaf: _Leaf, field: str) -> _Bounds:  # noqa: ANN401
 def _result(aggregate: Any, expression: Any, field: str) -> _Bounds:  # noqa: ANN401  # a JVM plan, an expression
     """Return the bounds of the time of a group, or of a time that it picks from its rows."""
     named = [one for one in each(aggregate.groupingExpressions()) if id_of(one) is not None]
-    times = [one for one in named if is_event_time(one)]
-    if len(times) != 1:
+    grouping = [one for one in named if is_event_time(one)]
+    if len(grouping) != 1:
         return None
-    grouped = times[0].child() if kind_of(times[0]) == "Alias" else times[0]
+    grouped = grouping[0].child() if kind_of(grouping[0]) == "Alias" else grouping[0]
     made, below = time_of(aggregate)
     windows = windows_in(made)
     is_session = all(str(one).startswith(_SESSION) for one in made)
@@ -134,21 +132,20 @@ def _result(aggregate: Any, expression: Any, field: str) -> _Bounds:  # noqa: AN
         made, below = [grouped], aggregate.child()
         if str(grouped.dataType().typeName()) != "timestamp":
             return None
-    end = Bound(_anchor(times[0]), is_end=True, windows=windows)
+    end = Bound(_anchor(grouping[0]), is_end=True, windows=windows)
     width = windows.width if windows else UNLIMITED if is_session else 0
-    if id_of(expression) in {id_of(times[0]), id_of(grouped)}:
+    if id_of(expression) in {id_of(grouping[0]), id_of(grouped)}:
         return [end.earlier(width if field == "start" else 0)]
-    anchors = {bound.anchor for time in _times(made) for bound in _column(below, time, "") or ()}
+    times = [one for expression in made for one in each(expression.references()) if is_event_time(one)]
+    anchors = {bound.anchor for time in times for bound in _column(below, time, "") or ()}
     picked, function = _picked(expression)
-    if is_session and function == "Max":
-        gap = _gap(made)
-        if gap is None:
-            return None
-        width = gap
+    gap = _gap(made) if is_session and function == "Max" else width
+    if gap is None:
+        return None
     found = picked and _value(picked, partial(_column, aggregate.child()), field)
     if not found or not {bound.anchor for bound in found} <= anchors:
         return None
-    return [end.earlier(width + bound.before) for bound in found]
+    return [end.earlier(gap + bound.before) for bound in found]
 
 
 def _picked(expression: Any) -> tuple[Any, str]:  # noqa: ANN401  # a JVM expression
@@ -158,11 +155,6 @@ def _picked(expression: Any) -> tuple[Any, str]:  # noqa: ANN401  # a JVM expres
     function = expression.aggregateFunction()
     name = kind_of(function)
     return next(each(function.children())) if name in _PICKING else None, name
-
-
-def _times(expressions: list[Any]) -> list[Any]:
-    """Return the event times that expressions of the JVM read."""
-    return [one for expression in expressions for one in each(expression.references()) if is_event_time(one)]
 
 
 def _gap(expressions: list[Any]) -> int | None:

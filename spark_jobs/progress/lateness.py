@@ -79,12 +79,11 @@ class Promises:
     @classmethod
     def restore(cls, snapshot: Iterable[Iterable[Any]]) -> "Promises":
         """Return the promises of a snapshot."""
-        return cls(
-            {
-                (topic, number): _Partition(Tracker.restore(tracker), promised)
-                for topic, number, promised, tracker in snapshot
-            }
-        )
+        partitions = {
+            (topic, number): _Partition(Tracker.restore(tracker), promised)
+            for topic, number, promised, tracker in snapshot
+        }
+        return cls(partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,9 +248,8 @@ class Progress:
         """Return the progress of a snapshot, or raise `CorruptSnapshotError`."""
         with restoring(where):
             require_format(snapshot, FORMAT)
-            full, promises, ahead = (
-                snapshot[name] for name in ("tracker_of_all_events", "promises_by_partition", "lookahead")
-            )
+            full, promises = snapshot["tracker_of_all_events"], snapshot["promises_by_partition"]
+            ahead = snapshot["lookahead"]
             found = cls(
                 Tracker.restore(snapshot["tracker"]),
                 next_watermark=snapshot["next_watermark"],

@@ -79,15 +79,13 @@ class StoredPosition:
     @property
     def text(self) -> str:
         """The position as JSON text."""
-        return _json(
-            {
-                "checkpoint_id": self.checkpoint_id,
-                "batch_id": self.batch_id,
-                "output_watermark": self.output,
-                "earlier_checkpoints": dict(self.earlier),
-                **self.published.fields(),
-            }
-        )
+        fields = {
+            "checkpoint_id": self.checkpoint_id,
+            "batch_id": self.batch_id,
+            "output_watermark": self.output,
+            "earlier_checkpoints": dict(self.earlier),
+        }
+        return _json({**fields, **self.published.fields()})
 
     @classmethod
     def of(cls, text: str) -> "StoredPosition":

@@ -85,9 +85,8 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
     elif not node.children:
         reason = "it has no watermark records, so watermarks of other streams would drop its rows as late, uncounted"
         advice = "copy its topic with `floodmark inject` and read() the copy; static tables can be joined"
-        raise UnsupportedQueryError(
-            operator=f"the stream {node.text[:100]!r}, not from read(),", reason=reason, advice=advice
-        )
+        stream = f"the stream {node.text[:100]!r}, not from read(),"
+        raise UnsupportedQueryError(operator=stream, reason=reason, advice=advice)
     for child in node.children:
         _refuse_operators(child, under_watermark=under_watermark, under_state=under_state or node.keeps_state)
 

@@ -70,13 +70,9 @@ class Observation:
         marks = metrics.get("marks") or "[]"
         found = sizes(metrics.get("bins"))
         exact = counted is not None or len({number for number, _ in found}) == len(found) < _BINS
-        if counted is None:
-            tally = Counter[tuple[str, str, int]]()
-            for number, size in found:
-                tally[_counted_in(number, topics)] += size
-            counted = tally
+        tally = [(_counted_in(number, topics), size) for number, size in found] if counted is None else counted.items()
         kinds, records = Counter[str](), Counter[tuple[str, int]]()
-        for (kind, topic, partition), size in counted.items():
+        for (kind, topic, partition), size in tally:
             kinds[kind] += size
             records[topic, partition] += size
         return cls(
@@ -118,10 +114,13 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
     index = index if len(topics) > 1 else F.lit(0)
     bin_ = code.cast("long") * _MAX_TOPICS + index
     bin_ = (bin_ * _MAX_PARTITIONS + F.col("partition")) * _MAX_TASKS + F.col("task")
-    log_time = F.unix_millis("timestamp").alias("log_time")
+    place, log_time = (
+        F.struct("topic", "partition", "offset").alias("place"),
+        F.unix_millis("timestamp").alias("log_time"),
+    )
     mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
     seconds = F.when(kind == "out_of_range", F.unix_seconds("event_time")).alias("epoch_seconds")
-    skipped = F.struct("kind", F.struct("topic", "partition", "offset").alias("place"), seconds)
+    skipped = F.struct("kind", place, seconds)
     found = {
         "bin": bin_,
         "event_time": F.when(is_row, F.col("event_time")),
@@ -129,22 +128,15 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
         "skipped": F.when(kind.isin(*UNUSABLE), skipped),
     }
     if judged:
-        found["late"] = F.when(
-            F.col("late"), F.struct(F.struct("topic", "partition", "offset").alias("place"), "threshold.of_partition")
-        )
+        found["late"] = F.when(F.col("late"), F.struct(place, "threshold.of_partition"))
     return records.select(*result, *(column.alias(OURS + name) for name, column in found.items()))
 
 
 def columns(*, judged: bool = False) -> list[Column]:
     """Return the aggregates of prepared records that `Observation.of` reads."""
     bin_, mark, skipped, late = (F.col(f"`{OURS}{name}`") for name in ("bin", "mark", "skipped", "late"))
-    unusable = [
-        _first(
-            skipped["kind"] == name,
-            F.struct(skipped["place"].alias("place"), skipped["epoch_seconds"].alias("epoch_seconds")),
-        ).alias(f"{name}_at")
-        for name in UNUSABLE
-    ]
+    at = F.struct(skipped["place"].alias("place"), skipped["epoch_seconds"].alias("epoch_seconds"))
+    unusable = [_first(skipped["kind"] == name, at).alias(f"{name}_at") for name in UNUSABLE]
     lateness = [
         F.count(late).alias("late"),
         F.count_if(~late["of_partition"]).alias("late_by_batch"),

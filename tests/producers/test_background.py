@@ -25,8 +25,7 @@ from floodmark.producers import (
 )
 from floodmark.producers.channel import Background
 from floodmark.schemas.errors import DeliveryError, EndedError, UsageError
-from support.harness import drain, until
-from support.promises import faults, record, until_promised
+from support.harness import drain, faults, record, until, until_promised
 
 PAGE = Path(__file__).parents[2] / "producers" / "SERVICES.md"
 SOON = timedelta(milliseconds=1)

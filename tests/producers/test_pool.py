@@ -34,8 +34,7 @@ from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.errors import DeliveryError, EndedError, FencedError, InvalidRecordError, UsageError
-from support.harness import drain, grow, until
-from support.promises import faults, record, until_promised
+from support.harness import drain, faults, grow, record, until, until_promised
 
 pytestmark = pytest.mark.kafka
 PAGE = Path(__file__).parents[2] / "producers" / "SERVICES.md"

@@ -1,5 +1,6 @@
 """What several tests need: a small real stream with a perfect watermark, and its batch result."""
 
+import json
 import random
 import time
 from collections import Counter
@@ -10,7 +11,9 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from floodmark.producers import Data, Observer, WatermarkedProducer, create_topics, explicit
+from floodmark.producers import Data, EmbeddedKafka, Observer, WatermarkedProducer, create_topics, explicit
+from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
 
@@ -165,3 +168,20 @@ def window_counts(values: list[bytes]) -> Counter[tuple[str, int]]:
         row = counts.decode(value)
         total[row["user"], row["ended"]] += row["n"]
     return total
+
+
+def record(event_time: int) -> bytes:
+    """Return a record whose field ``at`` is its event time."""
+    return json.dumps({"at": event_time}).encode()
+
+
+def faults(kafka: EmbeddedKafka, target: str) -> list[str]:
+    """Return what `check` finds wrong with a topic of such records."""
+    return list(map(str, findings(kafka.config, target, JsonField("at"), checker_of(kafka.config, target))))
+
+
+def until_promised(kafka: EmbeddedKafka, target: str, watermark: int) -> None:
+    """Wait until readers know of a watermark."""
+    with Observer(kafka.config, [target]) as observer:
+        tracker = observer.trackers[target]
+        until(lambda: list(observer.poll()) and tracker.advance() == watermark, f"the watermark {watermark}")

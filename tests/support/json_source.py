@@ -22,9 +22,8 @@ class Source:
 
     def __init__(self, kafka: EmbeddedKafka, topic: str) -> None:
         self.topic = topic
-        self._producer = WatermarkedProducer(
-            kafka.config, topic=topic, source="a", strategy=explicit(), interval=timedelta(hours=1)
-        )
+        options = {"strategy": explicit(), "interval": timedelta(hours=1)}
+        self._producer = WatermarkedProducer(kafka.config, topic=topic, source="a", **options)
 
     def send(self, *times: int, key: str = "k") -> None:
         for time in times:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 from floodmark.spark_jobs import drop_duplicates_within, event_time
@@ -123,9 +124,8 @@ class Query:
     def spark(self, frames: Sequence[DataFrame]) -> DataFrame:
         """Build Spark's query; its columns are those of `streams.ROW`."""
         # A copy of the event time would be a second event time to Spark; this is only a time.
-        frame = self.source.spark(
-            [given.withColumn("stamp", F.timestamp_millis(F.unix_millis("at"))) for given in frames]
-        )
+        stamp = F.timestamp_millis(F.unix_millis("at"))
+        frame = self.source.spark([given.withColumn("stamp", stamp) for given in frames])
         for step in self.steps:
             frame = step.spark(frame)
         return frame.select("k", F.col("stamp").alias("at"), "n")
@@ -176,9 +176,8 @@ def sliding(width: int, slide: int, stamp: Stamp = "end", beside: int | None = N
         if beside is not None:
             other = F.window("at", f"{beside} milliseconds")
             frame, window = frame.withColumn("window", window).withColumn("other", other), F.col("window")
-        summed = frame.groupBy("k", window).agg(
-            F.sum("n").alias("n"), F.min("at").alias("least"), F.max("at").alias("most")
-        )
+        times = F.min("at").alias("least"), F.max("at").alias("most")
+        summed = frame.groupBy("k", window).agg(F.sum("n").alias("n"), *times)
         return summed.select("k", F.window_time("window").alias("at"), "n", F.col(column).alias("stamp"))
 
     def plain(rows: Rows, clock: Clock) -> Rows:
@@ -384,27 +383,21 @@ def past() -> Step:
 def exploded() -> Step:
     """Make two rows of each."""
 
-    def spark(frame: DataFrame) -> DataFrame:
-        return frame.withColumn("n", F.explode(F.array(F.col("n"), F.col("n") + 1)))
-
     def plain(rows: Rows, _clock: Clock) -> Rows:
         return [replace(row, n=row.n + more) for row in rows for more in (0, 1)]
 
-    return Step("explode", spark, plain)
+    return Step("explode", lambda frame: frame.withColumn("n", F.explode(F.array("n", F.col("n") + 1))), plain)
 
 
 def mapped_in_pandas() -> Step:
     """Compute in a function from frames to frames; Spark's event time ends here."""
+    spark = _in_pandas(lambda frame: frame.assign(n=frame["n"] * 2))
+    return Step("mapInPandas", spark, lambda rows, _: [replace(row, n=row.n * 2) for row in rows], event_time=False)
 
-    def double(frames: Iterable[Any]) -> Iterable[Any]:
-        for frame in frames:
-            yield frame.assign(n=frame["n"] * 2)
 
-    def spark(frame: DataFrame) -> DataFrame:
-        return frame.mapInPandas(double, "k STRING, at TIMESTAMP, n BIGINT, stamp TIMESTAMP")
-
-    plain = _map("", lambda n: n, lambda n: n * 2).plain
-    return Step("mapInPandas", spark, plain, event_time=False)
+def _in_pandas(change: Callable[[Any], Any]) -> Callable[[DataFrame], DataFrame]:
+    schema = "k STRING, at TIMESTAMP, n BIGINT, stamp TIMESTAMP"
+    return lambda frame: frame.mapInPandas(lambda frames: map(change, frames), schema)
 
 
 def again() -> Step:
@@ -415,13 +408,11 @@ def again() -> Step:
 def floored(unit: int) -> Step:
     """Round event times down, in Python, and make that Spark's event time: the whole job is so much behind."""
 
-    def round_down(frames: Iterable[Any]) -> Iterable[Any]:
-        for frame in frames:
-            yield frame.assign(at=frame["at"].dt.floor(f"{unit}ms"), stamp=frame["stamp"].dt.floor(f"{unit}ms"))
+    def round_down(frame: Any) -> Any:
+        return frame.assign(at=frame["at"].dt.floor(f"{unit}ms"), stamp=frame["stamp"].dt.floor(f"{unit}ms"))
 
     def spark(frame: DataFrame) -> DataFrame:
-        rounded = frame.mapInPandas(round_down, "k STRING, at TIMESTAMP, n BIGINT, stamp TIMESTAMP")
-        return event_time(rounded, "at", shift=timedelta(milliseconds=unit))
+        return event_time(_in_pandas(round_down)(frame), "at", shift=timedelta(milliseconds=unit))
 
     def plain(rows: Rows, _clock: Clock) -> Rows:
         return [replace(row, at=row.at // (unit * 1000) * unit * 1000, stamp=row.stamp // unit * unit) for row in rows]
@@ -431,18 +422,13 @@ def floored(unit: int) -> Step:
 
 def deduplicated_within(within: int) -> Step:
     """Drop rows that are equal, event time and all, and forget them after some event time."""
-
-    def spark(frame: DataFrame) -> DataFrame:
-        return drop_duplicates_within(frame, ["k", "at", "n"], timedelta(milliseconds=within))
-
+    spark = partial(drop_duplicates_within, columns=["k", "at", "n"], within=timedelta(milliseconds=within))
     return Step(f"drop_duplicates_within {within}", spark, _unique, stateful=True)
 
 
 def first_within(within: int) -> Step:
     """Drop rows whose key was there before, less than some event time away."""
-
-    def spark(frame: DataFrame) -> DataFrame:
-        return drop_duplicates_within(frame, ["k"], timedelta(milliseconds=within))
+    spark = partial(drop_duplicates_within, columns=["k"], within=timedelta(milliseconds=within))
 
     def plain(rows: Rows, _clock: Clock) -> Rows:
         for offset in (0, within):

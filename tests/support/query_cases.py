@@ -60,9 +60,8 @@ def _query(chance: random.Random) -> ops.Query:
     _maybe(chance, steps, 0.35, [*_PLAIN, *_PYTHON, lambda: ops.static_join("inner"), lambda: ops.static_join("left")])
     if source.event_time and chance.random() < 0.12:
         # Spark loses its event time in Python, and gets it back; a time that lies back needs a watermark that does so.
-        steps += (
-            [ops.mapped_in_pandas(), ops.again()] if source.stateful or chance.random() < 0.5 else [ops.floored(1_000)]
-        )
+        back = source.stateful or chance.random() < 0.5
+        steps += [ops.mapped_in_pandas(), ops.again()] if back else [ops.floored(1_000)]
     for left in reversed(range(chance.choice([0, 1, 1, 1, 2, 2]) if source.event_time else 0)):
         first = source.inputs == 1 and not any(step.stateful for step in steps)
         after_windows = source.ends or any(step.ends or step.name.startswith("per time") for step in steps)
@@ -91,9 +90,8 @@ def _source(chance: random.Random) -> ops.Source:
     if pick < 0.6:
         return chance.choice([ops.union, ops.together])()
     if pick < 0.9:
-        return ops.joined(
-            chance.choice(["inner", "left", "right", "full", "semi"]), chance.choice([0, 1, 500, 4_000, 9_999])
-        )
+        kind = chance.choice(["inner", "left", "right", "full", "semi"])
+        return ops.joined(kind, chance.choice([0, 1, 500, 4_000, 9_999]))
     return ops.joined_windows(_width(chance))
 
 

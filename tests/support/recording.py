@@ -22,9 +22,8 @@ def run() -> None:
     at = F.timestamp_seconds("value")
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load().withColumn("at", at)
     rows = rows.withColumn("text", F.to_json(F.struct("value"))).where("text is not null")
-    rows = rows.observe(
-        "observed", F.count_if(F.col("value") > 0).alias("count"), F.collect_list("text").alias("texts")
-    )
+    count = F.count_if(F.col("value") > 0).alias("count")
+    rows = rows.observe("observed", count, F.collect_list("text").alias("texts"))
     rows = rows.withWatermark("at", "1 second").dropDuplicatesWithinWatermark(["value"])
     windows = rows.groupBy("value", F.window("at", "5 seconds")).agg(F.count("*"), F.avg("value"))
 

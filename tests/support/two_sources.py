@@ -4,7 +4,6 @@ import random
 from datetime import timedelta
 
 from floodmark.producers import WatermarkedProducer, explicit
-from floodmark.schemas import Membership
 
 LAST = 40_000  # the watermark at the end, where the sources do not end
 
@@ -12,10 +11,8 @@ LAST = 40_000  # the watermark at the end, where the sources do not end
 def write(config: dict[str, str], topic: str, *, end: bool) -> list[tuple[int, str]]:
     """Write events of five keys, out of order, up to different watermarks; return the (time, key) of each."""
     chance, sent = random.Random(1), []  # noqa: S311  # a repeatable stream
-    options = {"strategy": explicit(), "membership": Membership(version=1, size=2), "interval": timedelta(hours=1)}
-    sources = [
-        WatermarkedProducer(config, topic=topic, source=name, **options, background=False) for name in ("a", "b")
-    ]
+    options = {"strategy": explicit(), "membership": 2, "interval": timedelta(hours=1), "background": False}
+    sources = [WatermarkedProducer(config, topic=topic, source=name, **options) for name in ("a", "b")]
     for step in range(8):
         for number, source in enumerate(sources):
             watermark = step * 5_000 + number * 1_000
