@@ -19,8 +19,7 @@ from floodmark.schemas.records import (
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-Partition = tuple[str, int]
-"""A topic and the number of one of its partitions."""
+Partition = tuple[str, int]  # a topic and the number of one of its partitions
 
 Offsets = Mapping[Partition, int]
 
@@ -87,8 +86,7 @@ class Unreadable(_Record):
     headers: Headers | None = None
 
 
-AnyMark = Mark | Unreadable
-"""A record under a mark key."""
+AnyMark = Mark | Unreadable  # a record under a mark key
 
 Classified = Data | AnyMark
 

@@ -26,8 +26,7 @@ from floodmark.schemas.records import KEY_PREFIX, Holder, Membership, Round, Sta
 
 MAGIC: Final = b"\xc3\x01"
 HEADER_SIZE: Final = 10
-MAX_MARK_BYTES: Final = 1024
-"""The size limit of a mark; checked before it is decoded."""
+MAX_MARK_BYTES: Final = 1024  # the size limit of a mark; checked before it is decoded
 _SHOWN: Final = 80
 _PERCENT: Final = re.compile(r"[1-9][0-9]?|100", re.ASCII)
 

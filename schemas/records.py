@@ -31,8 +31,7 @@ READ_HEADER: Final = "floodmark-read"
 HELD_HEADER: Final = "floodmark-held"
 """The header of marks of a source that alignment holds: a JSON object that names the topic and its watermark."""
 
-MAX_PERCENTS: Final = 64
-"""This many percentiles always fit into a mark."""
+MAX_PERCENTS: Final = 64  # this many percentiles always fit into a mark
 
 _TIME: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _MAX_SOURCE_BYTES: Final = 200

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from floodmark.schemas.errors import InvalidEventTimeError, UsageError
 
-EARLIEST: Final = -62_135_596_800_000
-"""0001-01-01T00:00:00Z, the first time that Python, Avro and Spark all know."""
+EARLIEST: Final = -62_135_596_800_000  # 0001-01-01T00:00:00Z, the first time that Python, Avro and Spark all know
 
 END_OF_TIME: Final = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z: the watermark of an input that has ended; releases everything."""

@@ -10,8 +10,7 @@ from floodmark.schemas.partition_state import UNKNOWN, Combined, PartitionState,
 from floodmark.schemas.records import Status, Verdict, WatermarkRecord
 from floodmark.schemas.source_state import Member, Roster, SourceState
 
-FENCES: Final = 1000
-"""The number of forgotten sources whose epochs are kept."""
+FENCES: Final = 1000  # the number of forgotten sources whose epochs are kept
 
 
 @dataclass(slots=True, eq=False)

@@ -128,8 +128,7 @@ class CompleteItems(Iterator[Item], Generic[Item]):
 EventTimeOf = Callable[[Data], int | None]
 """Returns the event time of a record, epoch milliseconds; ``None``: it has none."""
 
-Row = tuple[int, Data]
-"""Event time, epoch milliseconds, and record."""
+Row = tuple[int, Data]  # event time, epoch milliseconds, and record
 
 _Complete = tuple[tuple[Data, ...], int, Place | None]
 """The records of an item, and the two arguments of `ReaderState.at` for the position after it."""

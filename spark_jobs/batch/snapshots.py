@@ -23,8 +23,7 @@ from pyspark.sql import SparkSession
 
 FOLDER: Final = "floodmark"
 
-REBUILD: Final = "spark.floodmark.rebuild"
-"""The setting of a session for ``WriteOptions(rebuild=True)``."""
+REBUILD: Final = "spark.floodmark.rebuild"  # the setting of a session for ``WriteOptions(rebuild=True)``
 
 SAME_QUERY: Final = "spark.floodmark.same-query"
 """The setting of a session that declares an edited query to be the same."""

@@ -23,10 +23,8 @@ from floodmark.spark_jobs.writer import write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-WAVES: Final = "departure-waves"
-"""Job and output topic of stage 2."""
-DAYS: Final = "daily-waves"
-"""Job and output topic of stage 3."""
+WAVES: Final = "departure-waves"  # job and output topic of stage 2
+DAYS: Final = "daily-waves"  # job and output topic of stage 3
 SCHEMAS: Final = {source.TOPIC: "flight", WAVES: "departure_wave", DAYS: "daily_waves"}
 """The schema of each topic, in the order of the stages."""
 GAP: Final = timedelta(hours=1)

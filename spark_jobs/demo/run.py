@@ -32,8 +32,7 @@ from floodmark.spark_jobs.session import local_jars
 _PARTITIONS: Final = 4
 _HOUR: Final = 3_600_000
 _READY, _START = "ready", "start"
-Line = list[tuple[float, int]]
-"""A watermark over processing time: seconds since the start, epoch milliseconds."""
+Line = list[tuple[float, int]]  # a watermark over processing time: seconds since the start, epoch milliseconds
 
 
 @dataclass(frozen=True, slots=True)

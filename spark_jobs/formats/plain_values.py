@@ -65,8 +65,7 @@ def avro(schema: Mapping[str, Any] | str) -> Format:
     return _Avro(schema)
 
 
-Unit = Literal["s", "ms", "us"]
-"""The unit of an epoch number: seconds, milliseconds or microseconds."""
+Unit = Literal["s", "ms", "us"]  # the unit of an epoch number: seconds, milliseconds or microseconds
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _MALFORMED: Final = "floodmark_malformed"

@@ -11,8 +11,7 @@ from floodmark.spark_jobs.queries.plan import Operator, Windows
 from pyspark.sql import DataFrame
 
 PLAN: Final = "DataFrame._jdf.queryExecution().analyzed()"
-DELAY: Final = "spark.watermarkDelayMs"
-"""The metadata that makes a column Spark's event time."""
+DELAY: Final = "spark.watermarkDelayMs"  # the metadata that makes a column Spark's event time
 
 _NEVER: Final = "9000 years"
 NEVER_MS: Final = 289_267_200_000_000

@@ -23,8 +23,7 @@ _NONE: Final = "-"  # a source without an offset
 
 _EARLIEST: Final = -2  # Spark's offset for the beginning of a partition
 
-BATCHES_RETAINED: Final = 100
-"""How many batches Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)."""
+BATCHES_RETAINED: Final = 100  # how many batches Spark keeps by default (``spark.sql.streaming.minBatchesToRetain``)
 
 _METADATA_OPT: Final = (4, 2)  # the Spark version in which ``OffsetSeq.metadata`` became ``metadataOpt``
 

@@ -27,8 +27,7 @@ _APPEARS_WHEN_CLOSED: Final = "fs.capability.outputstream.abortable"
 They have no rename: they copy and delete, and to overwrite a file they first delete it.
 """
 
-FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
-"""Spark's setting that names the class."""
+FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"  # Spark's setting that names the class
 
 _MANAGER: Final = "FileSystemBasedCheckpointFileManager"
 _MOVED: Final = (4, 1)  # the Spark version in which file managers got a package of their own

@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 RELEASE: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
 """The installed version of Spark, for example ``(4, 1)``."""
 
-FAILURES: Final = (Py4JError, PySparkException)
-"""What Spark and its connectors raise."""
+FAILURES: Final = (Py4JError, PySparkException)  # what Spark and its connectors raise
 
 _SHOWN: Final = 200
 _SELECTED: Final = 1_024  # ``select`` accepts only files with a lower number

@@ -15,8 +15,7 @@ from typing import Any, Final
 from floodmark.schemas.classify import AnyMark, Partition
 from floodmark.schemas.tracker import Tracker, apply_mark
 
-NOTHING: Final = -(1 << 62)
-"""The watermark where nothing was promised: no event time is earlier."""
+NOTHING: Final = -(1 << 62)  # the watermark where nothing was promised: no event time is earlier
 
 
 @dataclass(slots=True)

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from floodmark.schemas.classify import Offsets, Partition
 
-ByTopic = Mapping[str, Mapping[str, int] | None]
-"""Topic to partition (as text) to offset, as JSON can carry it."""
+ByTopic = Mapping[str, Mapping[str, int] | None]  # topic to partition (as text) to offset, as JSON can carry it
 
 
 def from_spark(by_topic: ByTopic) -> dict[Partition, int]:

@@ -8,8 +8,7 @@ from typing import Final
 
 from floodmark.schemas.errors import UnreadableTopicError
 
-UNUSABLE: Final = ("unreadable", "missing_event_time", "out_of_range")
-"""The kinds of such records."""
+UNUSABLE: Final = ("unreadable", "missing_event_time", "out_of_range")  # the kinds of such records
 
 _YEAR_10000: Final = 253_402_300_800  # seconds since 1970
 _MILLISECONDS: Final = 'are these milliseconds? use json(..., unit="ms")'

@@ -12,8 +12,7 @@ WindowsClose = Literal["after", "at"]
 """When the watermark T closes a window that ends at E: ``after``: T > E; ``at``: T >= E."""
 
 _MICROS: Final = 1000
-UNLIMITED: Final = 1 << 62
-"""How much earlier than its end the start of a session may be, microseconds."""
+UNLIMITED: Final = 1 << 62  # how much earlier than its end the start of a session may be, microseconds
 
 
 def spark_watermark(watermark: int, windows_close: WindowsClose) -> int:

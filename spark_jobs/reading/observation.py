@@ -34,8 +34,7 @@ KINDS: Final = ("row", "tombstones", *UNUSABLE)
 PREPARED: Final = tuple(f"{OURS}{name}" for name in ("bin", "event_time", "mark", "skipped", "late"))
 """The columns that `prepared` adds; ``late`` only to judged rows."""
 
-Counted = Mapping[tuple[str, str, int], int]
-"""Kind (of `KINDS`), topic and partition to the number of records."""
+Counted = Mapping[tuple[str, str, int], int]  # kind (of `KINDS`), topic and partition to the number of records
 
 
 @dataclass(frozen=True, slots=True)

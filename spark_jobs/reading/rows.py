@@ -16,8 +16,7 @@ _FIRST: Final = 1  # microseconds since 1970: Spark's watermark begins at 0, and
 _LAST: Final = 253_370_764_800_000_000 - 1
 """The last microsecond of 9998: the watermark of ended input is that of 9999, and later windows never close."""
 
-OURS: Final = "floodmark "
-"""The prefix of our columns, since fields may have any other names."""
+OURS: Final = "floodmark "  # the prefix of our columns, since fields may have any other names
 
 
 def kafka_timestamp() -> Column:

@@ -36,8 +36,7 @@ def route(topic: str) -> Route:
     return Route(topic)
 
 
-Late = Literal["drop", "adjust"] | Route
-"""What to do with late rows."""
+Late = Literal["drop", "adjust"] | Route  # what to do with late rows
 
 
 def check_late(late: object) -> None:
