@@ -93,10 +93,8 @@ class SourceState:
 
     def state(self) -> list[object]:
         """Return the state as JSON values."""
-        return [
-            *(self.epoch, self.sequence, self.watermark, self.status.value, self.version, self.records, self.lease),
-            *(self.log_time, self.since),
-        ]
+        mark = [self.epoch, self.sequence, self.watermark, self.status.value, self.version, self.records, self.lease]
+        return [*mark, self.log_time, self.since]
 
     @classmethod
     def of(cls, state: list[Any], member: Member) -> "SourceState":

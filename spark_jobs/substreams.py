@@ -60,13 +60,8 @@ def windows_per_key(
     spark = rows.sparkSession
     if spark.conf.get(_PROVIDER, "") != _ROCKSDB:
         raise UsageError(reason=f"windows_per_key() needs the session setting {_PROVIDER}={_ROCKSDB}")
-    shaped = rows.select(
-        F.col(key),
-        F.col(event_time),
-        F.unix_millis(event_time).alias(_TIME),
-        F.unix_millis(substream).alias(_WATERMARK),
-        F.to_json(F.struct(*rows.columns)).alias(_ROW),
-    )
+    times = F.unix_millis(event_time).alias(_TIME), F.unix_millis(substream).alias(_WATERMARK)
+    shaped = rows.select(key, event_time, *times, F.to_json(F.struct(*rows.columns)).alias(_ROW))
     columns = StructType.fromDDL(schema)
     if not isinstance(columns, StructType):
         raise UsageError(reason=f"windows_per_key(): schema {schema!r} names no columns")

@@ -67,16 +67,9 @@ def load(days: int) -> "pd.DataFrame":
     minutes = {name: pd.to_timedelta(whole[name], unit="min") for name in whole}
     scheduled = pd.to_datetime(raw["time_hour"], utc=True) + minutes["minute"]
     departed = scheduled + minutes["dep_delay"]
-    flights = pd.DataFrame(
-        {
-            "airline": raw["carrier"],
-            "aircraft": raw["tailnum"],
-            "origin": raw["origin"],
-            "destination": raw["dest"],
-            "departed": departed,
-            "landed": departed + minutes["air_time"],
-        }
-    )
+    named = raw.rename(columns={"carrier": "airline", "tailnum": "aircraft", "dest": "destination"})
+    flights = named[["airline", "aircraft", "origin", "destination"]]
+    flights = flights.assign(departed=departed, landed=departed + minutes["air_time"])
     return flights[scheduled < pd.Timestamp(FIRST_DAY + timedelta(days=days))]
 
 

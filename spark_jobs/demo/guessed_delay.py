@@ -91,11 +91,8 @@ def main(
         while not excerpt.is_read(query):
             query.awaitTermination(1)  # raises the error of a failed query
         query.stop()
-        dropped = sum(
-            operator["numRowsDroppedByWatermark"]
-            for progress in query.recentProgress
-            for operator in progress["stateOperators"]
-        )
+        operators = [operator for progress in query.recentProgress for operator in progress["stateOperators"]]
+        dropped = sum(operator["numRowsDroppedByWatermark"] for operator in operators)
         streamed = pd.concat(out)
         due = truth[truth["ended"] <= streamed["ended"].max()]
         merged = due.merge(streamed, on=list(truth.columns), how="left", indicator=True)

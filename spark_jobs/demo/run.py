@@ -223,13 +223,9 @@ class _Flow:
 
     def guess(self) -> list[Guess]:
         """Run plain ``withWatermark`` over the same topic."""
-        child = self.children.start(
-            "guessed-delay",
-            guessed_delay.__name__,
-            work=self.options.directory / "guesses",
-            gap_minutes=self.options.gap / timedelta(minutes=1),
-            days=min(self.options.days, guessed_delay.DAYS),
-        )
+        work, minutes = self.options.directory / "guesses", self.options.gap / timedelta(minutes=1)
+        options = {"work": work, "gap_minutes": minutes, "days": min(self.options.days, guessed_delay.DAYS)}
+        child = self.children.start("guessed-delay", guessed_delay.__name__, **options)
         self._until(lambda: child.finished, "trying plain withWatermark on the same topic")
         return [Guess(**json.loads(line)) for line in child.lines()]
 
@@ -266,13 +262,8 @@ class _Flow:
         )
 
     def _start_job(self, name: str) -> Child:
-        return self.children.start(
-            name,
-            jobs.__name__,
-            name=name,
-            checkpoint_location=self.options.directory / "checkpoints" / name,
-            gap_minutes=self.options.gap / timedelta(minutes=1),
-        )
+        place, minutes = self.options.directory / "checkpoints" / name, self.options.gap / timedelta(minutes=1)
+        return self.children.start(name, jobs.__name__, name=name, checkpoint_location=place, gap_minutes=minutes)
 
     def _summary(self, child: str) -> dict[str, Any]:
         return dict(json.loads(self.children.all[child].lines()[-1]))

@@ -88,16 +88,10 @@ def results_table(outcome: Outcome) -> Table:
     """Return a table of the results: of a long run only the first and last windows."""
     numbers = (Column(name, justify="right") for name in ("waves", "flights", "largest", "mean length"))
     table = Table("day", *numbers, title="Departure waves per day", title_justify="left", box=None, padding=(0, 2))
-    rows = [
-        (
-            f"{to_datetime(day['window_start']):%Y-%m-%d}",
-            f"{day['waves']:,}",
-            f"{day['flights']:,}",
-            f"{day['largest']:,}",
-            f"{day['mean_length'] / _HOUR:.2f} h",
-        )
-        for day in outcome.results.to_dict("records")
-    ]
+    rows = []
+    for day in outcome.results.to_dict("records"):
+        counts = (f"{day[name]:,}" for name in ("waves", "flights", "largest"))
+        rows.append((f"{to_datetime(day['window_start']):%Y-%m-%d}", *counts, f"{day['mean_length'] / _HOUR:.2f} h"))
     if len(rows) > 2 * _EDGE + 1:
         rows[_EDGE:-_EDGE] = [("...", "", "", "", "")]
     for row in rows:

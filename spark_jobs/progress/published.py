@@ -92,13 +92,8 @@ class StoredPosition:
         """Read the text."""
         with restoring("in the store of the writer", "restore the position that the store had, or use an empty store"):
             found = json.loads(text)
-            return cls(
-                found["checkpoint_id"],
-                found["batch_id"],
-                found["output_watermark"],
-                Published.restore(found),
-                found["earlier_checkpoints"],
-            )
+            published, earlier = Published.restore(found), found["earlier_checkpoints"]
+            return cls(found["checkpoint_id"], found["batch_id"], found["output_watermark"], published, earlier)
 
 
 def _json(fields: Mapping[str, Any]) -> str:

@@ -113,10 +113,8 @@ def prepared(records: DataFrame, result: Sequence[Column], topics: Sequence[str]
     index = index if len(topics) > 1 else F.lit(0)
     bin_ = code.cast("long") * _MAX_TOPICS + index
     bin_ = (bin_ * _MAX_PARTITIONS + F.col("partition")) * _MAX_TASKS + F.col("task")
-    place, log_time = (
-        F.struct("topic", "partition", "offset").alias("place"),
-        F.unix_millis("timestamp").alias("log_time"),
-    )
+    place = F.struct("topic", "partition", "offset").alias("place")
+    log_time = F.unix_millis("timestamp").alias("log_time")
     mark = F.struct("topic", "partition", "offset", log_time, "key", F.col("raw").alias("value"))
     seconds = F.when(kind == "out_of_range", F.unix_seconds("event_time")).alias("epoch_seconds")
     skipped = F.struct("kind", place, seconds)

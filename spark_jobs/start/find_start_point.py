@@ -103,14 +103,8 @@ def start_after_published(
             raise needs.deleted(place, _since(since), found, f"use {output.new}")
         else:
             begins[place] = min(found.since, end)
-    return StartPoint(
-        begins,
-        ends if needs.stateful else None,
-        published.ran if needs.stateful else 0,
-        last.watermark,
-        last.epoch,
-        output_at=output_at,
-    )
+    replayed, replay_watermark = (ends, published.ran) if needs.stateful else (None, 0)
+    return StartPoint(begins, replayed, replay_watermark, last.watermark, last.epoch, output_at=output_at)
 
 
 def _since(time: int) -> str:
