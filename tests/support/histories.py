@@ -235,20 +235,11 @@ class History:
         statuses = [Status.ACTIVE] * 4 + [status for status, weight in self.weights.items() if weight]
         watermark = chance.choice([*range(len(self.history), len(self.history) + 9), None, END_OF_TIME])
         version, size = self.memberships[topic]
-        record = mark(
-            source,
-            watermark,
-            sequence,
-            epoch=self.epochs[source],
-            status=chance.choice(statuses),
-            version=version,
-            size=size,
-            partitions=knows,
-            lease=self.leases[source],
-        )
+        epoch, status, lease = self.epochs[source], chance.choice(statuses), self.leases[source]
+        record = mark(source, watermark, sequence, epoch=epoch, status=status, version=version, size=size, lease=lease)
         waits = self.waits.choice([None, None, self.now, self.now - self.waits.randint(0, 40), EARLIEST])
         holder = self.waits.choice([None, None, Holder("before")])
-        record = replace(record, emitted_at=self.now, processing_time_watermark=waits, holder=holder)
+        record = replace(record, partitions=knows, emitted_at=self.now, processing_time_watermark=waits, holder=holder)
         self.now += chance.randint(0, self.pace)
         wrong = chance.random() < self.wrong
         self.write(topic, partition, record, chance.choice([0, 99_999]) if wrong else self.now + self.skews[source])

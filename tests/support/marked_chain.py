@@ -26,14 +26,11 @@ class MarkingJob:
     def step(self):
         for _ in self._input.poll(0.01):
             pass
-        self._tracker.advance()
-        for partition, mark in self._writer.marks(
-            time.time_ns() // 1_000_000,
-            counted=False,
-            watermark=self._tracker.watermark,
-            processing_time_watermark=self._tracker.processing_time,
-            holder=next((hold.holder for hold in self._tracker.holders()), None),
-        ):
+        tracker, now = self._tracker, time.time_ns() // 1_000_000
+        tracker.advance()
+        known = {"watermark": tracker.watermark, "processing_time_watermark": tracker.processing_time}
+        holder = next((hold.holder for hold in tracker.holders()), None)
+        for partition, mark in self._writer.marks(now, counted=False, holder=holder, **known):
             key, value, headers = mark_record(mark)
             self._output.produce(self._topic, value, key, partition, headers=headers)
         self._output.flush(10)

@@ -111,12 +111,9 @@ def run(
     feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]
     stops = list(trial.restarts)
     for number in itertools.count():
-        given = (trial.read or frames)(
-            spark,
-            config["bootstrap.servers"],
-            [topics] if trial.query.source.together else topics,
-            None if trial.live else trial.per_batch,
-        )
+        together = [topics] if trial.query.source.together else topics
+        most = None if trial.live else trial.per_batch
+        given = (trial.read or frames)(spark, config["bootstrap.servers"], together, most)
         enough = len(batches) + stops.pop(0) if stops else None
         job = start(
             trial.query.spark(given),
