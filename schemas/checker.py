@@ -100,14 +100,6 @@ class Checker:
 
     Record counts begin later in ``partial`` partitions, whose first records Kafka has deleted, and are not checked in a
     ``compacted`` topic.
-
-    >>> from floodmark.schemas.classify import classify, mark_record
-    >>> mark = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=30, partitions=1, emitted_at=0, records=0)
-    >>> checker = Checker()
-    >>> checker.mark(classify("clicks", 0, 0, 0, *mark_record(mark)))
-    []
-    >>> [finding.fault.value for finding in checker.data(0, 1, event_time=12)]
-    ['late row']
     """
 
     def __init__(self, partial: Collection[int] = (), *, compacted: bool = False) -> None:

@@ -147,14 +147,7 @@ class _Partition:
 
 
 class RecordCounts:
-    """The record counts of all partitions of a stage; the first records of ``partial`` partitions are not read.
-
-    >>> counts = RecordCounts()
-    >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=1, emitted_at=0, records=3)
-    >>> counts.on_rows("flights", 0, 2)
-    >>> print(*counts.on_mark(mark, topic="flights", partition=0, offset=2))
-    lost rows: flights/0 between the beginning and offset 2: 1 rows, by the marks of source JFK
-    """
+    """The record counts of all partitions of a stage; the first records of ``partial`` partitions are not read."""
 
     def __init__(self, partial: Collection[tuple[str, int]] = ()) -> None:
         self._partial = frozenset(partial)

@@ -225,11 +225,7 @@ def is_mark_key(key: bytes | None) -> bool:
 
 
 def header_time(headers: Sequence[tuple[str, str | bytes | None]] | None, name: str) -> int | None:
-    """Return the time in the last readable header of this name; ``None``: no such header.
-
-    >>> header_time([(TIME_HEADER, b"12"), (TIME_HEADER, b"soon"), (TIME_HEADER, b"-30")], TIME_HEADER)
-    -30
-    """
+    """Return the time in the last readable header of this name; ``None``: no such header."""
     for key, value in reversed(headers or ()):
         text = value.decode("ascii", "replace") if isinstance(value, bytes) else value
         if key == name and text is not None and _TIME.fullmatch(text) and _is_time(int(text)):
@@ -288,13 +284,7 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The marks of several partitions; each record is built when it is read.
-
-    >>> mark = WatermarkRecord(source="JFK", epoch=1, sequence=0, watermark=12, partitions=2, emitted_at=15)
-    >>> round_ = Round(mark, [Number(0, sequence=4, records=7), Number(1, sequence=9, records=None)])
-    >>> [(partition, one.sequence, one.records, one.watermark) for partition, one in round_]
-    [(0, 4, 7, 12), (1, 9, None, 12)]
-    """
+    """The marks of several partitions; each record is built when it is read."""
 
     shared: WatermarkRecord  # the fields of all marks
     numbers: Sequence[Number]  # one for each mark

@@ -298,14 +298,7 @@ def shifted(record: WatermarkRecord, shift: int) -> WatermarkRecord:
 
 
 def driving(record: WatermarkRecord, percentile: int | None) -> WatermarkRecord:
-    """Return a record whose watermark is that of the lowest percent that is ``percentile`` or higher, if it has one.
-
-    >>> record = WatermarkRecord(
-    ...     source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0, percentiles={50: 120, 99: 100}
-    ... )
-    >>> [driving(record, percentile).watermark for percentile in (None, 50, 95, 100)]
-    [90, 120, 100, 90]
-    """
+    """Return a record whose watermark is that of the lowest percent that is ``percentile`` or higher, if it has one."""
     if percentile is None or record.percentiles is None:
         return record
     enough = {percent: time for percent, time in record.percentiles.items() if percent >= percentile}

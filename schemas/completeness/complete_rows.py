@@ -37,14 +37,6 @@ class Buffer(Generic[Item]):
 
     The invariant: *rows returned below a watermark are all rows below it*, as far as the marks are right.  A later one
     is late and counted.
-
-    >>> buffer = Buffer()
-    >>> for event_time, row in ((15, "c"), (12, "b"), (3, "a")):
-    ...     _ = buffer.add(event_time, row)
-    >>> [row for _, row in buffer.release(12)]  # more rows at 12 may follow
-    ['a']
-    >>> buffer.add(5, "too late"), buffer.late
-    (False, 1)
     """
 
     def __init__(self, watermark: int | None = None) -> None:

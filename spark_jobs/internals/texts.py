@@ -141,11 +141,7 @@ def bins(numbers: Column, most: int) -> Column:
 
 
 def sizes(text: str | None) -> list[tuple[int, int]]:
-    """Return each bin and its count from the text of `bins`; ``None``: no row.
-
-    >>> sizes("[{1048576, 3.0}, {1048577, 1.2E7}]"), sizes(None)
-    ([(1048576, 3), (1048577, 12000000)], [])
-    """
+    """Return each bin and its count from the text of `bins`; ``None``: no row."""
     if text is None:
         return []
     if not _BINS.fullmatch(text):

@@ -21,12 +21,7 @@ class Ahead:
     positions: Offsets  # the offset after the last mark that the watermark rests on, for each partition that has one
 
     def is_covered(self, end: Offsets) -> bool:
-        """Tell whether a batch that ends at ``end`` reads all that the watermark rests on.
-
-        >>> ahead = Ahead(30, {("clicks", 0): 7})
-        >>> ahead.is_covered({("clicks", 0): 7, ("clicks", 1): 0}), ahead.is_covered({("clicks", 0): 6})
-        (True, False)
-        """
+        """Tell whether a batch that ends at ``end`` reads all that the watermark rests on."""
         return all(end.get(place, 0) >= position for place, position in self.positions.items())
 
     def rests_on(self, mark: AnyMark) -> bool:
@@ -35,19 +30,7 @@ class Ahead:
 
 
 class MarksAhead:
-    """The marks after the last batch, and the watermark that they will give.
-
-    >>> from floodmark.schemas.classify import Mark
-    >>> from floodmark.schemas.records import WatermarkRecord
-    >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
-    >>> marks = MarksAhead()
-    >>> marks.start_from(Tracker(["clicks"]), {("clicks", 0): 5})
-    >>> marks.add_mark(Mark("clicks", 0, offset=7, log_time=0, record=record))
-    >>> marks.ahead()
-    Ahead(watermark=90, positions={('clicks', 0): 8})
-    >>> marks.records_ahead, marks.start_from(Tracker(["clicks"]), {("clicks", 0): 8}), marks.records_ahead
-    (3, None, 0)
-    """
+    """The marks after the last batch, and the watermark that they will give."""
 
     def __init__(self, policies: Mapping[str, MarkPolicy] = MappingProxyType({})) -> None:
         self._policies = policies

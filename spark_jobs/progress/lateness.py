@@ -31,16 +31,7 @@ class _Partition:
 
 @dataclass(slots=True)
 class Promises:
-    """What was promised in each partition by its own marks.
-
-    >>> from floodmark.schemas.classify import Mark
-    >>> from floodmark.schemas.records import WatermarkRecord
-    >>> promises = Promises()
-    >>> record = WatermarkRecord(source="web", epoch=1, sequence=0, watermark=90, partitions=1, emitted_at=0)
-    >>> promises.apply(Mark("clicks", 0, offset=7, log_time=0, record=record))
-    >>> promises.promised(("clicks", 0)), promises.promised(("clicks", 1)) == NOTHING
-    (90, True)
-    """
+    """What was promised in each partition by its own marks."""
 
     partitions: dict[Partition, _Partition] = field(default_factory=dict)
 
