@@ -8,7 +8,7 @@ from floodmark.schemas.errors import ContinueError, FencedError, InvalidOutputEr
 from floodmark.spark_jobs.batch.shards import ShardWriter
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
+pytestmark = pytest.mark.spark
 
 ROWS = 1_000
 
@@ -39,6 +39,7 @@ def written(kafka, start):
     )
 
 
+@pytest.mark.every_spark
 def test_a_batch_is_written_once_however_often_it_runs(spark, kafka, start):
     writer = start()
     counts = writer.write(rows(spark), 0, 3)
