@@ -214,16 +214,10 @@ class Job:
         return self._handler.stopping.is_of_active_query or (not self.isActive and self.query.exception() is None)
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until all sources have ended and every result is written, then stop the job.
+        """Wait until all sources have ended and every result is written, then stop the job; return ``True``.
 
         It returns earlier if the job is stopped, and with the trigger ``availableNow`` when the job has processed all
-        records that existed at its start; see `ended`.
-
-        Args:
-            timeout: seconds; ``None``: without limit.
-
-        Returns:
-            ``True``.
+        records that existed at its start; see `ended`.  ``timeout``: seconds; ``None``: without limit.
 
         Raises:
             DeadlineError: at the timeout; names the sources that hold the watermark.  The job continues.
@@ -241,13 +235,7 @@ class Job:
         """Wait until the job has processed all records that are in the topics now, or is stopped.
 
         Spark's method of this name waits until no new record arrives, so for ever where sources mark all the time.
-
-        Args:
-            timeout: seconds; ``None``: without limit.
-
-        Raises:
-            DeadlineError: at the timeout; names the sources that hold the watermark.  The job continues.
-            JobFailedError, or the error of Floodmark that failed the job.
+        ``timeout`` and errors are as in `awaitTermination`.
         """
         self._raise_failure()
         arrived, waiting = _Arrived(), threading.Thread(target=self._await_idle, daemon=True)

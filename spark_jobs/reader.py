@@ -50,7 +50,7 @@ def read(
     shift: timedelta = timedelta(0),
     options: ReadOptions = ReadOptions(),  # noqa: B008  # frozen
 ) -> DataFrame:
-    """Read topics whose producers interleave watermark records with their data.
+    """Return a streaming DataFrame of topics whose producers interleave watermark records with their data.
 
     Use any of Spark's event-time operators on the result, then `floodmark.spark_jobs.write`.  Rows are skipped and
     counted, see `Batch`, if their value cannot be decoded, or they have no event time, or one that Spark's watermark
@@ -77,9 +77,6 @@ def read(
             minute for ``date_trunc('minute', at)``, 0 if it is never earlier.  The watermark stays this far behind the
             marks; rows that are shifted further are late, and counted.
         options: the less common settings.
-
-    Returns:
-        A streaming DataFrame of the decoded fields.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once.

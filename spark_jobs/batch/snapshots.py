@@ -59,11 +59,7 @@ class Snapshots:
         self._new = "use a new checkpoint_location"
 
     def claim(self, identity: JobIdentity, new_output: str | None, *, adopt: bool = False) -> JobIdentity:
-        """Note that the checkpoint location belongs to a job; ``new_output``: what to use to start over.
-
-        Returns:
-            The identity with the id that this checkpoint has had since its first use.
-        """
+        """Note that the checkpoint belongs to a job; return its identity with the id of the checkpoint's first use."""
         if new_output is not None:
             self._new = f"use a new checkpoint_location and {new_output}"
         name = f"{FOLDER}/job.json"
