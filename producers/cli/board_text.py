@@ -209,10 +209,8 @@ def why_text(why: Why, now: int) -> RenderableType:
     title = Text.assemble((why.topic, "bold"), f": {reached}")
     parts: list[RenderableType] = [title, *(_step(step, depth, now) for depth, step in enumerate(why.steps))]
     if why.cause is not None:
-        parts += [
-            "",
-            Text.assemble(("cause  ", "bold"), (place(why.cause), "bold red"), f": {reason_of(why.cause, now)}"),
-        ]
+        reason = f": {reason_of(why.cause, now)}"
+        parts += ["", Text.assemble(("cause  ", "bold"), (place(why.cause), "bold red"), reason)]
     elif why.exit_status == 0:
         parts += ["", Text("nothing is stuck", "green")]
     if why.advice:

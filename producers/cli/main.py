@@ -268,16 +268,10 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     settings = kafka_settings(bootstrap_servers, config)
     decode = decoder_of(schema, registry_of(registry, config))
     with ended_by_signals(0):
-        for shown in tail_lines(
-            settings,
-            topic,
-            decode,
-            offset=0 if from_beginning else offset,
-            until_end=until_end,
-            marks_only=marks,
-            as_json=json,
-        ):
-            typer.echo(shown)
+        start = 0 if from_beginning else offset
+        lines = tail_lines(settings, topic, decode, offset=start, until_end=until_end, marks_only=marks, as_json=json)
+        for line in lines:
+            typer.echo(line)
 
 
 app.command()(board)

@@ -40,10 +40,7 @@ class Registry:
     Args:
         url: of the registry; with several, separated by commas, the client tries each in turn.
         config: settings of confluent-kafka's ``SchemaRegistryClient``, such as ``basic.auth.user.info``, passed
-            through; ``timeout`` defaults to 10 seconds.
-
-    Raises:
-        UsageError, ImportError: the client does not know a setting, or is not installed.
+            through; ``timeout`` defaults to 10 seconds.  `UsageError` if the client does not know one.
     """
 
     def __init__(self, url: str, config: Mapping[str, Any] | None = None) -> None:
@@ -119,12 +116,9 @@ class Registry:
         return found
 
     def id_for(self, subject: str, kind: Kind, text: str, *, register: bool) -> int:
-        """Return the id of a schema in a subject, usually ``<topic>-value``.
+        """Return the id of a schema in a subject, usually ``<topic>-value``; ``register``: add it if it is not there.
 
-        Raises:
-            UnregisteredSchemaError: the schema is not registered, and is not to be (``register``).
-            IncompatibleSchemaError: the subject's rules, or the registry, refuse the schema.
-            RegistryError: the registry does not answer.
+        Raises IncompatibleSchemaError, UnregisteredSchemaError, or RegistryError if the registry does not answer.
         """
         from confluent_kafka.schema_registry import Schema as Asked  # noqa: PLC0415  # only an extra brings it
 
@@ -210,8 +204,7 @@ def _without_user(url: str) -> str:
 class FramedValues:
     """Decodes Confluent-framed values by the schema that wrote each: Avro, Protobuf and JSON Schema, also mixed.
 
-    Times become aware datetimes if the schema declares them as times.  Instead of a `Registry`, pass the settings of a
-    ``SchemaRegistryClient``.
+    Times become aware datetimes if the schema declares them.  ``registry`` may be settings of ``SchemaRegistryClient``.
     """
 
     def __init__(self, registry: Registry | Mapping[str, Any]) -> None:

@@ -26,15 +26,11 @@ class Alignment:
 
     Args:
         bound: how far the source's watermark may be ahead.
-        topic: the topic to stay near, such as the last one of a chain of jobs, so that slow jobs slow their input down.
-            Default: the slowest other source of the source's own topic.
-        patience: longest time to wait for a topic whose watermark does not advance, or for a silent source without a
-            lease.  Then ``produce`` continues, with a warning, until that watermark advances again.  The bound must
-            exceed the usual distance of the two watermarks, for example the width of a window, or each wait lasts this
-            long.
-
-    Raises:
-        UsageError: a duration is no timedelta, or below 0.
+        topic: the topic to stay near, such as the last one of a chain of jobs, so that slow jobs slow their input
+            down. Default: the slowest other source of the source's own topic.
+        patience: longest time to wait for a topic whose watermark does not advance, or for a silent source without
+            a lease.  Then ``produce`` continues, with a warning, until that watermark advances again.  The bound must
+            exceed the usual distance of the two watermarks, or each wait lasts this long.
 
     >>> Alignment(timedelta(minutes=5), topic="daily").patience
     datetime.timedelta(seconds=60)

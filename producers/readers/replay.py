@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from confluent_kafka import KafkaException, TopicPartition
 from floodmark.producers.clients.admin import TIMEOUT, Config, offset_bounds
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.consumers import Record, classified, consume, is_end, reading_consumer
+from floodmark.producers.clients.consumers import classified, consume, is_end, reading_consumer
 from floodmark.schemas.classify import Classified, Offsets, Partition
 from floodmark.schemas.errors import BrokerUnavailableError
 
@@ -35,21 +35,14 @@ def read_until_end(config: Config, starts: Offsets, ends: Offsets | None = None)
                 servers = config.get("bootstrap.servers")
                 raise BrokerUnavailableError(bootstrap_servers=servers, seconds=TIMEOUT, reason=reason)
             for record in records:
-                partition = (record.topic(), record.partition())
-                if _is_past_end(record, None if ends is None else ends.get(partition)):
-                    open_.discard(partition)
-                elif record.error() is None:
+                place, error = (record.topic(), record.partition()), record.error()
+                end = None if ends is None else ends.get(place)
+                if error is None and (end is None or record.offset() < end):
                     yield classified(record)
-
-
-def _is_past_end(record: Record, end: int | None) -> bool:
-    """Tell whether a record is not before ``end``, or is the event that its partition is read to the end."""
-    error = record.error()
-    if error is None:
-        return end is not None and record.offset() >= end
-    if not (is_end(error) or error.retriable()):
-        raise KafkaException(error)
-    return is_end(error)
+                elif error is None or is_end(error):
+                    open_.discard(place)
+                elif not error.retriable():
+                    raise KafkaException(error)
 
 
 class BackwardReader:
