@@ -51,9 +51,8 @@ class InjectorGroup(Closing):
         alignment: as for `Injector`, for each partition.
         clock: for tests, a `ManualClock`.
 
-    Raises:
-        UnknownTopicError, BrokerUnavailableError, UsageError: if it cannot start.
-        InjectorError: if the target has another number of partitions than the input.
+    Raises what `Injector` raises if it cannot start, also if the target has another number of partitions than the
+    input.
     """
 
     def __init__(

@@ -19,9 +19,8 @@ _log = logging.getLogger(__name__)
 class WatermarkedConsumer(Closing):
     """Read topics with marks: `rows` and `windows` return complete results, `poll` returns data as it arrives.
 
-    It reads all partitions, including new ones, and joins no consumer group.  It never returns marks.  Rows wait in
-    memory until the watermark has passed them.  One consumer is for one of `poll`, `rows`, and `windows` of one width.
-    It is not thread-safe.
+    It reads all partitions, including new ones, and joins no consumer group.  Rows wait in memory until the watermark
+    has passed them.  One consumer is for one of `poll`, `rows`, and `windows` of one width.  It is not thread-safe.
 
     **Exactly once:** store the results of a window in one transaction with ``window.position``.  For rows, store the
     `position` of the value of `rows`, or call `position` inside the loop.  Start again with the position stored last.
@@ -32,13 +31,12 @@ class WatermarkedConsumer(Closing):
     startup, or some seconds after it happens.  Before Kafka 2.8, a recreated topic is noticed only if it is shorter.
 
     Args:
-        config: confluent-kafka consumer settings; all pass through except ``isolation.level``, which is
-            ``read_committed``.
+        config: confluent-kafka consumer settings, passed through, except ``isolation.level`` (``read_committed``).
         topics: what to read; each must exist.
-        event_time: returns a record's event time.  If it returns ``None``, or raises ValueError, TypeError, LookupError
-            or CorruptRecordError, the record is counted (``timeless``), and only `poll` returns it.  Any other error
-            comes out of the call, and the next call begins with the same record.  It is not called for a record with
-            a header ``floodmark-time``.
+        event_time: returns a record's event time.  If it returns ``None``, or raises ValueError, TypeError,
+            LookupError or CorruptRecordError, the record is counted (``timeless``), and only `poll` returns it.  Any
+            other error comes out of the call, and the next call begins with the same record.  It is not called for a
+            record with a header ``floodmark-time``.
         position: a stored position to resume from; default: the beginning.
 
     Raises:

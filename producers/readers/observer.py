@@ -19,13 +19,10 @@ _SOON: Final = 500  # the same, while a mark names more partitions than are read
 
 
 class Observer(Closing):
-    """Follow some topics, with all their present and future partitions.
-
-    Settings pass through except ``isolation.level``, which is ``read_committed``, so that marks of aborted transactions
-    are not read.
+    """Follow some topics, with all their present and future partitions; marks of aborted transactions are not read.
 
     Args:
-        config: confluent-kafka consumer settings.
+        config: confluent-kafka consumer settings, passed through, except ``isolation.level`` (``read_committed``).
         topics: what to read; each must exist.
         trackers: the tracker of each topic; default: a new one per topic.
         offsets: where to begin, by topic and partition; default: the first record.
