@@ -235,7 +235,7 @@ class Job:
         """Wait until the job has processed all records that are in the topics now, or is stopped.
 
         Spark's method of this name waits until no new record arrives, so for ever where sources mark all the time.
-        ``timeout`` and errors are as in `awaitTermination`.
+        ``timeout`` (seconds; ``None``: without limit) and errors are as in `awaitTermination`.
         """
         self._raise_failure()
         arrived, waiting = _Arrived(), threading.Thread(target=self._await_idle, daemon=True)
