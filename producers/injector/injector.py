@@ -267,10 +267,8 @@ class Injector(Closing):
         read, topic_id = partition.input, self._partitions.ids.get(self.injection.source_topic)
         about, epoch = self.injection.fmt.about, self._writer.identity.epoch
         state = InjectorState(partition.next, epoch, about, read.snapshot(), dict(read.counts), topic_id)
-        time = self._partitions.processing_time(partition)
-        mark = self._writer.mark(
-            number, self._clock.wall(), watermark=read.watermark, status=status, processing_time_watermark=time
-        )
+        now, time = self._clock.wall(), partition.time_of_mark
+        mark = self._writer.mark(number, now, watermark=read.watermark, status=status, processing_time_watermark=time)
         headers: list[tuple[str, bytes | None]] = [(STATE_HEADER, state.pack(self.injection.source, number))]
         headers += [] if partition.held is None else partition.held.headers()
         self._out.produce(self.injection.target_topic, number, *mark_record(mark, headers))

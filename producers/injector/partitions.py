@@ -38,7 +38,7 @@ class InjectedPartition:
     held: Held | None = None  # the topic that it waits for
     processing_time: int | None = None  # all records before this time are read, epoch milliseconds; ``None``: not known
     polled_to_end: bool = False  # whether it was read to its end, and the client still polls it
-    _marked: int | None = None  # the watermark of its last mark
+    _marked: tuple[int | None, int | None] = (None, None)  # the watermark and the processing time of its last mark
     _changed: bool = True  # whether it has new records, or no mark in this epoch
 
     def restore(self, state: InjectorState) -> None:
@@ -79,13 +79,18 @@ class InjectedPartition:
         self.processing_time = time if self.processing_time is None else max(time, self.processing_time)
 
     @property
+    def time_of_mark(self) -> int:
+        """The processing time for its mark; with ``None``, readers would take the time of the mark."""
+        return EARLIEST if self.processing_time is None else self.processing_time
+
+    @property
     def due(self) -> bool:
         """Whether its next mark would differ from the last one."""
-        return self._changed or self.input.watermark != self._marked or self.held is not None
+        return self._changed or (self.input.watermark, self.processing_time) != self._marked or self.held is not None
 
     def note_marked(self) -> None:
         """Note that a mark was written."""
-        self._marked, self._changed = self.input.watermark, self.held is not None
+        self._marked, self._changed = (self.input.watermark, self.processing_time), self.held is not None
 
 
 class InjectedPartitions:
@@ -171,12 +176,11 @@ class InjectedPartitions:
         for partition in self.used.values():
             if partition.polled_to_end and drained is not None:
                 partition.advance_processing_time(drained)
-        return lowest([partition.processing_time for partition in self.used.values()])
-
-    def processing_time(self, partition: InjectedPartition) -> int:
-        """Return the processing time for a mark; partitions that only the target has use that of the slowest."""
-        time = partition.processing_time if partition.used else self.follow_time(None)
-        return EARLIEST if time is None else time  # with None, readers would take the time of the mark
+        slowest = lowest([partition.processing_time for partition in self.used.values()])
+        for partition in self._all.values():
+            if not partition.used and slowest is not None:
+                partition.advance_processing_time(slowest)
+        return slowest
 
     def align(self, alignment: AlignmentReader | None) -> Iterator[tuple[int, bool]]:
         """Yield the partitions to pause (``True``), which are too far ahead, and those to resume."""

@@ -220,6 +220,13 @@ def test_both_topics_grow_while_it_runs(kafka, topic):
         injector.run(until_end=True)
         tracker = look(kafka, marked)[2]
         assert tracker.watermark == 5_000, "the partition that the input lacks holds nothing up"
+        quiet = injector.counts["marks"]
+        until(lambda: injector.step() or injector.counts["marks"] >= quiet + 20, "marks of both without news", 30)
+        _, marks, tracker = look(kafka, marked)
+        assert min(sum(mark.partition == number for mark in marks) for number in (0, 1)) > 10, (
+            "readers see that it runs"
+        )
+        assert tracker.watermark == 5_000
         grow(kafka.config, raw, 2)
         grow(kafka.config, marked, 3)
         send(kafka, raw, (5_010, 5_010), partition=1)
