@@ -6,10 +6,18 @@ from typing import Annotated
 import typer
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals, option
 
+Tables = Annotated[
+    list[str] | None,
+    option("Table of a job: CATALOG.DATABASE.TABLE of pyiceberg, or a Delta table's path.", "--table"),
+]
+
 
 def board(  # noqa: PLR0913  # each is an option of the command line
-    topics: Annotated[list[str], typer.Argument(help="Topics to show; marks name the topics before them.")],
+    topics: Annotated[
+        list[str] | None, typer.Argument(help="Topics to show; marks name the topics before them.")
+    ] = None,
     *,
+    table: Tables = None,
     bootstrap_servers: BootstrapServers = None,
     once: Annotated[bool, option("Print the board once; the exit status says whether all is well.", "--once")] = False,
     interval: Annotated[float, option("Seconds between updates.", min=0.1, max=3600)] = 1,
@@ -45,8 +53,10 @@ def board(  # noqa: PLR0913  # each is an option of the command line
 
     if serve and (once or json):
         raise UsageError(reason="--serve shows the board in a browser, --once and --json print it: use one of them")
+    if not (topics or table):
+        raise UsageError(reason="name a topic or a --table to show")
     settings = kafka_settings(bootstrap_servers, config)
-    with board_text.reading(settings, topics, past=KEPT if serve else timedelta()) as reader:
+    with board_text.reading(settings, topics or [], table or [], past=KEPT if serve else timedelta()) as reader:
         if once:
             found = reader.board()
             board_text.show(found, every=every, json=json)
@@ -58,13 +68,14 @@ def board(  # noqa: PLR0913  # each is an option of the command line
 
 
 def why(
-    topic: Annotated[str, typer.Argument(help="Topic whose watermark does not advance.")],
+    topic: Annotated[str | None, typer.Argument(help="Topic whose watermark does not advance.")] = None,
     *,
+    table: Tables = None,
     bootstrap_servers: BootstrapServers = None,
     config: ConfigFile = None,
     json: Annotated[bool, option("Print one JSON object.", "--json")] = False,
 ) -> None:
-    """Explain why the watermark of a topic does not advance, and what to do.
+    """Explain why the watermark of a topic or a table does not advance, and what to do.
 
     Follows the slowest input from job to job, back to the source and partition that hold the watermark back, and says
     since when.  It reads the last records of the topics, and needs the right to read them.  If it cannot read a topic,
@@ -74,7 +85,11 @@ def why(
     """
     from floodmark.producers.cli import board_text
     from floodmark.producers.cli.settings import kafka_settings
+    from floodmark.schemas.errors import UsageError
 
+    topics, tables = [topic] if topic else [], table or []
+    if len(topics + tables) != 1:
+        raise UsageError(reason="name one topic or one --table")
     settings = kafka_settings(bootstrap_servers, config)
-    with board_text.reading(settings, [topic], since=True) as reader:
-        raise typer.Exit(board_text.explain(reader.board(), topic, json=json))
+    with board_text.reading(settings, topics, tables, since=True) as reader:
+        raise typer.Exit(board_text.explain(reader.board(), *topics, *tables, json=json))

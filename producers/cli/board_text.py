@@ -235,7 +235,12 @@ def _step(step: Step, depth: int, now: int) -> Text:
 
 @contextmanager
 def reading(
-    settings: dict[str, str], topics: list[str], *, since: bool = False, past: timedelta = timedelta()
+    settings: dict[str, str],
+    topics: list[str],
+    tables: list[str],
+    *,
+    since: bool = False,
+    past: timedelta = timedelta(),
 ) -> Iterator[ChainReader]:
     """Read the chain; Ctrl-C and SIGTERM end the command, and no log disturbs the screen."""
     with quietly():
@@ -246,6 +251,7 @@ def reading(
                 since=since,
                 past=past,
                 progress=lambda topic: status.update(f"reading {escape(topic)}"),
+                tables=tables,
             )
         with reader:
             yield reader

@@ -19,6 +19,7 @@ from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import REACHES, BackwardReader
+from floodmark.producers.tables.table_stage import Tables
 from floodmark.schemas.classify import Classified, Data, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
 from floodmark.schemas.records import Holder
@@ -33,6 +34,7 @@ class ChainReader(Closing):
 
     ``since``: read further back, up to a limit, to find since when a watermark has not moved.  ``past``: how much of
     the past to read for `points`; less in topics with many records.  ``progress`` is called with each topic.
+    ``tables``: the tables that jobs of the chain write, see `open_table`.
     """
 
     def __init__(
@@ -44,24 +46,25 @@ class ChainReader(Closing):
         past: timedelta = timedelta(),
         clock: Clock = Clock(),
         progress: Callable[[str], None] = lambda _topic: None,
+        tables: Collection[str] = (),
     ) -> None:
         self._config = config
         self._since = since
         self._past = milliseconds(past)
         self._clock = clock
-        self._progress = progress
         self._fold = Fold()
         self._ends: dict[str, dict[Partition, int]] = {}
         self._observers: dict[str, Observer] = {}
         self._unanswered = False
         self._admin = AdminClient(dict(config), logger=QUIET)
-        self._read(set(topics))
+        self._tables = Tables(tables)
+        self._read({*topics, *self._tables.read()}, progress)
 
-    def _read(self, topics: set[str]) -> None:
+    def _read(self, topics: set[str], progress: Callable[[str], None] = lambda _topic: None) -> None:
         """Read topics, and then those that their marks name, until there are no new ones."""
         while topics:
             for topic in sorted(topics):
-                self._progress(topic)
+                progress(topic)
                 try:
                     self._read_topic(topic)
                 except UnknownTopicError:
@@ -123,7 +126,7 @@ class ChainReader(Closing):
             if not (self._unanswered and topic in quiet) and observer.ends.keys() >= self._ends[topic].keys():
                 self._fold.read_until(topic, began)
         if not self._unanswered:
-            self._read(self._fold.named())
+            self._read(self._fold.named() | self._tables.read() - self._fold.topics)
 
     def _open(self) -> None:
         """Start to follow the topics that were read."""
@@ -153,7 +156,7 @@ class ChainReader(Closing):
 
     def board(self) -> Board:
         """Return the board of what was read."""
-        return self._fold.board(self._clock.wall(), answered=not self._unanswered)
+        return self._tables.on(self._fold.board(self._clock.wall(), answered=not self._unanswered))
 
     def points(self) -> dict[str, list[Point]]:
         """Return the watermark of each topic over the last minutes."""

@@ -5,6 +5,7 @@ The history follows parents, not times: commits that a rollback has undone, and 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from floodmark.producers.tables.table_mark import properties_in
@@ -60,6 +61,26 @@ def history_of(table: Any, spark: Any = None) -> History:  # noqa: ANN401  # of 
         return _delta(table.table_uri, table.history(), table.version())
     reason = f"the table is {table!r}, expected a pyiceberg Table, a DeltaTable, or a name with spark="
     raise UsageError(reason=reason)
+
+
+def open_table(name: str, before: Any = None) -> Any:  # noqa: ANN401  # of libraries that may not be installed
+    """Open a table by the name that commands take, or refresh it if it was opened ``before``.
+
+    The name is ``CATALOG.DATABASE.TABLE`` of pyiceberg, or the path of a Delta table.  UsageError if it does not open.
+    """
+    is_path, (catalog, _, table) = "/" in name, name.partition(".")
+    try:
+        if before is not None:
+            before.update_incremental() if is_path else before.refresh()
+            return before
+        if is_path:
+            return import_module("deltalake").DeltaTable(name)
+        return import_module("pyiceberg.catalog").load_catalog(catalog).load_table(table)
+    except Exception as error:  # whatever a catalog or a store raises
+        expected = "the path of a Delta table" if is_path else "CATALOG.DATABASE.TABLE, a catalog of ~/.pyiceberg.yaml"
+        needs = f"floodmark[{'delta' if is_path else 'iceberg'}]"
+        reason = f"table {name!r} cannot be opened: {type(error).__name__}: {error}. Expected {expected}, and {needs}"
+        raise UsageError(reason=reason) from error
 
 
 def _walk(table: str, last: int | None, find: Callable[[int], Commit | None]) -> History:

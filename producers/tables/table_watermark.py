@@ -2,7 +2,8 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 from floodmark.producers.tables.table_history import Commit, History, history_of
 from floodmark.producers.tables.table_mark import TableMark
@@ -10,6 +11,7 @@ from floodmark.schemas.errors import UnmarkedTableError, UnreadableTableMarkErro
 from floodmark.schemas.records import Holder
 
 _log = logging.getLogger(__name__)
+_COMMITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,10 @@ class TableWatermark:
     """The last commit of the job: the id of an Iceberg snapshot, or the version of a Delta table."""
     committed_at: int
     """When it was committed, epoch milliseconds."""
+    since: int
+    """When a commit of the job had this watermark first, epoch milliseconds."""
+    pause: int
+    """The longest time between its last ten commits, milliseconds; 0: there is one."""
     removed_by: int | None = None
     """The last commit of another program that deleted or replaced rows; ``None``: none in the table's history."""
 
@@ -58,7 +64,7 @@ def complete_until(table: Any, *, spark: Any = None) -> TableWatermark:  # noqa:
 
 def watermark_of(history: History) -> TableWatermark:
     """Return how complete a table is, by its history, or raise UnmarkedTableError."""
-    jobs: dict[str, tuple[TableMark, Commit, int | None]] = {}
+    jobs: dict[str, _Job] = {}
     removed_by, unreadable = None, ""
     for commit in history.commits:
         try:
@@ -71,21 +77,40 @@ def watermark_of(history: History) -> TableWatermark:
             removed_by = commit.number if commit.removes else removed_by
             continue
         before = jobs.get(mark.job)
-        if before is None or mark.epoch >= before[0].epoch:
-            known = [one for one in (mark.watermark, before and before[2]) if one is not None]
-            jobs[mark.job] = mark, commit, max(known, default=None)
+        if before is None:
+            jobs[mark.job] = _Job(mark, commit, mark.watermark, commit.time, (commit.time,))
+        elif mark.epoch >= before.mark.epoch:
+            jobs[mark.job] = before.then(mark, commit)
     if not jobs:
         raise _unmarked(history, unreadable)
-    mark, commit, watermark = min(jobs.values(), key=lambda one: (one[2] is not None, one[2]))
+    job = min(jobs.values(), key=lambda one: (one.watermark is not None, one.watermark))
     return TableWatermark(
         table=history.table,
-        job=mark.job,
-        watermark=watermark,
-        holder=mark.holder,
-        snapshot=commit.number,
-        committed_at=commit.time,
+        job=job.mark.job,
+        watermark=job.watermark,
+        holder=job.mark.holder,
+        snapshot=job.commit.number,
+        committed_at=job.commit.time,
+        since=job.since,
+        pause=max((later - earlier for earlier, later in pairwise(job.times)), default=0),
         removed_by=removed_by,
     )
+
+
+class _Job(NamedTuple):
+    """The commits of one job, up to one of them."""
+
+    mark: TableMark
+    commit: Commit
+    watermark: int | None
+    since: int
+    times: tuple[int, ...]
+
+    def then(self, mark: TableMark, commit: Commit) -> "_Job":
+        """Return the same with one commit more; a lower watermark does not count."""
+        higher = mark.watermark is not None and (self.watermark is None or mark.watermark > self.watermark)
+        watermark, since = (mark.watermark, commit.time) if higher else (self.watermark, self.since)
+        return _Job(mark, commit, watermark, since, (*self.times[1 - _COMMITS :], commit.time))
 
 
 def _unmarked(history: History, unreadable: str) -> UnmarkedTableError:

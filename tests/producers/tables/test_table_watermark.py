@@ -97,6 +97,7 @@ def test_maintenance_and_other_programs_do_not_move_the_watermark(table):
     found = complete_until(table.open)
     assert (found.watermark, found.holder, found.job) == (10, MARK.holder, "daily")
     assert (found.snapshot, found.removed_by, found.table) == (last, deleted, table.name)
+    assert found.since == found.committed_at > 0 <= found.pause
 
 
 def test_a_rollback_lowers_the_watermark_and_the_next_commit_raises_it(table):

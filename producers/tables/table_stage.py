@@ -1,0 +1,111 @@
+"""The stage of a table on the board: its job reads the topics before it, and commits instead of marking."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from floodmark.producers.board.causes import Cause
+from floodmark.producers.board.model import Board, Lags, PartitionView, SourceView, Stage, State, TopicView
+from floodmark.producers.board.source_history import Health
+from floodmark.producers.tables.table_history import open_table
+from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
+from floodmark.schemas.errors import FloodmarkError
+from floodmark.schemas.timestamps import END_OF_TIME
+
+_SHORTEST: Final = 60_000  # milliseconds; a job that commits more often may pause so long, too
+
+
+class Tables:
+    """Some tables by their names, see `open_table`, read again and again for the board."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._found: dict[str, TableWatermark | str] = dict.fromkeys(names, "")
+        self._opened: dict[str, Any] = {}
+        self._named: set[str] = set()
+
+    def read(self) -> set[str]:
+        """Read the tables; return the topics that hold them, and that no call has returned before."""
+        for name in self._found:
+            try:
+                self._opened[name] = open_table(name, self._opened.get(name))
+                self._found[name] = complete_until(self._opened[name])
+            except FloodmarkError as error:
+                self._found[name] = str(error)
+        holders = [found.holder for found in self._found.values() if not isinstance(found, str)]
+        new = {holder.topic for holder in holders if holder is not None} - self._named
+        self._named |= new
+        return new
+
+    def on(self, board: Board) -> Board:
+        """Return the board with the tables as they were last read."""
+        return with_tables(board, self._found)
+
+
+def with_tables(board: Board, tables: Mapping[str, TableWatermark | str]) -> Board:
+    """Return the board with some tables by their names; a text says why a table could not be read."""
+    stages = [_stage(board, name, found) for name, found in tables.items() if not isinstance(found, str)]
+    unread = [(name, found) for name, found in tables.items() if isinstance(found, str)]
+    return replace(board, stages=(*board.stages, *stages), unread=(*board.unread, *unread))
+
+
+def _stage(board: Board, name: str, table: TableWatermark) -> Stage:
+    inputs = () if table.holder is None else (table.holder.topic,)
+    before = next(filter(None, map(board.topic, inputs)), None)
+    state, lags = State.ACTIVE, Lags()
+    if table.watermark is None:
+        state = State.UNKNOWN
+    elif table.watermark == END_OF_TIME:
+        state = State.ENDED
+    else:
+        reached = None if before is None else before.watermark
+        local = None if reached is None else max(0, reached - table.watermark)
+        lags = Lags(wall=board.now - table.watermark, local=local)
+    verdict, cause, reason = _judge(board.now, table, state, before)
+    row = SourceView(
+        topic=name,
+        partition=0,
+        source=table.job,
+        state=state,
+        verdict=verdict,
+        watermark=table.watermark,
+        lags=lags,
+        since=table.since,
+        since_exact=True,
+        last=table.committed_at,
+        holder=table.holder,
+        inputs=inputs,
+        cause=cause,
+        reason=reason,
+    )
+    view = TopicView(
+        topic=name,
+        state=state,
+        verdict=verdict,
+        watermark=table.watermark,
+        lags=lags,
+        since=table.since,
+        since_exact=True,
+        held_by=() if state is State.ENDED else (row,),
+        partitions=(PartitionView(partition=0, state=state, watermark=table.watermark, sources=(row,)),),
+        whole=True,
+        input_watermark=None if before is None else before.watermark,
+    )
+    return Stage(name=table.job, inputs=inputs, topics=(view,))
+
+
+def _judge(
+    now: int, table: TableWatermark, state: State, before: TopicView | None
+) -> tuple[Health | None, Cause | None, str]:
+    """Return the verdict on the job of a table.
+
+    A job without new input does not commit, so silence is a fault only if the watermark of its input has advanced since
+    the last commit.
+    """
+    if state is State.ENDED:
+        return Health.OK, None, ""
+    if table.watermark is None:
+        return None, Cause.NOTHING_PROMISED, "the job has no watermark yet"
+    since = 0 if before is None or before.since is None else before.since
+    if now - table.committed_at > 2 * max(table.pause, _SHORTEST) and since > table.committed_at:
+        return Health.STOP, Cause.SILENT, "the job no longer commits, but its input advances"
+    return Health.OK, None, ""

@@ -1,0 +1,115 @@
+"""A table as the last stage of the board, and of `why`: its job, its last commit, and the topics before."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, write_deltalake
+from floodmark.producers import WatermarkedProducer, explicit
+from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.why import trace
+from floodmark.producers.tables.table_history import open_table
+from floodmark.producers.tables.table_mark import TableMark
+from floodmark.producers.tables.table_stage import with_tables
+from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
+from floodmark.producers.testing import mark
+from floodmark.schemas.classify import Mark
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.records import Holder
+from floodmark.schemas.timestamps import END_OF_TIME
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.utils.config import Config
+
+SECOND, MINUTE = 1_000, 60_000
+NOW = 1_790_000_000_000
+TABLE = TableWatermark(
+    table="db.daily",
+    job="daily",
+    watermark=NOW - 30 * SECOND,
+    holder=Holder("clicks", 0, "web"),
+    snapshot=1,
+    committed_at=NOW - 20 * SECOND,
+    since=NOW - 20 * SECOND,
+    pause=MINUTE,
+)
+
+
+def board(table, stalls=0):
+    """Return the board of a topic that `web` marks once a second, and whose watermark stands in the last seconds."""
+    fold = Fold(["clicks"])
+    for number, second in enumerate(range(-120, 0)):
+        at = NOW + second * SECOND
+        said = mark("web", min(at, NOW - stalls * SECOND) - 5 * SECOND, number, records=number)
+        fold.take(Mark("clicks", 0, number, at, said))
+    return with_tables(fold.board(NOW), {"db.daily": table})
+
+
+@pytest.mark.parametrize(
+    ("table", "stalls", "status", "cause"),
+    [
+        pytest.param(TABLE, 0, 0, None, id="all is well"),
+        pytest.param(TABLE, 60, 1, "web", id="the source of its input holds it"),
+        pytest.param(replace(TABLE, committed_at=NOW - 10 * MINUTE), 0, 1, "daily", id="its job has stopped"),
+        pytest.param(replace(TABLE, committed_at=NOW - 60 * MINUTE, pause=50 * MINUTE), 0, 0, None, id="rare commits"),
+        pytest.param(replace(TABLE, committed_at=NOW - 100 * SECOND, pause=9), 110, 1, "web", id="no input, no commit"),
+        pytest.param(replace(TABLE, watermark=None), 0, 2, "daily", id="no watermark yet"),
+        pytest.param(replace(TABLE, watermark=END_OF_TIME, holder=None), 0, 0, None, id="ended"),
+    ],
+)
+def test_why_leads_from_a_table_to_its_cause(table, stalls, status, cause):
+    shown = board(table, stalls)
+    why = trace(shown, "db.daily")
+    assert (why.exit_status, why.cause and why.cause.source) == (status, cause)
+    assert why.steps[0].topic == "db.daily"
+    assert [stage.name for stage in shown.stages] == ["sources", "daily"]
+    assert shown.exit_status == status
+
+
+def test_a_table_that_cannot_be_read_is_named():
+    assert (board("no catalog").exit_status, board("no catalog").unread) == (2, (("db.daily", "no catalog"),))
+
+
+def test_a_table_of_a_catalog_opens_by_its_name_and_is_refreshed(tmp_path, monkeypatch):
+    where = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    for name, value in where.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__HERE__{name.upper()}", value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read once, at its import
+    catalog = SqlCatalog("here", **where)
+    catalog.create_namespace("db")
+    rows = pa.table({"at": [1]})
+    written = catalog.create_table("db.daily", schema=rows.schema)
+    opened = open_table("here.db.daily")
+    written.append(rows, snapshot_properties=TableMark(job="j", epoch=1, batch=1, watermark=5).properties())
+    assert complete_until(open_table("here.db.daily", opened)).watermark == 5
+    with pytest.raises(UsageError, match=r"table 'here\.db\.x' cannot be opened: NoSuchTableError"):
+        open_table("here.db.x")
+    with pytest.raises(UsageError, match="the path of a Delta table"):
+        open_table(str(tmp_path / "x"))
+
+
+@pytest.mark.kafka
+def test_the_commands_follow_a_table_to_the_source_of_its_input(kafka, topic, tmp_path):
+    target = topic(1)
+    with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=explicit()) as web:
+        web.advance(TABLE.watermark)
+        web.end()
+    said = TableMark(job="daily", epoch=1, batch=1, watermark=5, holder=Holder(target, 0, "web")).as_json()
+    write_deltalake(
+        tmp_path / "t",
+        pa.table({"at": [1]}),
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": said}),
+    )
+    command = [sys.executable, "-m", "floodmark.producers.cli.main"]
+    more = ["--table", str(tmp_path / "t"), "--bootstrap-servers", kafka.bootstrap_servers]
+    done = subprocess.run([*command, "why", *more], capture_output=True, text=True, timeout=90, check=False)
+    said = " ".join(done.stdout.split())
+    assert (done.stderr, f"{tmp_path}/t: watermark 1970" in said, f"<- {target}" in said) == ("", True, True)
+    done = subprocess.run([*command, "board", "--once", "--json", *more], capture_output=True, timeout=90, check=False)
+    stages = json.loads(done.stdout)["stages"]
+    assert [(stage["name"], stage["inputs"]) for stage in stages] == [("sources", []), ("daily", [target])]
+    assert stages[1]["topics"][0]["watermark"] == 5
+    done = subprocess.run([*command, "why"], capture_output=True, text=True, timeout=90, check=False)
+    assert "name one topic or one --table" in done.stderr
