@@ -17,7 +17,6 @@ from floodmark.schemas.errors import DeliveryError, FencedError
 
 _log = logging.getLogger(__name__)
 _RETRY_INTERVAL: Final = 100  # milliseconds
-_SILENCE: Final = 10_000  # milliseconds
 _QUEUE_TIMEOUT: Final = 60.0  # seconds to wait for room in the client's queue
 _MOST_ROUNDS: Final = 8  # rounds of marks in flight: while Kafka is away, more would say nothing new
 
@@ -331,7 +330,7 @@ class Sender:
 
     def _warn_of_silence(self, overdue_ms: int) -> None:
         """Warn, once, that readers had to wait because nobody called the source."""
-        if self.polled and overdue_ms > max(_SILENCE, 3 * self._interval) and self.emitter.registered:
+        if self.polled and overdue_ms > max(10_000, 3 * self._interval) and self.emitter.registered:
             self.polled = False
             _log.warning(
                 "source %r sent no marks for %d s, because nothing called it, and readers waited; call poll() at least "

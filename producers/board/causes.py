@@ -126,7 +126,6 @@ _WORDS: Final = {
         "if that topic itself waits for {0}, raise the bound of the alignment of {0}",
     ),
 }
-_OF_A_VERDICT: Final = {Health.STOP: Cause.SILENT, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}
 
 
 def cause_of(history: History, verdict: Health | None, now: int) -> Cause | None:
@@ -142,7 +141,7 @@ def cause_of(history: History, verdict: Health | None, now: int) -> Cause | None
         return Cause.TWINS if history.lives(now) else Cause.ZOMBIE
     if verdict is Health.TIME:
         return Cause.SECONDS if history.is_in_seconds(now) else Cause.FUTURE
-    return _OF_A_VERDICT.get(verdict)
+    return {Health.STOP: Cause.SILENT, Health.REWIND: Cause.REWOUND, Health.WARN: Cause.SLOW}.get(verdict)
 
 
 def _of_a_stall(history: History) -> Cause:

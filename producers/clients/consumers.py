@@ -15,8 +15,8 @@ BATCH: Final = 10_000  # number of records per request to the client
 
 UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
 """Raised by `Record.headers` if a name is not UTF-8: the client then returns no header at all."""
+# What differs between two equal messages: the client, and how long it has tried.
 _VARYING: Final = re.compile(r"\[rdkafka#[^]]*\]|\(after \d+ms.*\)")
-"""What differs between two equal messages: the client, and how long it has tried."""
 
 
 class _WithoutRepeats(logging.Filter):

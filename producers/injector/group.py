@@ -28,15 +28,11 @@ from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
 _PATIENCE: Final = 0.1  # seconds that a step waits for records, over all its partitions
-
-_FENCED_FOR: Final = 60_000  # milliseconds within which the group must revoke a partition that has fenced us
-
 _FIXED: Final = {
     "enable.auto.commit": False,
     "auto.offset.reset": "latest",
     "partition.assignment.strategy": "cooperative-sticky",
 }
-
 _GROUP_SETTINGS: Final = {"group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"}
 """Settings only for the client of the consumer group."""
 
@@ -190,7 +186,8 @@ class InjectorGroup(Closing):
                 self._give_up(number, commit=False)
                 self._wanted.add(number)
                 self._fenced[number] = self._clock.steady()
-        if any(self._clock.steady() > since + _FENCED_FOR for since in self._fenced.values()):
+        # Within a minute, the group must revoke a partition that has fenced us.
+        if any(self._clock.steady() > since + 60_000 for since in self._fenced.values()):
             source, topic = self.injection.source, self.injection.target_topic
             reason, advice = "an injector outside the group writes to its partitions", "stop one of the two"
             raise FencedError(writer=source, topic=topic, reason=reason, advice=advice)
