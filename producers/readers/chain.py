@@ -115,12 +115,7 @@ class ChainReader(Closing):
             for topic in sorted(self._observers):
                 if self._follow(topic, min(left, 0.1) / len(self._observers)):
                     quiet.discard(topic)
-        self._unanswered = False
-        try:
-            for topic in sorted(quiet)[:1]:  # to tell silence from an unreachable broker
-                self._admin.list_topics(topic, timeout=1.0)
-        except KafkaException:
-            self._unanswered = True
+        self._unanswered = bool(quiet) and not self._is_answered(min(quiet))
         # A quiet topic is up to date only if Kafka answers, and all its earlier records were read.
         for topic, observer in self._observers.items():
             if not (self._unanswered and topic in quiet) and observer.ends.keys() >= self._ends[topic].keys():
@@ -153,6 +148,14 @@ class ChainReader(Closing):
             if isinstance(error, (DeletedRecordsError, RecreatedTopicError)):
                 self._read({topic})  # from near its end, as at the start
         return came
+
+    def _is_answered(self, topic: str) -> bool:
+        """Tell whether a broker answers."""
+        try:
+            self._admin.list_topics(topic, timeout=1.0)
+        except KafkaException:
+            return False
+        return True
 
     def board(self) -> Board:
         """Return the board of what was read."""
