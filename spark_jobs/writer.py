@@ -145,7 +145,9 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
     snapshots.recognise(name, Query(pyspark.__version__, lines), start.advice, same=_is_on(spark, SAME_QUERY))
-    sink = _sink(table, writer, identity, snapshots, result) or _kafka_sink(spark, identity, options, config, security)
+    sink = _sink(table, writer, identity, snapshots, result, start) or _kafka_sink(
+        spark, identity, options, config, security
+    )
     settings = Settings(
         stamp,
         options.windows_close,
@@ -343,14 +345,16 @@ def _sink(
     identity: JobIdentity,
     snapshots: Snapshots,
     result: DataFrame,
+    start: JobStart,
 ) -> Sink | None:
     """Return the sink for a table, which is created if it does not exist, or for a writer; ``None``: for a topic."""
+    first = 0 if start.output_at is None else 1  # an empty batch has moved the checkpoint
     if table is not None:
         table.create(result, identity.job)
         staging = Staging(result.sparkSession, snapshots.checkpoint_location, snapshots.checkpoint.files)
-        return TableSink(table, result.sparkSession, staging, identity.job, identity.checkpoint_id)
+        return TableSink(table, result.sparkSession, staging, identity.job, identity.checkpoint_id, first=first)
     if isinstance(writer, ExactlyOnceWriter):
-        return StoreSink(writer, identity.job, identity.checkpoint_id)
+        return StoreSink(writer, identity.job, identity.checkpoint_id, first=first)
     return None if writer is None else FunctionSink(writer)
 
 

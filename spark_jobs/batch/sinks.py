@@ -356,7 +356,8 @@ def stored_position(writer: ExactlyOnceWriter) -> StoredPosition | None:
 class StoredBatches:
     """The batches of a job that a store has; tells which it still needs, and refuses those of a replaced checkpoint.
 
-    ``read`` returns the position that the store has now; ``name`` and ``new`` are for errors.
+    ``read`` returns the position that the store has now.  ``first``: the first batch that may have results.  ``name``
+    and ``new`` are for errors.
     """
 
     def __init__(
@@ -364,13 +365,15 @@ class StoredBatches:
         read: Callable[[], StoredPosition | None],
         job: str,
         checkpoint_id: str,
+        *,
+        first: int,
         name: str = STORE,
         new: str = EMPTY_STORE,
     ) -> None:
         self._read = read
         self.job = job
         self.checkpoint_id = checkpoint_id
-        self._name, self._new = name, new
+        self._first, self._name, self._new = first, name, new
         self.found: StoredPosition | None = None
         """The last position in the store that is known."""
 
@@ -398,7 +401,7 @@ class StoredBatches:
         self.found = found
         if is_own and position.batch_id <= self.last:
             return None
-        if (found is None or is_own) and first > self.last + 1:
+        if (found is None and first > self._first) or (is_own and first > self.last + 1):
             raise self.gap(first - 1)
         earlier = {} if found is None else dict(found.earlier)
         if found is not None and not is_own:
@@ -418,9 +421,9 @@ class StoredBatches:
 class StoreSink(Sink):
     """Passes each batch to a writer that keeps the position of the job; skips batches that its store has."""
 
-    def __init__(self, writer: ExactlyOnceWriter, job: str, checkpoint_id: str) -> None:
+    def __init__(self, writer: ExactlyOnceWriter, job: str, checkpoint_id: str, *, first: int = 0) -> None:
         self._writer = writer
-        self._stored = StoredBatches(lambda: stored_position(writer), job, checkpoint_id)
+        self._stored = StoredBatches(lambda: stored_position(writer), job, checkpoint_id, first=first)
 
     @override
     def open(self) -> None:

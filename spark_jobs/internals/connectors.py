@@ -17,6 +17,12 @@ def clone(spark: SparkSession) -> SparkSession:
         return SparkSession(spark.sparkContext, java.cloneSession())
 
 
+def is_stopped(spark: SparkSession) -> bool:
+    """Tell whether a session can run nothing more."""
+    java: Any = spark.sparkContext._jsc  # noqa: SLF001
+    return java is None or bool(java.sc().isStopped())
+
+
 def require_connector(spark: SparkSession, tables: str, name: str) -> None:
     """Raise `MissingConnectorError` if the session lacks a class of the connector."""
     jvm: Any = spark._jvm  # noqa: SLF001

@@ -15,7 +15,7 @@ from typing import Final
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.errors import FloodmarkError, TableError
 from floodmark.spark_jobs.batch.sinks import LateRows, Sink, StoredBatches
-from floodmark.spark_jobs.internals.connectors import clone
+from floodmark.spark_jobs.internals.connectors import clone, is_stopped
 from floodmark.spark_jobs.internals.jvm import FAILURES
 from floodmark.spark_jobs.internals.texts import reason_of
 from floodmark.spark_jobs.progress.progress import Progress
@@ -42,12 +42,14 @@ def table_position(table: Table, spark: SparkSession) -> Callable[[], StoredPosi
 class TableSink(Sink):
     """Stages each batch, and commits the staged ones every ``commit_every``, at the end, and at a stop."""
 
-    def __init__(self, table: Table, spark: SparkSession, staging: Staging, job: str, checkpoint_id: str) -> None:
+    def __init__(
+        self, table: Table, spark: SparkSession, staging: Staging, job: str, checkpoint_id: str, *, first: int
+    ) -> None:
         self._table = table
         self._spark = clone(spark)
         self._staging = staging
-        name = f"table {table.name!r}"
-        self._stored = StoredBatches(table_position(table, self._spark), job, checkpoint_id, name, "a new table")
+        read, name = table_position(table, self._spark), f"table {table.name!r}"
+        self._stored = StoredBatches(read, job, checkpoint_id, first=first, name=name, new="a new table")
         self._staged: Staged | None = None
         self._folder = ""
         """Of the batch that has run."""
@@ -102,9 +104,10 @@ class TableSink(Sink):
     def close(self) -> None:
         """Commit what is staged; if this fails, the next start does it."""
         with self._lock:
-            self._commit_or_warn()
             if self._timer is not None:
                 self._timer.cancel()
+            if self._has_news and not is_stopped(self._spark):
+                self._commit_or_warn()
 
     @property
     def _has_news(self) -> bool:
@@ -150,7 +153,7 @@ class TableSink(Sink):
             except FAILURES as error:  # the commit may have been made: the next attempt asks the table
                 if attempt == _ATTEMPTS:
                     raise TableError(job=self._stored.job, table=self._table.name, reason=reason_of(error)) from error
-                _log.warning("job %s: a commit is retried after: %s", self._stored.job, reason_of(error))
+                _log.warning("job %s: a commit is retried after: %s", self._stored.job, error)
                 time.sleep(attempt)
         self._staged = None
         self._due = time.monotonic() + self._table.commit_every.total_seconds()

@@ -22,9 +22,9 @@ class Store(ExactlyOnceWriter):
         return self.text
 
 
-def job(store, checkpoint="first"):
+def job(store, checkpoint="first", **settings):
     """Start a job, and return its step: write the rows of a batch."""
-    sink = StoreSink(store, "totals", checkpoint)
+    sink = StoreSink(store, "totals", checkpoint, **settings)
     sink.open()
     return lambda rows, batch: sink.commit(rows, batch, SimpleNamespace(output=None), Published({}, 0), {}, 1)
 
@@ -34,6 +34,14 @@ def test_a_store_takes_each_batch_once_over_restarts():
     for rows, batch in (("a", 0), ("b", 1), ("b again", 1), ("c", 2)):
         job(store)(rows, batch)
     assert store.batches == ["a", "b", "c"]
+
+
+def test_a_job_that_begins_at_a_time_ran_a_batch_before():
+    store = Store()
+    with pytest.raises(ContinueError, match="lacks batch 1"):
+        job(store, first=1)("a", 2)
+    job(store, first=1)("a", 1)
+    assert store.batches == ["a"]
 
 
 def test_a_new_checkpoint_follows_and_the_old_one_is_refused():
