@@ -2,13 +2,17 @@
 
 import tempfile
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 from floodmark.producers.tables.table_history import history_of
 from floodmark.producers.tables.table_mark import TableMark
-from floodmark.spark_jobs import local_session
+from floodmark.schemas import END_OF_TIME
+from floodmark.schemas.timestamps import EARLIEST
+from floodmark.spark_jobs import delta, iceberg, local_session
+from floodmark.spark_jobs.tables.table import Table
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
@@ -33,19 +37,34 @@ def lake_session(folder: Path, *tables: Any, **settings: str) -> SparkSession:
     return local_session("tables", tables=tables or ("iceberg", "delta"), settings=chosen)
 
 
-def opened(kind: str, folder: Path, name: str) -> Any:
+def place_of(kind: str, folder: Path, name: str) -> Path:
+    """Return the folder of a table in the folder of `lake_session`."""
+    return folder / "db" / name if kind == "iceberg" else folder / name
+
+
+def named_table(kind: str, place: Path, commit_every: timedelta = timedelta(0), **settings: Any) -> Table:
+    """Return the table in a folder, for a job."""
+    if kind == "delta":
+        return delta(str(place), commit_every=commit_every, **settings)
+    return iceberg(f"{CATALOG}.{place.parent.name}.{place.name}", commit_every=commit_every, **settings)
+
+
+def opened(kind: str, place: Path) -> Any:
     """Open a table with a library that is not Spark."""
     if kind == "delta":
-        return DeltaTable(str(folder / name))
-    metadata = folder / "db" / name / "metadata"
+        return DeltaTable(str(place))
+    metadata = place / "metadata"
     version = (metadata / "version-hint.text").read_text(encoding="utf-8")
     return StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json"))
 
 
-def rows_of(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of an open table."""
-    found = table.to_pyarrow_table() if isinstance(table, DeltaTable) else table.scan().to_arrow()
-    return list(found.to_pylist())
+def rows_of(table: Any, commit: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows of an open table, now or after a commit."""
+    if isinstance(table, DeltaTable):
+        if commit is not None:
+            table = DeltaTable(table.table_uri, version=commit)
+        return list(table.to_pyarrow_table().to_pylist())
+    return list(table.scan(snapshot_id=commit).to_arrow().to_pylist())
 
 
 def marks_of(table: Any) -> list[TableMark]:
@@ -53,9 +72,28 @@ def marks_of(table: Any) -> list[TableMark]:
     return [mark for commit in history_of(table).commits if (mark := TableMark.of(commit.properties)) is not None]
 
 
+def millis(row: dict[str, Any]) -> int:
+    """Return the time of a row of `counting.windowed`, epoch milliseconds."""
+    return round(row["ended"].timestamp() * 1_000)
+
+
 def counts_in(table: Any) -> Counter[tuple[str, int]]:
     """Add up rows of `counting.windowed`; a row that is there twice shows as a count too high."""
     total: Counter[tuple[str, int]] = Counter()
     for row in rows_of(table):
-        total[row["user"], round(row["ended"].timestamp() * 1_000)] += row["n"]
+        total[row["user"], millis(row)] += row["n"]
     return total
+
+
+def assert_true_marks(table: Any) -> None:
+    """Assert that no watermark is above the truth, or goes back: all rows below it were there at its commit."""
+    final, last = rows_of(table), EARLIEST
+    for commit in history_of(table).commits:
+        mark = TableMark.of(commit.properties)
+        if mark is not None and mark.watermark is not None:
+            found = [row for row in rows_of(table, commit.number) if millis(row) < mark.watermark]
+            expected = [row for row in final if millis(row) < mark.watermark]
+            assert sorted(found, key=str) == sorted(expected, key=str), mark
+            assert last <= mark.watermark, "it went back"
+            last = mark.watermark
+    assert last == END_OF_TIME

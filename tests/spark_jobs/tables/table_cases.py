@@ -1,20 +1,42 @@
-"""A job that writes Iceberg and Delta tables; ``test_tables.py`` runs this file in a process of its own.
+"""Jobs that write Iceberg and Delta tables; ``test_tables.py`` runs this file in a process of its own.
 
 The connectors must be in the JVM of Spark from its start.
 """
 
+import signal
+import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from floodmark.producers import complete_until
 from floodmark.schemas import END_OF_TIME
-from floodmark.spark_jobs import WriteOptions, delta, iceberg, write
-from support.counting import WIDTH, read_events, windowed
-from support.harness import Stream
-from support.lake import CATALOG, counts_in, lake_session, marks_of, opened, rows_of
+from floodmark.schemas.errors import (
+    ForeignTableError,
+    PublishedError,
+    ReplacedCheckpointError,
+    TableColumnsError,
+    TableError,
+    UsageError,
+)
+from floodmark.schemas.timestamps import to_datetime
+from floodmark.spark_jobs import Start, WriteOptions, iceberg, write
+from floodmark.spark_jobs.tables.table import Table
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import partitioning
+from support.counting import WIDTH, fails, read_events, windowed
+from support.crashing_table_job import run as run_crashing
+from support.harness import Stream, until
+from support.lake import assert_true_marks, counts_in, lake_session, marks_of, named_table, opened, place_of
+from support.lake import rows_of as rows_in
 
 pytestmark = pytest.mark.spark
-EACH = timedelta(0)
 KINDS = pytest.mark.parametrize("kind", ["iceberg", "delta"])
+COMPACT = {
+    "iceberg": "CALL lake.system.rewrite_data_files(table => '{}', options => map('rewrite-all', 'true'))",
+    "delta": "OPTIMIZE delta.`{}`",
+}
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="session")
@@ -30,30 +52,25 @@ def spark(folder):
 
 
 @pytest.fixture
-def table(folder, request):
-    """Name a new table, as ``table(kind, commit_every=...)``."""
-    name = f"t{abs(hash(request.node.name))}"
-
-    def new(kind, **settings):
-        make, named = (iceberg, f"{CATALOG}.db.{name}") if kind == "iceberg" else (delta, str(folder / name))
-        return make(named, **{"commit_every": EACH, **settings})
-
-    new.open = lambda kind: opened(kind, folder, name)
-    return new
+def place(folder, request):
+    """Return the folder of the test's table, by its kind."""
+    return lambda kind: place_of(kind, folder, f"t{abs(hash(request.node.name))}")
 
 
 @pytest.fixture
 def start(kafka, spark, checkpoint):
-    """Start the job."""
+    """Start a job, with a checkpoint for each ``state``."""
 
-    def job(topic, table, query=windowed, place="", *, per_batch=60, output_mode="append", **options):
+    def job(
+        topic, table, query=windowed, *, state="first", per_batch=60, output_mode="append", name="totals", **options
+    ):
         rows = read_events(spark, kafka.bootstrap_servers, topic, max_offsets_per_trigger=per_batch)
         return write(
             query(rows),
             table=table,
             event_time="ended",
-            job="totals",
-            checkpoint_location=checkpoint + place,
+            job=name,
+            checkpoint_location=f"{checkpoint}-{state}",
             output_mode=output_mode,
             options=WriteOptions(lookahead=timedelta(0), **options),
         )
@@ -61,21 +78,168 @@ def start(kafka, spark, checkpoint):
     return job
 
 
-def assert_true_marks(marks, stream):
-    """Each mark is below the rows that come after it: the last one has them all."""
-    watermarks = [mark.watermark for mark in marks if mark.watermark is not None]
-    assert watermarks == sorted(watermarks)
-    assert watermarks[-1] == END_OF_TIME
+def assert_exact(kind, place, stream):
+    table = opened(kind, place)
+    assert counts_in(table) == stream.windows(WIDTH)
+    assert len(rows_in(table)) == len(stream.windows(WIDTH)), "a row was lost or written twice"
+    assert_true_marks(table)
 
 
 @KINDS
-def test_a_table_has_each_row_once_and_its_watermark(kafka, topic, table, start, kind):
+def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place, start, kind):
     given, stream = topic(2), Stream.seeded(31, sources=2, steps=6)
     stream.produce(kafka.config, given)
-    start(given, table(kind)).awaitTermination(120)
-    found = table.open(kind)
-    assert counts_in(found) == stream.windows(WIDTH)
-    assert len(rows_of(found)) == len(stream.windows(WIDTH))
-    marks = marks_of(found)
-    assert len(marks) > 2
-    assert_true_marks(marks, stream)
+    seen, partitions = [], partitioning.days("ended") if kind == "iceberg" else "user"
+
+    def maintain(batch):
+        seen.append(batch)
+        if len(seen) == 4:
+            spark.sql(COMPACT[kind].format(place(kind) if kind == "delta" else f"db.{place(kind).name}"))
+
+    job = start(given, named_table(kind, place(kind), partition_by=partitions), on_batch=maintain)
+    job.awaitTermination(120)
+    assert_exact(kind, place(kind), stream)
+    marks = marks_of(opened(kind, place(kind)))
+    assert [mark.watermark for mark in marks] == sorted({batch.output for batch in seen} - {None})
+    assert {mark.epoch for mark in marks} == {job.metrics().epoch}
+    assert marks[0].holder is not None
+    assert complete_until(opened(kind, place(kind))).watermark == END_OF_TIME
+    start(given, named_table(kind, place(kind))).awaitTermination(60)  # it has ended: no commit more
+    assert marks_of(opened(kind, place(kind))) == marks
+
+
+@KINDS
+def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(kafka, topic, place, start, kind):
+    given, stream, seen, release = topic(2), Stream.seeded(31, sources=2, steps=8), [], threading.Event()
+    stream.produce(kafka.config, given)
+
+    def hold(batch):
+        seen.append(batch)
+        if len(seen) == 3:
+            release.wait(120)
+
+    table = named_table(kind, place(kind))
+    old = start(given, table, on_batch=hold)  # it still runs when the next continues
+    until(lambda: fails(old) or len(seen) == 3, "three batches")
+    with pytest.raises(PublishedError, match=r"results to table .*published='continue'"):
+        start(given, table, state="new")
+    start(given, table, state="lost", start=Start(published="continue")).awaitTermination(120)
+    release.set()
+    with pytest.raises(ReplacedCheckpointError, match=r"table .* from another checkpoint_location since batch 2 of"):
+        old.awaitTermination(60)
+    assert_exact(kind, place(kind), stream)
+
+
+def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka, topic, place, start):
+    given, stream, seen = topic(2), Stream.seeded(33, sources=2, steps=6), []
+    stream.produce(kafka.config, given)
+    table = named_table("iceberg", place("iceberg"), HOUR)
+    job = start(given, table, on_batch=seen.append)
+    until(lambda: fails(job) or len({batch.output for batch in seen} - {None}) > 2, "some watermarks")
+    assert len(marks_of(opened("iceberg", place("iceberg")))) == 1, "the first one, at once"
+    job.stop()
+    first, stopped = marks_of(opened("iceberg", place("iceberg")))
+    assert first.watermark < stopped.watermark == seen[-1].output
+    start(given, table).awaitTermination(60)
+    assert len(marks_of(opened("iceberg", place("iceberg")))) in (3, 4)
+    assert_exact("iceberg", place("iceberg"), stream)
+
+
+@KINDS
+def test_a_newer_result_replaces_the_older_one_and_a_quiet_input_delays_no_commit(kafka, topic, place, start, kind):
+    given, stream = topic(2), Stream.seeded(35, sources=2, steps=5)
+    stream.produce(kafka.config, given, end=False)
+    table = named_table(kind, place(kind), timedelta(seconds=2), key=["user", "ended"])
+    seen = []
+    job = start(given, table, output_mode="update", on_batch=seen.append)
+    until(
+        lambda: fails(job) or (place(kind).exists() and counts_in(opened(kind, place(kind))) == stream.windows(WIDTH)),
+        "all rows, by the clock: no record comes",
+        120,
+    )
+    until(lambda: marks_of(opened(kind, place(kind)))[-1].watermark == seen[-1].output, "the watermark")
+    commits = len(marks_of(opened(kind, place(kind))))
+    job.stop()
+    assert len(marks_of(opened(kind, place(kind)))) == commits, "nothing has changed"
+    assert len(rows_in(opened(kind, place(kind)))) == len(stream.windows(WIDTH))
+
+
+def test_a_key_that_is_not_unique_is_refused(kafka, topic, place, start):
+    given = topic(2)
+    Stream.seeded(36, sources=1, steps=3).produce(kafka.config, given)
+    job = start(given, named_table("iceberg", place("iceberg"), key="user"), output_mode="update")
+    with pytest.raises(TableError, match="a batch has two rows with one key user"):
+        job.awaitTermination(60)
+    assert rows_in(opened("iceberg", place("iceberg"))) == []
+
+
+def test_a_table_that_cannot_take_the_rows_is_refused_before_any_row(spark, kafka, topic, place, start, monkeypatch):
+    given, stream = topic(2), Stream.seeded(34, sources=1, steps=3)
+    stream.produce(kafka.config, given)
+    table = named_table("iceberg", place("iceberg"))
+    for wrong, reason in (
+        (lambda rows: windowed(rows).drop("user"), "the result has no column 'user'"),
+        (lambda rows: windowed(rows).selectExpr("*", "n AS m"), "the table has no column 'm'"),
+        (lambda rows: windowed(rows).selectExpr("user", "ended", "int(n) AS n"), "column 'n' is int in the result"),
+    ):
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {table.sql} (user STRING, ended TIMESTAMP, n BIGINT) USING iceberg")
+        with pytest.raises(TableColumnsError, match=reason):
+            start(given, table, wrong)
+    for settings, mode, reason in (({"key": "user"}, "append", "need each other"), ({}, "update", "need each other")):
+        with pytest.raises(UsageError, match=reason):
+            start(given, named_table("iceberg", place("iceberg"), **settings), output_mode=mode)
+    with pytest.raises(UsageError, match=r"no setting spark\.sql\.catalog\.away"):
+        start(given, iceberg("away.db.totals"))
+    spark.conf.set("spark.sql.catalog.broken", "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set("spark.sql.catalog.broken.type", "rest")
+    spark.conf.set("spark.sql.catalog.broken.uri", "http://127.0.0.1:9")
+    with pytest.raises(TableError, match=r"cannot use table 'broken\.db\.totals'.*No row is lost"):
+        start(given, iceberg("broken.db.totals"))
+    with pytest.raises(TableError, match="/proc/none"):  # where not even root may write
+        start(given, named_table("delta", Path("/proc/none/t")), state="elsewhere")
+    assert rows_in(opened("iceberg", place("iceberg"))) == []
+
+    original, conflicts = Table.commit, iter(["before", "after", "after"])
+
+    def conflicting(*arguments):
+        when = next(conflicts, None)
+        if when != "before":
+            original(*arguments)
+        if when is not None:
+            raise PySparkException(f"conflict, seen {when} the commit was made")
+
+    monkeypatch.setattr(Table, "commit", conflicting)
+    start(given, table).awaitTermination(60)
+    assert next(conflicts, None) is None
+    assert_exact("iceberg", place("iceberg"), stream)
+    with pytest.raises(ForeignTableError, match="job 'totals' writes it"):
+        start(given, table, state="other", name="others")
+
+
+@KINDS
+def test_the_results_from_a_time_on_begin_a_table(kafka, topic, place, start, kind):
+    given, stream = topic(2), Stream.seeded(37, sources=2, steps=5)
+    stream.produce(kafka.config, given)
+    at = sorted(ended for _, ended in stream.windows(WIDTH))[9]
+    start(given, named_table(kind, place(kind)), start=Start(output_at=to_datetime(at))).awaitTermination(60)
+    expected = {window: n for window, n in stream.windows(WIDTH).items() if window[1] >= at}
+    assert counts_in(opened(kind, place(kind))) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "commit_every"),
+    [
+        ("iceberg", "after the files of a batch", "0"),
+        ("iceberg", "within the commit", "0"),
+        ("iceberg", "after a batch is staged", "3600"),
+        ("delta", "after the commit", "0"),
+    ],
+)
+def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoint, start, kind, step, commit_every):
+    given, stream = topic(2), Stream.seeded(22, steps=8)
+    stream.produce(kafka.config, given)
+    names = kafka.bootstrap_servers, given, kind, str(place(kind)), f"{checkpoint}-first"
+    done = run_crashing(*names, step, "3", commit_every)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    start(given, named_table(kind, place(kind))).awaitTermination(120)
+    assert_exact(kind, place(kind), stream)
