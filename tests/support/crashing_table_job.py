@@ -82,7 +82,7 @@ def _crash(owner: type, name: str, when: str, times: int, folder: Path) -> None:
     setattr(owner, name, crashing)
 
 
-def main(  # noqa: PLR0913  # of the command line
+def main(  # of the command line
     servers: str,
     given: str,
     kind: str,
