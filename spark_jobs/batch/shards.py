@@ -110,7 +110,8 @@ class Shards:
 
     def fence(self, shard: int, refused: Any = None) -> Transaction:  # noqa: ANN401  # as Transaction has it
         """Fence the earlier writers of a shard."""
-        return Transaction(self.config, self.job, self.topic, shard=shard, refused=refused)
+        config = {**self.config, "transaction.timeout.ms": 300_000}
+        return Transaction(config, self.job, self.topic, shard=shard, refused=refused)
 
     def last(self, shard: int) -> Receipt | None:
         """Return the last receipt of a shard; call it after `fence`."""
@@ -215,7 +216,7 @@ class ShardWriter:
     """
 
     def __init__(self, config: Config, job: str, topic: str, checkpoint_id: str, run: str, shards: int | None) -> None:
-        self._shards = Shards({**config, "transaction.timeout.ms": 300_000}, job, topic)
+        self._shards = Shards(config, job, topic)
         self._writes = shards is not None
         self._count = shards or 0
         name = self._shards.receipts
