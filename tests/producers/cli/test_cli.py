@@ -228,7 +228,7 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
     for more in ([], ["--dry-run"]):
         done = floodmark("inject", *place, "--json-field", "at", *more)
         assert done.returncode == 2
-        assert "there are 'payload.at'; nothing was written. Correct the field" in done.stderr
+        assert "the fields are 'payload.at'; nothing was written. Correct the field" in done.stderr
         assert "Traceback" not in done.stderr
 
 
