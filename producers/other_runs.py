@@ -82,11 +82,7 @@ larger number: give all sources membership=Membership(version=2, size=3)
 
 
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:
-    """Return the newest mark of each source that could matter to a new source; if the topic cannot be read, warn.
-
-    It reads the last hundred records of all partitions, and those with a log time of ``now`` (epoch milliseconds) or
-    later, from before the clock was set back.
-    """
+    """Return the newest mark of each source: of the last hundred records of each partition, and those since ``now``."""
     settings = {**shared(config), "group.id": "floodmark-predecessors", "fetch.wait.max.ms": 10}
     try:
         bounds = offset_bounds(settings, topic)

@@ -20,9 +20,7 @@ from floodmark.schemas.timestamps import duration_of
 
 
 class PoolMembership:
-    """The membership of a pool's sources: ``given``, or counted by the pool after the topic's ``last`` version.
-
-    An ended source leaves the membership: after retention has deleted its last marks, new readers would wait for them.
+    """The membership of a pool; an ended source leaves it, or new readers would wait for its deleted marks.
 
     >>> counted = PoolMembership("pool", None, last=7)
     >>> counted.grown(now=0, more=3), counted.current
