@@ -19,6 +19,7 @@ from floodmark.producers.cli.command_line import (
     option,
     run_command,
 )
+from floodmark.producers.cli.trigger import trigger
 from floodmark.producers.event_times.choices import CHANGEFEEDS, Action, Unit
 
 _PROGRESS: Final = 10_000  # records between two reports of progress
@@ -276,6 +277,7 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
 
 app.command()(board)
 app.command()(catch_up)
+app.command()(trigger)
 app.command()(why)
 
 
@@ -285,7 +287,7 @@ def main() -> None:
     Installed packages add commands by the entry-point group ``floodmark.commands``, such as ``demo``.  ``main`` loads
     them only if the first argument is no command of this module, because ``demo`` imports Spark.
     """
-    if not {"board", "catch-up", "check", "inject", "tail", "why", "--version"} & set(sys.argv[1:2]):
+    if not {"board", "catch-up", "check", "inject", "tail", "trigger", "why", "--version"} & set(sys.argv[1:2]):
         from importlib.metadata import entry_points
 
         for command in entry_points(group="floodmark.commands"):

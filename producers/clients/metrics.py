@@ -28,7 +28,7 @@ class Metrics:
     """The counters of a source, an injector or a job since it started, and its current state; ``None``: it has none."""
 
     kind: str
-    """``source``, ``injector`` or ``job``."""
+    """``source``, ``injector``, ``job`` or ``trigger``."""
     name: str
     records: int = 0
     late_events: int | None = None

@@ -102,6 +102,15 @@ class InjectorError(InfrastructureError):
     advice: str
 
 
+class TriggerError(InfrastructureError):
+    """A trigger whose event was not delivered, or whose position cannot be stored."""
+
+    template = "trigger {trigger!r}: {reason}; {advice}"
+    trigger: str
+    reason: str
+    advice: str
+
+
 class JavaError(InfrastructureError):
     """No usable Java."""
 

@@ -28,7 +28,9 @@ def floodmark(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["board"], ["catch-up"], ["check"], ["inject"], ["tail"], ["why"]])
+@pytest.mark.parametrize(
+    "command", [[], ["demo"], ["board"], ["catch-up"], ["check"], ["inject"], ["tail"], ["trigger"], ["why"]]
+)
 def test_help_states_usage_and_exit_status(command):
     done = floodmark(*command, "--help")
     assert done.returncode == 0
@@ -58,7 +60,10 @@ def imported(profile):
     [
         (["--version"], {}, "floodmark "),
         (["--help"], {}, "Usage"),
-        *(([name, "--help"], {}, "Usage") for name in ("board", "catch-up", "check", "demo", "inject", "tail", "why")),
+        *(
+            ([name, "--help"], {}, "Usage")
+            for name in ("board", "catch-up", "check", "demo", "inject", "tail", "trigger", "why")
+        ),
         ([], COMPLETION, "--on-late"),
     ],
 )

@@ -1,0 +1,185 @@
+"""Run and show a trigger: its target, where it begins, and what it fires."""
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from json import dumps
+from typing import Any, Final
+
+import typer
+from floodmark.producers.cli.command_line import stop_on_signals
+from floodmark.producers.clients.metrics import serve_metrics
+from floodmark.producers.event_times.formats import InputFormat
+from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
+from floodmark.producers.trigger.local_targets import CommandTarget, SuccessFile
+from floodmark.producers.trigger.plan.period import DAY, Pattern, instant
+from floodmark.producers.trigger.plan.schedule import Rules
+from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
+from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic, read_position
+from floodmark.producers.trigger.target import Delivery, Target
+from floodmark.producers.trigger.topic_input import TopicInput
+from floodmark.producers.trigger.trigger_loop import Pace, TriggerLoop
+from floodmark.schemas.errors import UnknownTopicError, UsageError
+from floodmark.schemas.timestamps import event_time_of
+from rich.console import Console
+from rich.markup import escape
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._+-]{1,200}", re.ASCII)
+
+
+def name_of(name: str, topics: tuple[str, ...]) -> str:
+    """Return the name of a trigger, by default of its topics; `UsageError` if it cannot be part of a key."""
+    found = name or "+".join(topics)
+    if not _NAME.fullmatch(found):
+        raise UsageError(reason=f"--name is {found!r}, expected 1 to 200 letters, digits, or any of . _ + -")
+    return found
+
+
+def begin_of(text: str) -> int | str:
+    """Return the value of ``--from``: a word, or epoch milliseconds; `UsageError` for anything else.
+
+    >>> begin_of("now"), begin_of("1970-01-01T01:00Z")
+    ('now', 3600000)
+    """
+    if text in {"now", "earliest"}:
+        return text
+    with suppress(ValueError):
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is not None:
+            return event_time_of(at.astimezone(UTC))
+    expected = "expected 'now', 'earliest', or a time with its zone: 2026-01-31T08:00Z"
+    raise UsageError(reason=f"--from is {text!r}, {expected}")
+
+
+def target_of(
+    places: Mapping[str, str | None], asset: str | None, partition: str | None, token: str | None, every: int
+) -> Target:
+    """Return the target of the options; `UsageError` if they name none, more than one, or a part of one."""
+    given = {option: place for option, place in places.items() if place is not None}
+    if len(given) != 1:
+        raise UsageError(reason=f"a trigger has one target: use one of {', '.join(places)}")
+    ((option, place),) = given.items()
+    orchestrated = option in {"--airflow", "--dagster"}
+    if orchestrated != (asset is not None) or (partition is not None and not orchestrated):
+        raise UsageError(reason="--airflow and --dagster need --asset; --asset and --partition are only for them")
+    if option == "--run":
+        return CommandTarget(place)
+    if option == "--success":
+        return SuccessFile(Pattern(place, "--success", every))
+    endpoint = Endpoint(place, token)
+    if option == "--http":
+        return HttpHook(endpoint)
+    # As the orchestrators write partitions: Airflow's timetables, Dagster's daily and hourly partitions.
+    dagster = "{start:%Y-%m-%d}" if every % DAY == 0 else "{start:%Y-%m-%d-%H:%M}"
+    default = "{start:%Y-%m-%dT%H:%M:%S}" if option == "--airflow" else dagster
+    key = Pattern(partition or default, "--partition", every)
+    return (AirflowAsset if option == "--airflow" else DagsterAsset)(endpoint, asset or "", key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A position that is only read."""
+
+    state: dict[str, Any] | None
+
+    def store(self, state: dict[str, Any]) -> None:
+        """Store nothing."""
+
+
+class _Shown:
+    """A target that takes events and does nothing."""
+
+    about: Final = "nothing"
+
+    def fire(self, _event: TriggerEvent) -> str:
+        """Do nothing."""
+        return "not fired"
+
+
+def _stored_by(settings: dict[str, str], topic: str, name: str) -> _Stored:
+    """Return what is stored; nothing if the topic does not exist."""
+    try:
+        return _Stored(read_position(settings, topic, name))
+    except UnknownTopicError:
+        return _Stored(None)
+
+
+def _line(event: TriggerEvent, answer: str) -> str:
+    late = f", {event.late_rows:,} late rows" if event.late_rows else ""
+    missing = "".join(
+        f"; missing {'/'.join(str(part) for part in (m['topic'], m['partition'], m['source']) if part is not None)}"
+        f" ({m['reason']}{'' if m['watermark'] is None else ' ' + m['watermark']})"
+        for m in event.missing[:1]
+    )
+    more = f" and {len(event.missing) - 1} more" if len(event.missing) > 1 else ""
+    return f"{instant(event.start)} .. {instant(event.end)} {event.kind}{late}{missing}{more}: {answer}"
+
+
+def fire_periods(  # noqa: PLR0913  # each is an option of the command line
+    settings: dict[str, str],
+    rules: Rules,
+    target: Target,
+    *,
+    times: InputFormat | None,
+    begin: int | str,
+    pace: Pace,
+    position_topic: str,
+    metrics_port: int | None,
+    until_end: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Fire periods until a signal, the end of the topics, or their present end."""
+
+    def told(event: TriggerEvent, answer: str) -> None:
+        typer.echo(dumps(event.as_dict()) if as_json else _line(event, answer))
+
+    with stop_on_signals() as stop, ExitStack() as opened:
+        exporter = None if metrics_port is None else serve_metrics(metrics_port)
+        if dry_run:
+            position: _Stored | PositionTopic = _stored_by(settings, position_topic, rules.trigger)
+        else:
+            if create_position_topic(settings, position_topic):
+                typer.echo(f"created the compacted topic {position_topic!r} for the positions of triggers", err=True)
+            position = PositionTopic(settings, position_topic, rules.trigger)
+        stored = position.state
+        source = opened.enter_context(
+            TopicInput(settings, list(rules.topics), times, None if stored is None else stored["input"])
+        )
+        delivery = Delivery(_Shown() if dry_run else target, pace.retry, told)
+        loop = TriggerLoop(rules, source, delivery, position, begin=begin, collect=pace.collect)
+        status = opened.enter_context(Console(stderr=True).status("reading"))
+        started = stored is not None
+
+        def progress() -> None:
+            nonlocal started
+            if exporter is not None:
+                exporter.update(loop.metrics(), source.holders())
+            status.update(escape(_state_line(loop)))
+            if not started and loop.schedule is not None:
+                started = True
+                typer.echo(_first_line(loop), err=True)
+
+        loop.run(stop=stop, until_end=until_end or dry_run, progress=progress)
+        progress()
+        typer.echo("nothing was fired or stored" if dry_run else _state_line(loop), err=True)
+
+
+def _first_line(loop: TriggerLoop) -> str:
+    first = instant(loop.schedule.fired.first) if loop.schedule is not None else "unknown"
+    return (
+        f"trigger {loop.rules.trigger!r} is new: its first period begins at {first}. It does not fire earlier periods; "
+        "for them, use --from earliest or a time."
+    )
+
+
+def _state_line(loop: TriggerLoop) -> str:
+    watermark = loop.source.watermark
+    shown = "unknown" if watermark is None else "end of the input" if loop.source.ended else instant(watermark)
+    fired = ", ".join(f"{count:,} {kind}" for kind, count in sorted(loop.delivery.counts.items())) or "nothing fired"
+    holds = loop.source.holders()
+    held = f"; held by {holds[0]}" if holds and not loop.source.ended else ""
+    until = "" if loop.schedule is None else f"; complete periods fired up to {instant(loop.schedule.fired.next)}"
+    return f"{fired}{until}; watermark {shown}{held}"

@@ -1,0 +1,92 @@
+"""The command ``trigger``."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, RegistryUrl, option
+from floodmark.producers.event_times.choices import Unit
+
+_target, _when, _late, _running = (
+    partial(option, panel=panel) for panel in ("Target (one of them)", "Periods", "Late rows", "Running")
+)
+
+
+def trigger(  # noqa: PLR0913  # each is an option of the command line
+    topics: Annotated[list[str], typer.Argument(help="Topics with watermarks; a period is complete when all are.")],
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    http: Annotated[str | None, _target("POST each event as JSON to this URL, with an Idempotency-Key.")] = None,
+    run: Annotated[str | None, _target("Run this shell command; the event is in FLOODMARK_* variables.")] = None,
+    success: Annotated[
+        str | None, _target("Write _SUCCESS into this folder: out/dt={start:%Y-%m-%d}/hour={start:%H}")
+    ] = None,
+    airflow: Annotated[str | None, _target("Create events of --asset in the Airflow 3 at this URL.")] = None,
+    dagster: Annotated[str | None, _target("Report materializations of --asset to the Dagster at this URL.")] = None,
+    asset: Annotated[str | None, _target("Asset: name or URI in Airflow, key in Dagster (a/b).")] = None,
+    partition: Annotated[
+        str | None, _target("Partition key; default: the start of the period as the orchestrator writes it.")
+    ] = None,
+    token: Annotated[
+        str | None,
+        _target("Bearer token for HTTP, or where it is: ${file:PATH:KEY}.", envvar="FLOODMARK_TRIGGER_TOKEN"),
+    ] = None,
+    every: Annotated[str, _when("Length of a period: 15min, 1h, 1d. Periods begin at full hours and days in UTC.")],
+    begin: Annotated[
+        str, _when("First period of a new trigger: 'now', 'earliest' or a time: 2026-01-31T08:00Z.", "--from")
+    ] = "now",
+    deadline: Annotated[
+        str | None, _when("Fire a period as incomplete this long after its end: 2h; default: never.")
+    ] = None,
+    json_field: Annotated[str | None, _late("JSON field with the event time; late rows fire a repair.")] = None,
+    unit: Annotated[str, _late("Unit of the JSON field, since 1970.", values=get_args(Unit))] = "ms",
+    schema: Annotated[Path | None, _late("File with the Avro schema of the values.")] = None,
+    event_time: Annotated[str | None, _late("Avro field with the event time; late rows fire a repair.")] = None,
+    registry: RegistryUrl = None,
+    repair_after: Annotated[str, _late("Time to collect late rows for one repair.")] = "1min",
+    name: Annotated[str, _running("Name of the trigger, under which its position is stored; default: TOPICS.")] = "",
+    position_topic: Annotated[str, _running("Compacted topic with the positions.")] = "floodmark-trigger",
+    retry_for: Annotated[str, _running("Stop if the target refuses an event for this long.")] = "1h",
+    until_end: Annotated[bool, _running("Stop at the current end of the topics.", "--until-end")] = False,
+    dry_run: Annotated[bool, _running("Show what would fire now; fire and store nothing.", "--dry-run")] = False,
+    config: ConfigFile = None,
+    metrics_port: Annotated[int | None, _running("Serve Prometheus metrics on this loopback port.")] = None,
+    json: Annotated[bool, _running("Print each event as a JSON line.", "--json")] = False,
+) -> None:
+    """Fire once for each complete period of topics: a POST, a command, a _SUCCESS file, Airflow or Dagster.
+
+    A period is complete when the watermark of all topics has passed its end. The command stores its position in a
+    compacted topic before and after each event. After a crash it fires the last event again, with the same key, and
+    misses none. A second process with the same --name stops the first.
+
+    If the target fails, the command tries again, and the position does not move.
+
+    --from applies to the first start only. 'now' begins with the period that is open now; 'earliest' also fires all
+    complete periods of the topics.
+
+    Exit status: 0 interrupted, or the topics have ended, or --until-end; 2 error, such as a target that fails too long.
+    """
+    from floodmark.producers.cli.firing import begin_of, fire_periods, name_of, target_of
+    from floodmark.producers.cli.settings import judged_values, kafka_settings, registry_of
+    from floodmark.producers.trigger.plan.period import duration
+    from floodmark.producers.trigger.plan.schedule import Rules
+    from floodmark.producers.trigger.trigger_loop import Pace
+
+    names = tuple(sorted(set(topics)))
+    width = duration(every, "--every")
+    rules = Rules(name_of(name, names), names, width, None if deadline is None else duration(deadline, "--deadline"))
+    places = {"--http": http, "--run": run, "--success": success, "--airflow": airflow, "--dagster": dagster}
+    fire_periods(
+        kafka_settings(bootstrap_servers, config),
+        rules,
+        target_of(places, asset, partition, token, width),
+        times=judged_values(json_field, unit, schema, event_time, registry_of(registry, config)),
+        begin=begin_of(begin),
+        pace=Pace(duration(retry_for, "--retry-for") / 1_000, duration(repair_after, "--repair-after")),
+        position_topic=position_topic,
+        metrics_port=metrics_port,
+        until_end=until_end,
+        dry_run=dry_run,
+        as_json=json,
+    )

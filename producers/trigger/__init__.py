@@ -1,0 +1,1 @@
+"""Fire once for each complete period of topics: the shell around `plan`."""

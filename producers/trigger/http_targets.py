@@ -1,0 +1,129 @@
+"""Targets that are reached over HTTP: a hook, Airflow, and Dagster."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from floodmark.producers.clients.secrets import resolved
+from floodmark.producers.trigger.plan.period import Pattern
+from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
+from floodmark.producers.trigger.target import RefusedError
+from floodmark.schemas.errors import UsageError
+from typing_extensions import override
+
+_TIMEOUT: Final = 30.0
+"""Seconds to wait for an answer."""
+_SHOWN: Final = 300
+_PAGE: Final = 100
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would become a GET without the event."""
+
+    @override
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+class Endpoint:
+    """A server that takes and gives JSON.
+
+    Args:
+        url: of the server, ``http`` or ``https``.
+        token: sent as ``Authorization: Bearer``; may refer to a secret, see `secrets`, which each request reads again.
+    """
+
+    def __init__(self, url: str, token: str | None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise UsageError(reason=f"{url!r} is no URL of a server: expected http://... or https://...")
+        self._url, self._token = url.rstrip("/"), token
+        self._opener = urllib.request.build_opener(_NoRedirects)
+        self.about: Final = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "") + parts.path
+
+    def ask(self, path: str = "", body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:  # noqa: ANN401  # JSON
+        """Send a POST with ``body`` (``None``: a GET); return status and answer.  `RefusedError` if it is not 2xx."""
+        sent = {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})}
+        if self._token is not None:
+            sent["Authorization"] = f"Bearer {resolved({'--token': self._token})['--token'].strip()}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data, sent)  # noqa: S310  # its scheme is checked
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            said = error.read(_SHOWN).decode(errors="replace").strip()
+            raise RefusedError(f"HTTP {error.code} {error.reason} {said}".strip()) from error
+        except (urllib.error.URLError, http.client.HTTPException) as error:
+            raise RefusedError(str(getattr(error, "reason", "") or repr(error))) from error
+
+
+class HttpHook:
+    """Sends the event's JSON in a POST, with its key in the header ``Idempotency-Key``."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self.about: Final = endpoint.about
+
+    def fire(self, event: TriggerEvent) -> str:
+        """Send the event; any answer 2xx means that it is taken."""
+        status, _ = self._endpoint.ask("", event.as_dict(), {"Idempotency-Key": event.key})
+        return f"HTTP {status}"
+
+
+class AirflowAsset:
+    """Creates an event of an asset in Airflow 3, with the period as its partition key.
+
+    Args:
+        endpoint: of Airflow's API server.
+        asset: name or URI of the asset, which a Dag must know.
+        partition: the key of a period.
+    """
+
+    def __init__(self, endpoint: Endpoint, asset: str, partition: Pattern) -> None:
+        self._endpoint, self._asset, self._partition = endpoint, asset, partition
+        self.about: Final = f"asset {asset!r} of Airflow at {endpoint.about}"
+
+    def fire(self, event: TriggerEvent) -> str:
+        """Create the asset event; the event's JSON is its ``extra``."""
+        key = self._partition.of(event.start)
+        body = {"asset_id": self._asset_id(), "partition_key": key, "extra": event.as_dict()}
+        _, answer = self._endpoint.ask("/api/v2/assets/events", body, {"Idempotency-Key": event.key})
+        return f"asset event {json.loads(answer)['id']} of partition {key}"
+
+    def _asset_id(self) -> int:
+        """Look up the number of the asset; it may change, so each event does."""
+        for field in ("name", "uri"):
+            query = urlencode({f"{field}_pattern": self._asset, "limit": _PAGE})
+            _, answer = self._endpoint.ask(f"/api/v2/assets?{query}")
+            for asset in json.loads(answer)["assets"]:
+                if asset[field] == self._asset:
+                    return int(asset["id"])
+        raise RefusedError(f"Airflow knows no active asset {self._asset!r}")
+
+
+class DagsterAsset:
+    """Reports a materialization of an asset to Dagster, with the period as its partition.
+
+    An incomplete period is reported as an observation, which is no materialization.
+
+    Args:
+        endpoint: of Dagster's webserver.
+        asset: key of the asset; slashes separate its parts.
+        partition: the key of a period.
+    """
+
+    def __init__(self, endpoint: Endpoint, asset: str, partition: Pattern) -> None:
+        self._endpoint, self._asset, self._partition = endpoint, asset, partition
+        self.about: Final = f"asset {asset!r} of Dagster at {endpoint.about}"
+
+    def fire(self, event: TriggerEvent) -> str:
+        """Report the event; its JSON is the metadata."""
+        key = self._partition.of(event.start)
+        what = "observation" if event.kind == "incomplete" else "materialization"
+        body = {"partition": key, "metadata": {f"floodmark/{name}": value for name, value in event.as_dict().items()}}
+        self._endpoint.ask(f"/report_asset_{what}/{quote(self._asset)}", body, {"Idempotency-Key": event.key})
+        return f"{what} of partition {key}"

@@ -1,0 +1,1 @@
+"""What a trigger fires, and when.  Pure."""

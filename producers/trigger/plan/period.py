@@ -1,0 +1,80 @@
+"""Periods of event time: durations as people write them, and patterns for the names of periods.  Pure.
+
+Periods begin at 1970-01-01T00:00:00Z and follow each other without a gap, as tumbling windows do: an hour begins at a
+full hour in UTC, a day at midnight in UTC.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from floodmark.schemas.errors import UsageError
+from floodmark.schemas.timestamps import to_datetime
+
+_DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|min|m|h|d)", re.ASCII)
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+DAY: Final = _UNITS["d"]
+
+
+def duration(text: str, option: str) -> int:
+    """Return a duration in milliseconds; `UsageError` names the option.
+
+    >>> duration("90min", "--every"), duration("1d", "--every")
+    (5400000, 86400000)
+    >>> duration("soon", "--every")
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: --every is 'soon', expected a duration: 30s, 15min, 1h or 1d
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise UsageError(reason=f"{option} is {text!r}, expected a duration: 30s, 15min, 1h or 1d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def instant(time: int) -> str:
+    """Return a time in ISO 8601, UTC.
+
+    >>> instant(1_356_998_400_000), instant(500)
+    ('2013-01-01T00:00:00Z', '1970-01-01T00:00:00.500000Z')
+    """
+    return to_datetime(time).isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A text with the start or the end of a period in it, such as a path or the key of a partition.
+
+    Args:
+        text: with fields of `str.format`, each a datetime.
+        option: for messages.
+        every: length of the periods, milliseconds.
+
+    Raises:
+        UsageError: if it has other fields than ``start`` and ``end``, or two periods would have the same text.
+
+    >>> Pattern("out/dt={start:%Y-%m-%d}/hour={start:%H}", "--success", 3_600_000).of(3_600_000)
+    'out/dt=1970-01-01/hour=01'
+    >>> Pattern("out/hour={start:%H}", "--success", 3_600_000)
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: --success is 'out/hour={start:%H}', which gives two periods the same name. \
+Write the date and the time, such as {start:%Y-%m-%dT%H:%M:%S}
+    """
+
+    text: str
+    option: str
+    every: int
+
+    def __post_init__(self) -> None:
+        starts = {time - time % self.every for time in (0, self.every, DAY, 32 * DAY, 400 * DAY)}
+        try:
+            names = {self.of(start) for start in starts}
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            reason = f"{self.option} is {self.text!r}, expected only fields such as {{start:%Y-%m-%d}} or {{end:%H}}"
+            raise UsageError(reason=reason) from error
+        if len(names) < len(starts):
+            reason = f"{self.option} is {self.text!r}, which gives two periods the same name. Write the date and the"
+            raise UsageError(reason=f"{reason} time, such as {{start:%Y-%m-%dT%H:%M:%S}}")
+
+    def of(self, start: int) -> str:
+        """Return the text for the period with this start, epoch milliseconds."""
+        return self.text.format(start=to_datetime(start), end=to_datetime(start + self.every))

@@ -1,0 +1,125 @@
+"""The topics of a trigger: their watermark, what holds it back, and late rows.  A thin shell around `Observer`."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from floodmark.producers.clients.admin import Config, offset_bounds
+from floodmark.producers.clients.consumers import Closing
+from floodmark.producers.event_times.formats import InputFormat
+from floodmark.producers.readers.observer import Observer
+from floodmark.producers.trigger.outlook import Row
+from floodmark.schemas.classify import Classified, Data, Offsets, Unreadable
+from floodmark.schemas.completeness.position import Position, ReaderState, resume
+from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
+from floodmark.schemas.records import TIME_HEADER, header_time
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
+from floodmark.schemas.tracker import Hold
+
+_log = logging.getLogger(__name__)
+
+
+class TopicInput(Closing):
+    """All records of some topics, from the first one or a stored place.
+
+    Args:
+        config: confluent-kafka settings.
+        topics: what to read; each must exist.
+        times: reads the event times of rows; ``None``: rows are not judged.
+        stored: of `state`; ``None``: read from the beginning.
+
+    Raises:
+        CorruptSnapshotError: if what is stored is of other topics.
+        DeletedRecordsError: when reading, if Kafka has deleted records before they were read.
+        RecreatedTopicError, UnknownTopicError, BrokerUnavailableError: as `Observer`.
+    """
+
+    def __init__(
+        self, config: Config, topics: list[str], times: InputFormat | None, stored: Mapping[str, Any] | None
+    ) -> None:
+        resumed = resume(None if stored is None else Position(stored["position"]), topics)
+        self._config, self._topics, self._times = config, topics, times
+        self._tracker = resumed.tracker
+        self._next = resumed.begin
+        self._ids = resumed.ids
+        self._lowest: dict[bool, int] = {}
+        """The lowest event time of rows (true), and the lowest before a watermark (false)."""
+        self.highest: int | None = None if stored is None else stored["highest"]
+        """The highest event time that is known from rows and marks, until the end of the input; epoch milliseconds."""
+        trackers = dict.fromkeys(topics, self._tracker)
+        self._observer = Observer(config, topics, trackers=trackers, offsets=dict(self._next), ids=self._ids)
+
+    @property
+    def watermark(self) -> int | None:
+        """The minimum over all topics, epoch milliseconds; ``None``: unknown."""
+        return self._tracker.watermark
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest event time that was read: of rows, or else of the times before watermarks; ``None``: unknown."""
+        return self._lowest.get(True, self._lowest.get(False))
+
+    @property
+    def ended(self) -> bool:
+        """Whether all sources have ended."""
+        return self._tracker.ended
+
+    def holders(self) -> list[Hold]:
+        """Return what holds back the watermark."""
+        return self._tracker.holders()
+
+    def poll(self, seconds: float, row: Row) -> None:
+        """Read new records, at most some thousands; wait up to ``seconds`` for the first."""
+        for record in self._observer.poll(seconds):
+            self._take(record, row)
+            self._next[record.topic, record.partition] = record.offset + 1
+
+    def _take(self, record: Classified, row: Row) -> None:
+        if isinstance(record, Data):
+            time = None if self._times is None else _time_of(record, self._times)
+            if time is not None:
+                self._extend(time, time, row=True)
+                row(time, self.watermark)
+            return
+        if isinstance(record, Unreadable):
+            _log.warning("%s: %s", record.place, record.reason)
+        elif record.record.watermark is not None:
+            # Rows before the mark are earlier; a row at the watermark may follow, unless rows show their times.
+            watermark = record.record.watermark
+            self._extend(watermark - 1, watermark - (self._times is not None), row=False)
+        self._tracker.advance()
+
+    def _extend(self, low: int, high: int, *, row: bool) -> None:
+        if not self.ended and low >= EARLIEST and high < END_OF_TIME - 1:
+            self._lowest[row] = min(low, self._lowest.get(row, low))
+            self.highest = high if self.highest is None else max(self.highest, high)
+
+    def end(self) -> Offsets:
+        """Return the present end of each partition."""
+        return {place: end for topic in self._topics for place, (_, end) in offset_bounds(self._config, topic).items()}
+
+    def has_read(self, ends: Offsets) -> bool:
+        """Tell whether all records before these offsets were read."""
+        return all(max(self._next.get(at, 0), self._observer.ends.get(at, 0)) >= end for at, end in ends.items())
+
+    def state(self) -> dict[str, Any]:
+        """Return what has been read, as JSON values."""
+        places = {place: (offset, offset) for place, offset in self._next.items()}
+        position = ReaderState(self._tracker.snapshot(), places, {}, self._ids).at(None)
+        return {"position": position.text, "highest": self.highest}
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._observer.close()
+
+
+def _time_of(record: Data, times: InputFormat) -> int | None:
+    """Return the event time of a row; ``None``: it has none that can be read."""
+    time = header_time(record.headers, TIME_HEADER)
+    if time is None:
+        try:
+            found = times.read(record.key, record.value, record.log_time)
+        except (UnreadableValueError, InvalidEventTimeError):
+            return None
+        return found if isinstance(found, int) else None
+    return time

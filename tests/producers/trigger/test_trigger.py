@@ -1,0 +1,267 @@
+"""``floodmark trigger`` on a real Kafka, with real targets."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from floodmark.producers import WatermarkedProducer, explicit
+from floodmark.producers.cli.firing import target_of
+from floodmark.producers.trigger.http_targets import Endpoint, HttpHook
+from floodmark.producers.trigger.local_targets import CommandTarget
+from floodmark.producers.trigger.plan.schedule import Rules
+from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
+from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic
+from floodmark.producers.trigger.target import Delivery, RefusedError
+from floodmark.producers.trigger.topic_input import TopicInput
+from floodmark.producers.trigger.trigger_loop import TriggerLoop
+from floodmark.schemas.errors import FencedError, UsageError
+from support.harness import until
+
+HOUR = 3_600_000
+COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main", "trigger"]
+EVENT = TriggerEvent("daily", ("flights",), "complete", 0, HOUR, HOUR)
+
+
+class Hook(http.server.ThreadingHTTPServer):
+    """A server that keeps the requests, and answers the first ones with errors."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests, self.answers = [], []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.headers, body))
+        self.send_response(self.server.answers.pop(0) if self.server.answers else 204)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hook():
+    """Give a server."""
+    with Hook() as server:
+        yield server
+        server.shutdown()
+
+
+class Source:
+    """One source of a topic whose watermark a test advances."""
+
+    def __init__(self, kafka, topic, name="web", size=1, epoch=None):
+        more = {} if epoch is None else {"epoch": epoch}
+        self.producer = WatermarkedProducer(
+            kafka.config,
+            topic=topic,
+            source=name,
+            strategy=explicit(),
+            membership=size,
+            interval=timedelta(hours=1),
+            background=False,
+            **more,
+        )
+
+    def write(self, *times):
+        """Write a JSON row for each event time."""
+        for time in times:
+            self.producer.produce(json.dumps({"at": time}), event_time=time)
+
+    def reach(self, watermark):
+        """Advance the watermark, and wait until Kafka has it."""
+        self.producer.advance(watermark)
+        self.producer.flush(30)
+
+
+def floodmark(kafka, *arguments, **environment):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments), "--bootstrap-servers", kafka.bootstrap_servers],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def events_of(done):
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.kafka
+def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_path, hook):
+    flights, orders = topic(2), topic(1)
+    first, second = Source(kafka, flights), Source(kafka, orders)
+    for source in (first, second):
+        source.write(10, HOUR + 5, 2 * HOUR + 7)
+        source.reach(3 * HOUR + 1)
+    run = [flights, "--every", "1h", "--json", "--until-end"]
+    http = [*run, "--http", hook.url, "--name", "hook", "--from", "earliest", "--json-field", "at"]
+    shown = floodmark(kafka, *http, "--dry-run", "--position-topic", "not-there")
+    assert [event["start_ms"] for event in events_of(shown)] == [0, HOUR, 2 * HOUR]
+    assert hook.requests == []
+
+    shown = floodmark(kafka, *http, FLOODMARK_TRIGGER_TOKEN="${env:HUSH}", HUSH="hunter2")  # noqa: S106  # where it is
+    assert "first period begins at 1970-01-01T00:00:00Z" in shown.stderr
+    assert "hunter2" not in shown.stderr
+    fired = events_of(shown)
+    assert [body for _, body in hook.requests] == fired
+    assert [headers["Idempotency-Key"] for headers, _ in hook.requests] == [event["key"] for event in fired]
+    assert {headers["Authorization"] for headers, _ in hook.requests} == {"Bearer hunter2"}
+    assert [(event["start"], event["complete"], event["watermark_ms"]) for event in fired] == [
+        (f"1970-01-01T0{hour}:00:00Z", True, 3 * HOUR + 1) for hour in range(3)
+    ]
+    assert events_of(floodmark(kafka, *http)) == [], "its position is stored"
+
+    # Two topics are complete when both are, and a command gets the event in its variables.
+    both = [flights, orders, *run[1:], "--from", "1970-01-01T00:00Z"]
+    command = [*both, "--run", f"echo $FLOODMARK_KEY $FLOODMARK_TOPICS $FLOODMARK_COMPLETE >> {tmp_path}/ran"]
+    first.reach(5 * HOUR)
+    assert [event["start_ms"] for event in events_of(floodmark(kafka, *http))] == [3 * HOUR, 4 * HOUR]
+    assert len(events_of(floodmark(kafka, *command))) == 3
+    name = "+".join(sorted([flights, orders]))
+    ran = [f"{name}/1970-01-01T0{hour}:00:00Z/complete {','.join(sorted([flights, orders]))} true" for hour in range(3)]
+    assert tmp_path.joinpath("ran").read_text().splitlines() == ran
+
+    # The end of a topic completes the period of its last row.
+    first.write(5 * HOUR + 30)
+    first.producer.end()
+    folder = f"{tmp_path}/out/{{start:%Y-%m-%d}}/hour={{start:%H}}"
+    done = floodmark(
+        kafka, *run, "--success", folder, "--name", "files", "--from", "1970-01-01T04:00Z", "--json-field", "at"
+    )
+    assert [event["start_ms"] for event in events_of(done)] == [4 * HOUR, 5 * HOUR]
+    written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("out/*/*/*"))
+    assert written == ["out/1970-01-01/hour=04/_SUCCESS", "out/1970-01-01/hour=05/_SUCCESS"]
+    assert json.loads(tmp_path.joinpath(written[0]).read_text())["end_ms"] == 5 * HOUR
+
+
+@pytest.mark.kafka
+def test_a_deadline_names_who_is_missing_and_late_rows_fire_a_repair(kafka, topic, tmp_path):
+    flights = topic(1)
+    here, missing = Source(kafka, flights, "JFK", 2), Source(kafka, flights, "EWR", 2)
+    lines = tmp_path / "fired"
+    begin = 1_000_000 * 1_000  # long ago: each deadline after the first start counts
+    here.reach(begin)
+    missing.reach(begin)
+    with lines.open("w") as output:
+        options = ["--every", "1s", "--from", "now", "--json", "--json-field", "at", "--repair-after", "1ms"]
+        run = ["--run", "true", "--deadline", "1s", "--bootstrap-servers", kafka.bootstrap_servers]
+        process = subprocess.Popen([*COMMAND, flights, *options, *run], stdout=output)
+
+    def fired():
+        return [json.loads(line) for line in lines.read_text().splitlines()]
+
+    try:
+        until(lambda: any(event["kind"] == "incomplete" for event in fired()), "an incomplete period")
+        (place, *_) = fired()[0]["missing"]
+        assert not fired()[0]["complete"]
+        assert (place["topic"], place["partition"], place["source"]) == (flights, 0, "EWR")
+        here.reach(begin + 3_000)
+        missing.reach(begin + 2_000)
+        until(lambda: Counter(event["kind"] for event in fired())["complete"] == 2, "two complete periods")
+        here.write(begin + 1_500, begin + 1_501)
+        here.producer.flush(30)
+        until(lambda: sum(event["late_rows"] for event in fired()) == 2, "the repair of the late rows")
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+    repairs = [event for event in fired() if event["kind"] == "repair"]
+    assert {event["start_ms"] for event in repairs} == {begin + 1_000}
+    assert [event["repair"] for event in repairs] == list(range(1, len(repairs) + 1))
+
+
+@pytest.mark.kafka
+def test_a_failing_target_stops_the_trigger_and_the_position_does_not_move(kafka, topic, hook):
+    flights = topic(1)
+    source = Source(kafka, flights)
+    source.write(10)
+    source.reach(2 * HOUR)
+    run = [flights, "--every", "1h", "--json", "--until-end", "--http", hook.url, "--from", "1970-01-01T00:00Z"]
+    hook.answers = [500] * 9
+    done = floodmark(kafka, *run, "--retry-for", "1s")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"did not take {flights}/1970-01-01T00:00:00Z/complete: HTTP 500" in done.stderr
+    assert "the position has not moved" in done.stderr
+    assert len(done.stderr.splitlines()) <= 5, "the same failure is logged once a minute"
+    hook.answers = [302]  # a redirect would lose the event
+    assert len(events_of(floodmark(kafka, *run))) == 2
+    keys = [headers["Idempotency-Key"] for headers, _ in hook.requests]
+    assert len(set(keys[:-1])) == 1
+    assert keys[-1].endswith("/1970-01-01T01:00:00Z/complete")
+
+
+@pytest.mark.kafka
+def test_a_second_process_with_the_name_fences_the_first(kafka, topic):
+    flights = topic(1)
+    source = Source(kafka, flights)
+    source.reach(HOUR)
+    positions = f"positions-of-{flights}"
+    assert create_position_topic(kafka.config, positions)
+    fired = []
+
+    class Target:
+        about = "list"
+
+        def fire(self, event):
+            fired.append(event.start)
+            return "taken"
+
+    def loop():
+        position = PositionTopic(kafka.config, positions, "hourly")
+        stored = None if position.state is None else position.state["input"]
+        read = TopicInput(kafka.config, [flights], None, stored)
+        rules = Rules("hourly", (flights,), HOUR)
+        return TriggerLoop(rules, read, Delivery(Target(), 1, lambda *_: None), position, begin=0)
+
+    old = loop()
+    old.run(stop=lambda: False, until_end=True)
+    new = loop()
+    source.reach(3 * HOUR)
+    with pytest.raises(FencedError):
+        old.run(stop=lambda: False, until_end=True)
+    assert fired == [0], "an event that cannot be stored is not fired"
+    new.run(stop=lambda: False, until_end=True)
+    assert fired == [0, HOUR, 2 * HOUR]
+    for one in (old, new):
+        one.source.close()
+    with pytest.raises(UsageError, match="is not compacted"):
+        create_position_topic(kafka.config, flights)
+
+
+def test_a_target_refuses_what_it_cannot_reach():
+    with pytest.raises(RefusedError, match="refused"):
+        HttpHook(Endpoint("http://127.0.0.1:1", None)).fire(EVENT)
+    with pytest.raises(RefusedError, match="exit status 3"):
+        CommandTarget("exit 3").fire(EVENT)
+
+
+@pytest.mark.parametrize(
+    ("places", "asset", "partition", "said"),
+    [
+        ({"--http": None, "--run": None}, None, None, "use one of --http, --run"),
+        ({"--http": "http://h", "--run": "true"}, None, None, "use one of"),
+        ({"--airflow": "http://h"}, None, None, "need --asset"),
+        ({"--run": "true"}, "flights", None, "only for them"),
+        ({"--dagster": "ftp://h"}, "flights", None, "expected http"),
+        ({"--success": "out"}, None, None, "the same name"),
+        ({"--success": "out/{start:%Y}/{day}"}, None, None, "expected only fields"),
+        ({"--dagster": "http://h"}, "a", "{start:%H}", "the same name"),
+    ],
+)
+def test_options_that_name_no_target_are_refused(places, asset, partition, said):
+    with pytest.raises(UsageError, match=said):
+        target_of(places, asset, partition, None, HOUR)
