@@ -10,6 +10,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from benchmarks.trigger_kills import kill
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.cli.firing import target_of
 from floodmark.producers.trigger.http_targets import Endpoint, HttpHook
@@ -202,6 +203,11 @@ def test_a_failing_target_stops_the_trigger_and_the_position_does_not_move(kafka
     keys = [headers["Idempotency-Key"] for headers, _ in hook.requests]
     assert len(set(keys[:-1])) == 1
     assert keys[-1].endswith("/1970-01-01T01:00:00Z/complete")
+
+
+@pytest.mark.kafka
+def test_a_trigger_that_is_killed_misses_no_period_and_fires_the_last_event_again_with_its_key(kafka, topic, tmp_path):
+    assert kill(kafka.config, topic(1), tmp_path, kills=3) == ""
 
 
 @pytest.mark.kafka
