@@ -14,7 +14,7 @@ from floodmark.producers.clients.metrics import serve_metrics
 from floodmark.producers.event_times.formats import InputFormat
 from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget, SuccessFile
-from floodmark.producers.trigger.plan.period import DAY, Pattern, instant
+from floodmark.producers.trigger.plan.periods import DAY, Pattern, instant
 from floodmark.producers.trigger.plan.schedule import Rules
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic, read_position

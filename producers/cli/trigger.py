@@ -69,7 +69,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     """
     from floodmark.producers.cli.firing import begin_of, fire_periods, name_of, target_of
     from floodmark.producers.cli.settings import judged_values, kafka_settings, registry_of
-    from floodmark.producers.trigger.plan.period import duration
+    from floodmark.producers.trigger.plan.periods import duration
     from floodmark.producers.trigger.plan.schedule import Rules
     from floodmark.producers.trigger.trigger_loop import Pace
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from floodmark.producers.clients.secrets import resolved
-from floodmark.producers.trigger.plan.period import Pattern
+from floodmark.producers.trigger.plan.periods import Pattern
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.target import RefusedError
 from floodmark.schemas.errors import UsageError

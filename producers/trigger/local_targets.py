@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from floodmark.producers.trigger.plan.period import Pattern
+from floodmark.producers.trigger.plan.periods import Pattern
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.target import RefusedError
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from floodmark.producers.trigger.plan.period import instant
+from floodmark.producers.trigger.plan.periods import instant
 from floodmark.schemas.tracker import Hold
 
 Kind = Literal["complete", "incomplete", "repair"]
