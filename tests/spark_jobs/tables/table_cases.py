@@ -5,11 +5,12 @@ The connectors must be in the JVM of Spark from its start.
 
 import signal
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from floodmark.producers import complete_until
+from floodmark.producers import complete_until, read_complete
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import (
     ForeignTableError,
@@ -103,7 +104,11 @@ def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place
     assert [mark.watermark for mark in marks] == sorted({batch.output for batch in seen} - {None})
     assert {mark.epoch for mark in marks} == {job.metrics().epoch}
     assert marks[0].holder is not None
-    assert complete_until(opened(kind, place(kind))).watermark == END_OF_TIME
+    table, name = opened(kind, place(kind)), named_table(kind, place(kind)).sql
+    here, there = complete_until(table), complete_until(name, spark=spark)
+    assert (here.watermark, here.holder, here.removed_by) == (END_OF_TIME, None, None)
+    assert replace(there, table=here.table, committed_at=here.committed_at, since=here.since, pause=here.pause) == here
+    assert read_complete(name, "ended", spark=spark).count() == read_complete(table, "ended").num_rows > 0
     start(given, named_table(kind, place(kind))).awaitTermination(60)  # it has ended: no commit more
     assert marks_of(opened(kind, place(kind))) == marks
 
