@@ -20,9 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import repeat
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from floodmark.producers.clients.admin import Config, create_topics, existing_topics, partition_count
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction
@@ -42,6 +41,9 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FORMAT: Final = 1
 _ATTEMPTS: Final = 5
@@ -147,8 +149,10 @@ class ShardTask:
     compares: bool
     """Whether it writes nothing."""
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Write the rows of the shard, unless they are written; yield the outcome."""
+        import pyarrow as pa  # noqa: PLC0415  # slow to import
+
         context = TaskContext.get()
         shard, written, refused = 0 if context is None else context.partitionId(), None, None
         out = None if self.compares else self.shards.fence(shard, _RefusedRowError)
@@ -178,7 +182,7 @@ class ShardTask:
             [pa.array([one], kind) for one, kind in zip(outcome, types, strict=True)], names
         )
 
-    def _write(self, out: Transaction | None, batches: Iterable[pa.RecordBatch]) -> Receipt:
+    def _write(self, out: Transaction | None, batches: "Iterable[pa.RecordBatch]") -> Receipt:
         """Write the rows to an open transaction, or only count them; return their receipt."""
         partition_of = partitioner(str(self.shards.config.get("partitioner", "consistent_random")))
         digest, rows = 0, Counter[int]()

@@ -30,7 +30,7 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
             {"membership": "3"},
             r"the membership is '3', expected a number of sources, or Membership",
         ),
-        (WriteOptions, {"delivery": "at-most-once"}, "delivery is 'at-most-once', expected 'exactly-once' or"),
+        (WriteOptions, {"delivery": "at-most-once"}, "delivery is 'at-most-once', expected 'exactly-once', "),
         (WriteOptions, {"windows_close": "before"}, "windows_close is 'before', expected 'after' or 'at'"),
     ],
 )
