@@ -39,8 +39,8 @@ def _is_new_enough(text: str) -> bool:
 
 def cache() -> Path:
     """Return the cache folder: ``$FLOODMARK_CACHE``, else ``$XDG_CACHE_HOME/floodmark``."""
-    home = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-    return Path(os.environ.get("FLOODMARK_CACHE", str(Path(home, "floodmark"))))
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("FLOODMARK_CACHE") or Path(home, "floodmark"))
 
 
 def fetch(organisation: str, module: str, version: str, *, alone: bool = False) -> list[Path]:

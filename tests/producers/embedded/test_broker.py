@@ -168,3 +168,9 @@ def test_a_port_is_one_that_nobody_gets_by_chance():
         assert 20_000 <= port < 32_000
         with socket.socket() as mine:
             mine.bind(("127.0.0.1", port))
+
+
+def test_an_empty_setting_of_the_cache_is_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLOODMARK_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert jars.cache() == tmp_path / "floodmark"

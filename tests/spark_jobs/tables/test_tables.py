@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-_LIMIT = 500
+_LIMIT = 900
 
 
 @pytest.mark.spark
 @pytest.mark.minutes
+@pytest.mark.timeout(_LIMIT + 60)
 def test_tables():
     cases = Path(__file__).with_name("table_cases.py")
     options = ["-q", "-p", "no:cacheprovider", "-n", "0", "--durations=0"]
