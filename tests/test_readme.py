@@ -140,18 +140,17 @@ def test_a_snippet_is_python_and_names_what_there_is(code):
             assert {keyword.arg for keyword in node.keywords} <= set(known), ast.unparse(node)
 
 
-def test_the_requirements_name_tests_and_pages_that_exist():
+def test_the_requirements_name_tests_that_exist():
     text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8").split("\n## Requirements\n")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in re.findall(r"^\| [A-F]\d+ \|.*$", text, re.MULTILINE)]
     ids = [row[0] for row in rows] + re.findall(r"\(([A-F]\d+)\)", text.split("Not built:")[1])
     sizes = {"A": 10, "B": 11, "C": 13, "D": 5, "E": 8, "F": 7}
     assert sorted(ids) == sorted(f"{part}{n}" for part, size in sizes.items() for n in range(1, size + 1))
-    for name, what, tests, page in rows:
+    for name, what, tests in rows:
         assert len(what.split()) <= 8, name
         for path, _, test in (found.partition("::") for found in re.findall(r"`(.*?)`", tests)):
             code = (ROOT / "tests" / path).read_text(encoding="utf-8")
             assert f"\ndef {test or 'test_'}" in code, (name, path, test)
-        assert re.fullmatch(r"\[(.*)\]\(\.\./\1\)", page), (name, "a page has its path as its name")
 
 
 def test_the_readme_is_a_shop_window():
