@@ -496,7 +496,7 @@ class World:
         """A source with a lease dies, perhaps in the middle of its marks; it comes back, or is ended, much later."""
         if source.lease is not None and len(alive) > 1 and source.queued is None and not source.unacknowledged:
             self.faults["die"] += 1
-            marks = source.emitter.marks(now=0)[: self.chance.randrange(3)]
+            marks = list(source.emitter.marks(now=0))[: self.chance.randrange(3)]
             source.topic.append_marks(marks, self.clock.wall() + source.skew)
             source.dead = True
 
