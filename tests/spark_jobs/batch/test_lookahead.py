@@ -316,7 +316,7 @@ def test_a_burst_into_a_topic_that_was_created_again_fails_the_job(bursts, monke
     bursts.run.put(1)
     until(lambda: fails(job) or bursts.run.read == 2, "the first mark to be read", _LIMIT)
     new = {bursts.run.given: ("another", 2)}
-    monkeypatch.setattr("floodmark.producers.clients.admin.described", lambda *_: new)
+    monkeypatch.setattr("floodmark.producers.clients.admin.described", lambda *_, **_more: new)
     bursts.provoke(13)
     with pytest.raises(RecreatedTopicError):
         job.awaitTermination(_LIMIT)
