@@ -1,7 +1,7 @@
 """Run and show a trigger: its target, where it begins, and what it fires."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,13 +11,13 @@ from typing import Any, Final
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
 from floodmark.producers.clients.metrics import serve_metrics
-from floodmark.producers.event_times.formats import InputFormat
 from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget, SuccessFile
 from floodmark.producers.trigger.plan.periods import DAY, Pattern, instant
 from floodmark.producers.trigger.plan.schedule import Rules
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic, read_position
+from floodmark.producers.trigger.table_input import TableInput
 from floodmark.producers.trigger.target import Delivery, Target
 from floodmark.producers.trigger.topic_input import TopicInput
 from floodmark.producers.trigger.trigger_loop import Pace, TriggerLoop
@@ -122,7 +122,7 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
     rules: Rules,
     target: Target,
     *,
-    times: InputFormat | None,
+    opens: Callable[[Mapping[str, Any] | None], TopicInput | TableInput],
     begin: int | str,
     pace: Pace,
     position_topic: str,
@@ -145,9 +145,8 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
                 typer.echo(f"created the compacted topic {position_topic!r} for the positions of triggers", err=True)
             position = PositionTopic(settings, position_topic, rules.trigger)
         stored = position.state
-        source = opened.enter_context(
-            TopicInput(settings, list(rules.topics), times, None if stored is None else stored["input"])
-        )
+        source = opens(None if stored is None else stored["input"])
+        opened.enter_context(source)
         delivery = Delivery(_Shown() if dry_run else target, pace.retry, told)
         loop = TriggerLoop(rules, source, delivery, position, begin=begin, collect=pace.collect)
         status = opened.enter_context(Console(stderr=True).status("reading"))

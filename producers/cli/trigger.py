@@ -14,8 +14,15 @@ _target, _when, _late, _running = (
 
 
 def trigger(  # noqa: PLR0913  # each is an option of the command line
-    topics: Annotated[list[str], typer.Argument(help="Topics with watermarks; a period is complete when all are.")],
+    topics: Annotated[
+        list[str] | None, typer.Argument(help="Topics with watermarks; a period is complete when all are.")
+    ] = None,
     *,
+    tables: Annotated[
+        list[str] | None,
+        option("Table in place of topics: CATALOG.DATABASE.TABLE of pyiceberg, or a Delta path.", "--table"),
+    ] = None,
+    column: Annotated[str | None, option("Event time of the rows of the tables.")] = None,
     bootstrap_servers: BootstrapServers = None,
     http: Annotated[str | None, _target("POST each event as JSON to this URL, with an Idempotency-Key.")] = None,
     run: Annotated[str | None, _target("Run this shell command; the event is in FLOODMARK_* variables.")] = None,
@@ -54,7 +61,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     metrics_port: Annotated[int | None, _running("Serve Prometheus metrics on this loopback port.")] = None,
     json: Annotated[bool, _running("Print each event as a JSON line.", "--json")] = False,
 ) -> None:
-    """Fire once for each complete period of topics: a POST, a command, a _SUCCESS file, Airflow or Dagster.
+    """Fire once for each complete period of topics or tables: a POST, a command, a _SUCCESS file, Airflow or Dagster.
 
     A period is complete when the watermark of all topics has passed its end. The command stores its position in a
     compacted topic before and after each event. After a crash it fires the last event again, with the same key, and
@@ -71,17 +78,24 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     from floodmark.producers.cli.settings import judged_values, kafka_settings, registry_of
     from floodmark.producers.trigger.plan.periods import duration
     from floodmark.producers.trigger.plan.schedule import Rules
+    from floodmark.producers.trigger.table_input import TableInput
+    from floodmark.producers.trigger.topic_input import TopicInput
     from floodmark.producers.trigger.trigger_loop import Pace
+    from floodmark.schemas.errors import UsageError
 
-    names = tuple(sorted(set(topics)))
+    names = tuple(sorted({*(topics or ()), *(tables or ())}))
+    if bool(topics) == bool(tables) or bool(tables) != (column is not None) or (tables and begin == "earliest"):
+        raise UsageError(reason="name topics, or --table with --column (and then --from 'now' or a time)")
+    kafka = kafka_settings(bootstrap_servers, config)
+    times = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
     width = duration(every, "--every")
     rules = Rules(name_of(name, names), names, width, None if deadline is None else duration(deadline, "--deadline"))
     places = {"--http": http, "--run": run, "--success": success, "--airflow": airflow, "--dagster": dagster}
     fire_periods(
-        kafka_settings(bootstrap_servers, config),
+        kafka,
         rules,
         target_of(places, asset, partition, token, width),
-        times=judged_values(json_field, unit, schema, event_time, registry_of(registry, config)),
+        opens=partial(TopicInput, kafka, list(names), times) if column is None else partial(TableInput, names, column),
         begin=begin_of(begin),
         pace=Pace(duration(retry_for, "--retry-for") / 1_000, duration(repair_after, "--repair-after")),
         position_topic=position_topic,

@@ -1,12 +1,13 @@
 """The rows of a table whose event times are complete, read by pyiceberg, deltalake or Spark."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
 from floodmark.producers.tables.table_watermark import complete_until
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.timestamps import EARLIEST, to_datetime
+from floodmark.schemas.timestamps import EARLIEST, event_time_of, to_datetime
 
 if TYPE_CHECKING:
     from pyarrow import Scalar, Schema, Table
@@ -42,13 +43,28 @@ def read_complete(table: Any, column: str, *, spark: Any = None) -> Any:
         return _in_spark(spark.table(table), column, below)
     if hasattr(table, "current_snapshot"):
         less_than = import_module("pyiceberg.expressions").LessThan
-        limit = _limit(table.schema().as_arrow(), column, below).as_py()
-        value = limit if isinstance(limit, int) else limit.isoformat()
-        return table.scan(row_filter=less_than(column, value)).to_arrow()
+        return table.scan(row_filter=less_than(column, _literal(table.schema().as_arrow(), column, below))).to_arrow()
     from pyarrow import dataset  # noqa: PLC0415  # an extra
 
     rows = table.to_pyarrow_dataset()
     return rows.to_table(filter=dataset.field(column) < _limit(rows.schema, column, below))
+
+
+def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN401  # of optional libraries
+    """Return the highest event time in a table of pyiceberg or deltalake that is ``since`` or later; ``None``: none."""
+    if hasattr(table, "current_snapshot"):
+        schema, at_least = table.schema().as_arrow(), import_module("pyiceberg.expressions").GreaterThanOrEqual
+        rows = table.scan(at_least(column, _literal(schema, column, since)), selected_fields=(column,)).to_arrow()
+    else:
+        from pyarrow import dataset  # noqa: PLC0415  # an extra
+
+        all_rows = table.to_pyarrow_dataset()
+        limit = _limit(all_rows.schema, column, since)
+        rows = all_rows.to_table(columns=[column], filter=dataset.field(column) >= limit)
+    latest = import_module("pyarrow.compute").max(rows[column]).as_py()
+    if isinstance(latest, datetime) and latest.tzinfo is None:
+        latest = latest.replace(tzinfo=UTC)
+    return None if latest is None else event_time_of(latest)
 
 
 def _in_spark(frame: "DataFrame", column: str, below: int) -> "DataFrame":
@@ -62,6 +78,12 @@ def _in_spark(frame: "DataFrame", column: str, below: int) -> "DataFrame":
     if kind not in limits:
         raise _no_time(column, kind, frame.columns)
     return frame.where(f"`{column}` < {limits[kind]}")
+
+
+def _literal(schema: "Schema", column: str, time: int) -> int | str:
+    """Return a time as a value of a filter of pyiceberg."""
+    limit = _limit(schema, column, time).as_py()
+    return limit if isinstance(limit, int) else str(limit.isoformat())
 
 
 def _limit(schema: "Schema", column: str, below: int) -> "Scalar":

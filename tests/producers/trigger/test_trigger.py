@@ -9,19 +9,25 @@ import threading
 from collections import Counter
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 from benchmarks.trigger_kills import kill
+from deltalake import CommitProperties, write_deltalake
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.cli.firing import target_of
+from floodmark.producers.tables.table_mark import TableMark
 from floodmark.producers.trigger.http_targets import Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget
 from floodmark.producers.trigger.plan.schedule import Rules
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic
+from floodmark.producers.trigger.table_input import TableInput
 from floodmark.producers.trigger.target import Delivery, RefusedError
 from floodmark.producers.trigger.topic_input import TopicInput
 from floodmark.producers.trigger.trigger_loop import TriggerLoop
 from floodmark.schemas.errors import FencedError, UsageError
+from floodmark.schemas.records import Holder
+from floodmark.schemas.timestamps import END_OF_TIME
 from support.harness import until
 
 HOUR = 3_600_000
@@ -271,3 +277,29 @@ def test_a_target_refuses_what_it_cannot_reach():
 def test_options_that_name_no_target_are_refused(places, asset, partition, said):
     with pytest.raises(UsageError, match=said):
         target_of(places, asset, partition, None, HOUR)
+
+
+def commit(place, batch, watermark, *times):
+    said = TableMark(job="daily", epoch=1, batch=batch, watermark=watermark, holder=Holder("clicks", 0, "web"))
+    properties = CommitProperties(custom_metadata={"userMetadata": said.as_json()})
+    rows = pa.table({"at": pa.array(times, pa.timestamp("ms", "UTC"))})
+    write_deltalake(place, rows, mode="append", commit_properties=properties)
+
+
+@pytest.mark.kafka
+def test_each_complete_period_of_a_table_is_fired_once(kafka, topic, tmp_path):
+    place, name = tmp_path / "table", topic(1)
+    run = ["--table", place, "--column", "at", "--name", name, "--every", "1h", "--run", "true"]
+    run += ["--json", "--until-end"]
+    commit(place, 0, HOUR + 10, 5, HOUR + 20)
+    refused = floodmark(kafka, *run, "--from", "earliest")
+    assert (refused.returncode, "--from 'now' or a time" in refused.stderr) == (2, True)
+    assert "the table has no column 'when'" in floodmark(kafka, *[*run[:3], "when", *run[4:]]).stderr
+    assert [event["start_ms"] for event in events_of(floodmark(kafka, *run, "--from", "1970-01-01T00:00Z"))] == [0]
+    with TableInput([str(place)], "at", None) as source:
+        source.poll(0, print)
+        assert [str(hold) for hold in source.holders()] == [f"clicks/0/web: it holds table {place}"]
+    commit(place, 1, END_OF_TIME, 3 * HOUR + 5)
+    ended = events_of(floodmark(kafka, *run))
+    assert [event["start_ms"] for event in ended if event["complete"]] == [HOUR, 2 * HOUR, 3 * HOUR]
+    assert events_of(floodmark(kafka, *run)) == []

@@ -1,0 +1,113 @@
+"""The tables of a trigger: their watermark, by the commits of the jobs that write them."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from floodmark.producers.clients.clock import Clock
+from floodmark.producers.clients.consumers import Closing
+from floodmark.producers.tables.table_history import open_table
+from floodmark.producers.tables.table_rows import latest_time
+from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
+from floodmark.producers.trigger.outlook import Row
+from floodmark.schemas.classify import Offsets
+from floodmark.schemas.errors import FloodmarkError, UnmarkedTableError
+from floodmark.schemas.records import Holder
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
+from floodmark.schemas.tracker import Hold
+
+_log = logging.getLogger(__name__)
+_PAUSE: Final = 5_000
+"""Milliseconds between two looks at the tables."""
+
+
+class TableInput(Closing):
+    """Some tables, whose periods are complete when they are in all of them; late rows are not seen.
+
+    Args:
+        tables: names as `open_table` takes them.
+        column: the event time of the rows; it bounds the periods of tables whose jobs have ended.
+        stored: of `state`; ``None``: nothing.
+        clock: a test passes another one.
+
+    Raises:
+        UsageError: if a table does not open, or has no such column.
+    """
+
+    def __init__(
+        self, tables: Sequence[str], column: str, stored: Mapping[str, Any] | None, clock: Clock = Clock()
+    ) -> None:
+        self._column, self._clock = column, clock
+        self._tables = {name: open_table(name) for name in tables}
+        self._found: dict[str, TableWatermark | None] = dict.fromkeys(tables)
+        for table in self._tables.values():
+            latest_time(table, column, END_OF_TIME)  # the column must exist
+        self._looks, self._last = 0, clock.steady() - _PAUSE
+        self.lowest: int | None = None
+        """Not known: where the rows of a table begin is no promise of its job."""
+        self.highest: int | None = None if stored is None else stored["highest"]
+        """The highest event time that is known, epoch milliseconds."""
+
+    def _look(self) -> None:
+        for name, table in self._tables.items():
+            try:
+                self._found[name] = complete_until(table)
+            except UnmarkedTableError:
+                self._found[name] = None  # its job has not committed yet
+        watermark, ended = self.watermark, self.ended
+        if ended:
+            since = EARLIEST if self.highest is None else self.highest
+            latest = [latest_time(table, self._column, since) for table in self._tables.values()]
+            self.highest = max((one for one in latest if one is not None), default=self.highest)
+        elif watermark is not None:
+            self.highest = watermark - 1 if self.highest is None else max(self.highest, watermark - 1)
+        self._looks, self._last = self._looks + 1, self._clock.steady()
+
+    @property
+    def watermark(self) -> int | None:
+        """The minimum over all tables, epoch milliseconds; ``None``: unknown."""
+        known = [found.watermark for found in self._found.values() if found is not None and found.watermark is not None]
+        return min(known) if len(known) == len(self._found) else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the jobs of all tables have ended."""
+        return self.watermark == END_OF_TIME
+
+    def holders(self) -> list[Hold]:
+        """Return what holds back the watermark: the holder of the lowest table, or tables without watermark."""
+        holds = []
+        for name, found in self._found.items():
+            if found is None or found.watermark is None:
+                holds.append(Hold(Holder(name), None, "its job has not committed a watermark"))
+            elif found.watermark == self.watermark and not self.ended:
+                holds.append(Hold(found.holder or Holder(name), found.watermark, f"it holds table {name}", found.since))
+        return holds
+
+    def poll(self, seconds: float, _row: Row) -> None:
+        """Look at the tables again, if the last look is long ago; else wait."""
+        if self._clock.steady() - self._last < _PAUSE:
+            time.sleep(seconds)
+            return
+        try:
+            self._tables = {name: open_table(name, table) for name, table in self._tables.items()}
+            self._look()
+        except FloodmarkError as error:
+            self._last = self._clock.steady()
+            _log.warning("the tables are looked at again later: %s", error)
+
+    def end(self) -> Offsets:
+        """Return the next look, in place of offsets."""
+        return {("looks", 0): self._looks + 1}
+
+    def has_read(self, ends: Offsets) -> bool:
+        """Tell whether that look is done."""
+        return all(self._looks >= end for end in ends.values())
+
+    def state(self) -> dict[str, Any]:
+        """Return what is known, as JSON values."""
+        return {"highest": self.highest}
+
+    def close(self) -> None:
+        """Do nothing: tables need no end."""
