@@ -49,13 +49,18 @@ def named_table(kind: str, place: Path, commit_every: timedelta = timedelta(0), 
     return iceberg(f"{CATALOG}.{place.parent.name}.{place.name}", commit_every=commit_every, **settings)
 
 
+def is_written(place: Path) -> bool:
+    """Tell whether a folder has a table."""
+    return any((*place.glob("metadata/v*.metadata.json"), *place.glob("_delta_log/0*.json")))
+
+
 def opened(kind: str, place: Path) -> Any:
     """Open a table with a library that is not Spark."""
     if kind == "delta":
         return DeltaTable(str(place))
-    metadata = place / "metadata"
-    version = (metadata / "version-hint.text").read_text(encoding="utf-8")
-    return StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json"))
+    # Not by the version hint, which is away for a moment while a commit replaces it.
+    newest = max((place / "metadata").glob("v*.metadata.json"), key=lambda file: int(file.name[1:].partition(".")[0]))
+    return StaticTable.from_metadata(str(newest))
 
 
 def rows_of(table: Any, commit: int | None = None) -> list[dict[str, Any]]:

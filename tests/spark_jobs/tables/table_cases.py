@@ -28,7 +28,7 @@ from pyspark.sql.functions import partitioning
 from support.counting import WIDTH, fails, read_events, windowed
 from support.crashing_table_job import run as run_crashing
 from support.harness import Stream, until
-from support.lake import assert_true_marks, counts_in, lake_session, marks_of, named_table, opened, place_of
+from support.lake import assert_true_marks, counts_in, is_written, lake_session, marks_of, named_table, opened, place_of
 from support.lake import rows_of as rows_in
 
 pytestmark = pytest.mark.spark
@@ -38,6 +38,7 @@ COMPACT = {
     "delta": "OPTIMIZE delta.`{}`",
 }
 HOUR = timedelta(hours=1)
+_LIMIT = 200
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +99,7 @@ def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place
             spark.sql(COMPACT[kind].format(place(kind) if kind == "delta" else f"db.{place(kind).name}"))
 
     job = start(given, named_table(kind, place(kind), partition_by=partitions), on_batch=maintain)
-    job.awaitTermination(120)
+    job.awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
     marks = marks_of(opened(kind, place(kind)))
     assert [mark.watermark for mark in marks] == sorted({batch.output for batch in seen} - {None})
@@ -109,7 +110,7 @@ def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place
     assert (here.watermark, here.holder, here.removed_by) == (END_OF_TIME, None, None)
     assert replace(there, table=here.table, committed_at=here.committed_at, since=here.since, pause=here.pause) == here
     assert read_complete(name, "ended", spark=spark).count() == read_complete(table, "ended").num_rows > 0
-    start(given, named_table(kind, place(kind))).awaitTermination(60)  # it has ended: no commit more
+    start(given, named_table(kind, place(kind))).awaitTermination(_LIMIT)  # it has ended: no commit more
     assert marks_of(opened(kind, place(kind))) == marks
 
 
@@ -125,13 +126,13 @@ def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(
 
     table = named_table(kind, place(kind))
     old = start(given, table, on_batch=hold)  # it still runs when the next continues
-    until(lambda: fails(old) or len(seen) == 3, "three batches")
+    until(lambda: fails(old) or len(seen) == 3, "three batches", _LIMIT)
     with pytest.raises(PublishedError, match=r"results to table .*published='continue'"):
         start(given, table, state="new")
-    start(given, table, state="lost", start=Start(published="continue")).awaitTermination(120)
+    start(given, table, state="lost", start=Start(published="continue")).awaitTermination(_LIMIT)
     release.set()
     with pytest.raises(ReplacedCheckpointError, match=r"table .* from another checkpoint_location since batch 2 of"):
-        old.awaitTermination(60)
+        old.awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
 
 
@@ -140,12 +141,12 @@ def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka,
     stream.produce(kafka.config, given)
     table = named_table("iceberg", place("iceberg"), HOUR)
     job = start(given, table, on_batch=seen.append)
-    until(lambda: fails(job) or len({batch.output for batch in seen} - {None}) > 2, "some watermarks")
+    until(lambda: fails(job) or len({batch.output for batch in seen} - {None}) > 2, "some watermarks", _LIMIT)
     assert len(marks_of(opened("iceberg", place("iceberg")))) == 1, "the first one, at once"
     job.stop()
     first, stopped = marks_of(opened("iceberg", place("iceberg")))
     assert first.watermark < stopped.watermark == seen[-1].output
-    start(given, table).awaitTermination(60)
+    start(given, table).awaitTermination(_LIMIT)
     assert len(marks_of(opened("iceberg", place("iceberg")))) in (3, 4)
     assert_exact("iceberg", place("iceberg"), stream)
 
@@ -158,11 +159,13 @@ def test_a_newer_result_replaces_the_older_one_and_a_quiet_input_delays_no_commi
     seen = []
     job = start(given, table, output_mode="update", on_batch=seen.append)
     until(
-        lambda: fails(job) or (place(kind).exists() and counts_in(opened(kind, place(kind))) == stream.windows(WIDTH)),
+        lambda: (
+            fails(job) or (is_written(place(kind)) and counts_in(opened(kind, place(kind))) == stream.windows(WIDTH))
+        ),
         "all rows, by the clock: no record comes",
-        120,
+        _LIMIT,
     )
-    until(lambda: marks_of(opened(kind, place(kind)))[-1].watermark == seen[-1].output, "the watermark")
+    until(lambda: marks_of(opened(kind, place(kind)))[-1].watermark == seen[-1].output, "the watermark", _LIMIT)
     commits = len(marks_of(opened(kind, place(kind))))
     job.stop()
     assert len(marks_of(opened(kind, place(kind)))) == commits, "nothing has changed"
@@ -174,7 +177,7 @@ def test_a_key_that_is_not_unique_is_refused(kafka, topic, place, start):
     Stream.seeded(36, sources=1, steps=3).produce(kafka.config, given)
     job = start(given, named_table("iceberg", place("iceberg"), key="user"), output_mode="update")
     with pytest.raises(TableError, match="a batch has two rows with one key user"):
-        job.awaitTermination(60)
+        job.awaitTermination(_LIMIT)
     assert rows_in(opened("iceberg", place("iceberg"))) == []
 
 
@@ -214,7 +217,7 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_any_row(spark, kafk
             raise PySparkException(f"conflict, seen {when} the commit was made")
 
     monkeypatch.setattr(Table, "commit", conflicting)
-    start(given, table).awaitTermination(60)
+    start(given, table).awaitTermination(_LIMIT)
     assert next(conflicts, None) is None
     assert_exact("iceberg", place("iceberg"), stream)
     with pytest.raises(ForeignTableError, match="job 'totals' writes it"):
@@ -226,7 +229,7 @@ def test_the_results_from_a_time_on_begin_a_table(kafka, topic, place, start, ki
     given, stream = topic(2), Stream.seeded(37, sources=2, steps=5)
     stream.produce(kafka.config, given)
     at = sorted(ended for _, ended in stream.windows(WIDTH))[9]
-    start(given, named_table(kind, place(kind)), start=Start(output_at=to_datetime(at))).awaitTermination(60)
+    start(given, named_table(kind, place(kind)), start=Start(output_at=to_datetime(at))).awaitTermination(_LIMIT)
     expected = {window: n for window, n in stream.windows(WIDTH).items() if window[1] >= at}
     assert counts_in(opened(kind, place(kind))) == expected
 
@@ -246,5 +249,5 @@ def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoi
     names = kafka.bootstrap_servers, given, kind, str(place(kind)), f"{checkpoint}-first"
     done = run_crashing(*names, step, "3", commit_every)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    start(given, named_table(kind, place(kind))).awaitTermination(120)
+    start(given, named_table(kind, place(kind))).awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
