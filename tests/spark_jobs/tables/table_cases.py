@@ -165,6 +165,7 @@ def test_a_newer_result_replaces_the_older_one_and_a_quiet_input_delays_no_commi
         "all rows, by the clock: no record comes",
         _LIMIT,
     )
+    job.processAllAvailable(_LIMIT)
     until(lambda: marks_of(opened(kind, place(kind)))[-1].watermark == seen[-1].output, "the watermark", _LIMIT)
     commits = len(marks_of(opened(kind, place(kind))))
     job.stop()
