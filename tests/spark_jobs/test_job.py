@@ -527,7 +527,7 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
             counted(rows, out, checkpoint)
     finally:
         spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
-    with pytest.raises(UsageError, match="either topic= or writer="):
+    with pytest.raises(UsageError, match="one of topic=, table= and writer="):
         write(rows, checkpoint_location=checkpoint)
     with pytest.raises(UsageError, match="expected a timestamp"):
         counted(rows, out, checkpoint, event_time="user")
