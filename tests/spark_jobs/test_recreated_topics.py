@@ -50,7 +50,7 @@ def test_a_running_job_writes_nothing_of_another_topic(kafka, given, start, monk
     job = start()
     job.processAllAvailable()
     before = end_offsets(kafka.config, job.name)
-    monkeypatch.setattr("floodmark.producers.clients.admin.described", lambda *_: {given: ("another", 1)})
+    monkeypatch.setattr("floodmark.producers.clients.admin.described", lambda *_, **_more: {given: ("another", 1)})
     Stream.seeded(42, sources=2, steps=12).produce(kafka.config, given)
     with pytest.raises(RecreatedTopicError):
         until(lambda: fails(job), "the error")
