@@ -183,6 +183,8 @@ class Injector(Closing):
             self._alignment.poll(self._clock.steady())
         for number, paused in self._partitions.align(self._alignment):
             self._input.hold(number, paused=paused)
+            if paused and self._alignment is not None:
+                self._next_commit = self._clock.steady()  # the other topic may wait for these marks
 
     def _look_ahead(self) -> list[Record]:
         """Return the first records, up to one with a plausible time: a wrong option must not copy a whole topic."""

@@ -373,6 +373,24 @@ def test_an_injector_waits_for_a_topic_and_changes_no_row(kafka, topic, together
 
 
 @pytest.mark.kafka
+def test_a_held_injector_marks_at_once_as_the_other_topic_may_wait_for_it(kafka, topic):
+    raw, marked, daily = topic(1), topic(1), topic(1)
+    injection = Injection(raw, marked, JsonField("at"), interval=timedelta(hours=1))
+    with WatermarkedProducer(kafka.config, topic=daily, source="job", strategy=explicit(), interval=SOON) as job:
+        job.advance(BEGIN)
+        job.flush()
+        send(kafka, raw, *((at, at) for at in (BEGIN, BEGIN + 9 * MINUTE)))
+        near = Alignment(timedelta(minutes=1), topic=daily)
+        with Injector(injection, kafka.config, alignment=near) as injector:
+
+            def marked_as_held():
+                injector.step()
+                return any(dict(one.headers).get(HELD_HEADER) for one in look(kafka, marked)[1])
+
+            until(marked_as_held, "a mark long before the interval is over")
+
+
+@pytest.mark.kafka
 def test_aligned_sources_of_a_backlog_are_not_slowed_to_one_bound_an_interval(kafka, topic):
     target = topic(1)
     sources = [
