@@ -3,7 +3,7 @@
     PYTHONPATH=tests python tests/benchmarks/table_killed.py [KILLS] [KIND] [SEED]
 
 KILLS (default 50): so often the job and Spark's JVM are ended by SIGKILL, each time at a step of a batch or a commit
-that is drawn by chance, see `crashing_table_job`.  KIND: "iceberg" (default) or "delta".  Ends with status 0 only if
+that is drawn by chance, see `crashing_job`.  KIND: "iceberg" (default) or "delta".  Ends with status 0 only if
 the table equals the batch computation row by row, and no watermark was above the truth or went back.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from floodmark.producers import EmbeddedKafka, create_topics
 from support.counting import WIDTH
-from support.crashing_table_job import STEPS, run
+from support.crashing_job import TABLE_STEPS, run
 from support.harness import Stream
 from support.lake import assert_true_marks, counts_in, opened, place_of, rows_of
 
@@ -30,15 +30,16 @@ def main(kills: int = 50, kind: str = "iceberg", seed: int = 1) -> int:
         create_topics(kafka.config, {"given": 2})
         stream.produce(kafka.config, "given")
         place = place_of(kind, Path(folder, "lake"), "totals")
-        job = kafka.bootstrap_servers, "given", kind, str(place), f"{folder}/checkpoint"
+        job = kafka.bootstrap_servers, "given", str(place), f"{folder}/checkpoint"
         for number in range(kills):
-            step, batches = chance.choice(list(STEPS)), str(chance.randrange(1, 4))
-            every = chance.choice(["0", "0", "1"]) if STEPS[step][1] == "commit" else chance.choice(["0", "1", "3600"])
-            code = run(*job, step, batches, every).returncode
+            step, batches = chance.choice(list(TABLE_STEPS)), str(chance.randrange(1, 4))
+            commits = TABLE_STEPS[step][1] == "commit"
+            every = chance.choice(["0", "0", "1"] if commits else ["0", "1", "3600"])
+            code = run(*job, step, batches, delivery=kind, COMMIT_EVERY=every).returncode
             killed[step] += code == -signal.SIGKILL
             sys.stdout.write(f"{time.monotonic() - began:5.0f} s  {number + 1}: {step}, status {code}\n")
             sys.stdout.flush()
-        done = run(*job, "none")
+        done = run(*job, "none", delivery=kind, COMMIT_EVERY="0")
         sys.stdout.write(done.stderr[-2_000:] if done.returncode else "")
         table = opened(kind, place)
         found, expected = counts_in(table), stream.windows(WIDTH)

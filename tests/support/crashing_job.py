@@ -4,8 +4,9 @@
 
 STEP is one of `STEPS`, or ``none``; the crash comes at that step of the BATCHES-th batch of this process.  Or it is one
 of `AHEAD`: the job then looks ahead, and the crash comes at that step as soon as it has foreseen a watermark.  Or it is
-one of `SHARDS`, and a task kills the driver, or itself if VICTIM is ``worker``.  With
-the delivery ``writer``, OUTPUT is the file of a `RowStore`.
+one of `SHARDS`, and a task kills the driver.  With the delivery ``writer``, OUTPUT is the file of a `RowStore`.  With
+``iceberg`` or ``delta``, OUTPUT is the folder of a table, STEP is one of `TABLE_STEPS`, the crash also kills Spark's
+JVM, and COMMIT_EVERY is in seconds.
 """
 
 import itertools
@@ -13,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -21,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from floodmark.producers.clients.transaction import Transaction
-from floodmark.spark_jobs import WriteOptions, local_session, write
+from floodmark.spark_jobs import Job, WriteOptions, local_session, write
 from floodmark.spark_jobs.batch import shards
 from floodmark.spark_jobs.batch.shards import Shards, ShardTask, ShardWriter
 from floodmark.spark_jobs.batch.sinks import AtLeastOnceSink, ExactlyOnceSink, StoreSink
@@ -29,6 +31,8 @@ from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.engine import Engine
 from floodmark.spark_jobs.lookahead.marks_ahead import Ahead
 from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.tables.table import Table
+from floodmark.spark_jobs.tables.table_sink import TableSink
 from support.counting import counted, read_events, windowed
 from support.harness import SHORT_LIVED
 from support.row_store import count_store
@@ -41,7 +45,7 @@ STEPS = {
     "after the transaction, before the watermark is set": (None, "commit", "after"),
     "after the watermark is set, during Spark's commit": (Engine, "set_watermark", "after"),
 }
-"""The class (``None``: the sink's), its method, and whether the crash comes before or after that."""
+"""The class (``None``: the sink's), its method, and whether the crash comes before, within or after that."""
 
 AGAIN = "after that batch ran, before its snapshot"
 AHEAD = {
@@ -61,12 +65,22 @@ SHARDS = {
 }
 """Steps of a task that writes a shard; the last one is of the driver."""
 
-
+TABLE_STEPS = {
+    "before the files of a batch": (TableSink, "consume", "before"),
+    "after the files of a batch": (TableSink, "consume", "after"),
+    "after a batch is staged": (TableSink, "commit", "after"),
+    "before the commit": (Table, "commit", "before"),
+    "within the commit": (Table, "commit", "within"),
+    "after the commit": (Table, "commit", "after"),
+    "during Spark's commit": (Engine, "set_watermark", "after"),
+}
 SINKS = {
     "exactly-once": ExactlyOnceSink,
     "exactly-once-executors": ExactlyOnceSink,
     "at-least-once": AtLeastOnceSink,
     "writer": StoreSink,
+    "iceberg": TableSink,
+    "delta": TableSink,
 }
 
 
@@ -74,11 +88,29 @@ def run(*arguments: str, delivery: str = "exactly-once", **more: str) -> subproc
     """Run the job in a process of its own."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "DELIVERY": delivery, **more}
-    command = [sys.executable, __file__, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    options = {"capture_output": True, "text": True, "timeout": 200, "start_new_session": True}
+    return subprocess.run([sys.executable, __file__, *arguments], env=environment, check=False, **options)
 
 
-def _kill_at(owner: type, name: str, when: str, is_due: Callable[[], bool]) -> None:
+def _kill() -> None:
+    if SINKS[os.environ["DELIVERY"]] is TableSink:
+        os.killpg(0, signal.SIGKILL)
+    os.kill(int(os.environ.get("VICTIM", os.getpid())), signal.SIGKILL)
+
+
+def _kill_when_it_has_files(folder: Path) -> None:
+    """Kill as soon as a folder has one more data file, which the commit then lacks."""
+
+    def files() -> int:
+        return sum(1 for _ in folder.rglob("*.parquet"))
+
+    before = files()
+    while files() == before:
+        pass
+    _kill()
+
+
+def _kill_at(owner: type, name: str, when: str, is_due: Callable[[], bool], folder: str = "") -> None:
     original: Callable[..., object] = getattr(owner, name)
 
     def crashing(*args: object, **kwargs: object) -> object:
@@ -87,10 +119,12 @@ def _kill_at(owner: type, name: str, when: str, is_due: Callable[[], bool]) -> N
             for one in args:
                 if isinstance(one, Transaction):
                     one.producer.flush(30)  # the records are at the broker, the transaction is open
-            os.kill(int(os.environ.get("VICTIM", os.getpid())), signal.SIGKILL)
+            _kill()
+        if due and when == "within":
+            threading.Thread(target=_kill_when_it_has_files, args=[Path(folder)], daemon=True).start()
         result = original(*args, **kwargs)
         if due and when == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
+            _kill()
         return result
 
     setattr(owner, name, crashing)
@@ -133,28 +167,36 @@ def _once_foreseen(times: int) -> Callable[[], bool]:
     return lambda: bool(foreseen) and next(calls) >= times
 
 
+def _started(servers: str, given: str, out: str, checkpoint: str, *, ahead: bool) -> Job:
+    delivery, lookahead = os.environ["DELIVERY"], timedelta(seconds=30 if ahead else 0)
+    usual = {"job": "totals", "checkpoint_location": checkpoint, "options": WriteOptions(lookahead=lookahead)}
+    if SINKS[delivery] is TableSink:
+        from support.lake import lake_session, named_table  # noqa: PLC0415  # the other jobs start faster without it
+
+        folder = Path(out)
+        spark = lake_session(folder.parent.parent if delivery == "iceberg" else folder.parent, delivery)
+        rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=60))
+        table = named_table(delivery, folder, timedelta(seconds=float(os.environ["COMMIT_EVERY"])))
+        return write(rows, table=table, event_time="ended", **usual)
+    spark = local_session("crashing", settings=SHORT_LIVED)
+    rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120))
+    if delivery == "writer":
+        return write(rows, writer=count_store(out), **usual)
+    return counted(rows, out, checkpoint, delivery=delivery, lookahead=lookahead)
+
+
 def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches: str = "2") -> None:
     """Run the job, and die where told."""
-    delivery = os.environ.get("DELIVERY", "exactly-once")
-    sink = SINKS[delivery]
     ahead = step in AHEAD or "LOOKAHEAD" in os.environ
     if step in SHARDS and SHARDS[step][0] is not ShardWriter:
-        victim = {} if os.environ.get("VICTIM") == "worker" else {"VICTIM": str(os.getpid())}
-        os.environ.pop("VICTIM", None)
-        os.environ.update(STEP=step, BATCH=batches, ONCE=f"{checkpoint}.crashed-{step}", **victim)
+        once, driver = f"{checkpoint}.crashed-{step}", str(os.getpid())
+        os.environ.update(STEP=step, BATCH=batches, ONCE=once, VICTIM=driver)
         shards.ShardTask = import_module("support.crashing_job").CrashingTask
     elif step != "none":
-        owner, name, when = {**STEPS, **AHEAD, **SHARDS}[step]
-        due = _once_foreseen(2 if step == AGAIN else 1) if ahead else _after(int(batches))
-        _kill_at(owner or sink, name, when, due)
-    spark = local_session("crashing", settings=SHORT_LIVED)
-    rows = read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120)
-    lookahead = timedelta(seconds=30 if ahead else 0)
-    if delivery == "writer":
-        options, writer = WriteOptions(lookahead=lookahead), count_store(out)
-        job = write(windowed(rows), writer=writer, job="totals", checkpoint_location=checkpoint, options=options)
-    else:
-        job = counted(windowed(rows), out, checkpoint, delivery=delivery, lookahead=lookahead)
+        owner, name, when = {**STEPS, **AHEAD, **SHARDS, **TABLE_STEPS}[step]
+        is_due = _once_foreseen(2 if step == AGAIN else 1) if ahead else _after(int(batches))
+        _kill_at(owner or SINKS[os.environ["DELIVERY"]], name, when, is_due, out)
+    job = _started(servers, given, out, checkpoint, ahead=ahead)
     job.awaitTermination(150)
     sys.stdout.write(f"late={job.counts['late']}\n")
 

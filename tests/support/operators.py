@@ -3,7 +3,7 @@
 An operator is a step: ``spark`` applies it to a frame, ``plain`` to a list of rows.  Plain rows know the input
 watermark from which they are out (``None``: as soon as their input is read), and the clock how far the watermark of
 a step is behind that of the input.  A frame has the columns ``k``, ``at`` (the event time), ``n``, and ``stamp``, the
-time that is written for the next stage.
+time that is written for the next stage.  All numbers in calls are milliseconds.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 from floodmark.spark_jobs import drop_duplicates_within, event_time
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import LongType
 from support.stateful import PandasWindows, SeenOnce, pandas_windows
@@ -34,15 +34,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How a step's watermark follows the input's.
+    """How a step's watermark follows the input's."""
 
-    ``behind``: by how much it is lower; ``closes``: 1 where windows close after their end, 0 at their end;
-    ``stateful``: whether rows are complete one batch after the marks.
-    """
-
-    closes: int = 1
-    behind: int = 0
-    stateful: bool = False
+    closes: int = 1  # 1 where windows close after their end, 0 at their end
+    behind: int = 0  # by how much it is lower
+    stateful: bool = False  # whether rows are complete one batch after the marks
 
     def out(self, time: int) -> int:
         """Return the input watermark at which what ends at ``time`` (microseconds) is complete."""
@@ -62,10 +58,10 @@ class Step:
     stateful: bool = False
     event_time: bool = True  # whether ``at`` still carries Spark's event time behind it
     ends: bool = False  # whether ``at`` is then the end of a window, less a microsecond
-    hold: int = 0  # how much earlier than its completion a result may be stamped, milliseconds
+    hold: int = 0  # how much earlier than its completion a result may be stamped
     ordered: bool = False
     """Whether its rows depend on the order of the input: it comes from one partition, and state has one, too."""
-    shift: int = 0  # how much earlier than their input's the event times of its rows may be, milliseconds
+    shift: int = 0  # how much earlier than their input's the event times of its rows may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +88,11 @@ class Query:
 
     @property
     def name(self) -> str:
-        """Say what it does."""
         return " > ".join([self.source.name, *(step.name for step in self.steps)])
 
     @property
     def hold(self) -> int:
-        """Return how far the marks may be behind the completion of results, milliseconds.
+        """Return how far the marks may be behind the completion of results.
 
         Rows of an outer join that have no partner, sessions and times of rows wait for Spark's watermark, which is a
         millisecond lower: a time may have microseconds, and a stamp has none.
@@ -118,7 +113,7 @@ class Query:
 
     @property
     def shift(self) -> int:
-        """Return how far the job's watermark is behind the marks of its input, milliseconds."""
+        """Return how far the job's watermark is behind the marks of its input."""
         return max((step.shift for step in self.steps), default=0)
 
     def spark(self, frames: Sequence[DataFrame]) -> DataFrame:
@@ -141,52 +136,55 @@ class Query:
         return rows, clock
 
 
-def _grouped(rows: Rows, windows: Callable[[Row], list[tuple[int, int]]]) -> dict[tuple[str, int, int], Rows]:
-    groups: dict[tuple[str, int, int], Rows] = defaultdict(list)
-    for row in rows:
-        for start, end in windows(row):
-            groups[row.k, start, end].append(row)
-    return groups
-
-
-def _window(key: str, end: int, n: int, rows: Rows, clock: Clock) -> Row:
-    out = max([clock.out(end), *(row.out for row in rows if row.out is not None)])
-    return Row(key, end - 1, n, end // 1000, out)
-
-
 # Windows -------------------------------------------------------------------------------------------------------------
 
 Stamp = Literal["end", "start", "earliest", "latest"]
 
 
-def _cut(width: int, slide: int) -> Callable[[Row], list[tuple[int, int]]]:
-    def windows(row: Row) -> list[tuple[int, int]]:
-        last = row.at // (slide * 1000) * slide * 1000
-        return [(start, start + width * 1000) for start in range(last, row.at - width * 1000, -slide * 1000)]
+def _window(width: int, slide: int | None = None, of: str = "at") -> Column:
+    return F.window(of, f"{width} milliseconds", f"{slide or width} milliseconds")
 
-    return windows
+
+def _of_windows(
+    frame: DataFrame, n: str | Column = "n", *, stamp: str = "window.end", window: str = "window"
+) -> DataFrame:
+    """Take the time of each row from its window."""
+    return frame.select("k", F.window_time(window).alias("at"), n, F.col(stamp).alias("stamp"))
+
+
+def _cut(rows: Rows, width: int, slide: int) -> dict[tuple[str, int, int], Rows]:
+    """Group rows by key, start and end of their windows."""
+    groups: dict[tuple[str, int, int], Rows] = defaultdict(list)
+    for row in rows:
+        last = row.at // (slide * 1000) * slide * 1000
+        for start in range(last, row.at - width * 1000, -slide * 1000):
+            groups[row.k, start, start + width * 1000].append(row)
+    return groups
+
+
+def _result(key: str, end: int, rows: Rows, clock: Clock, n: int | None = None) -> Row:
+    """Make the row of a window: by default, the sum."""
+    out = max([clock.out(end), *(row.out for row in rows if row.out is not None)])
+    return Row(key, end - 1, sum(row.n for row in rows) if n is None else n, end // 1000, out)
 
 
 def sliding(width: int, slide: int, stamp: Stamp = "end", beside: int | None = None) -> Step:
-    """Sum in windows of a width, one each slide; ``beside``: the width of other windows of each row; milliseconds."""
+    """Sum in windows of a width, one each slide; ``beside``: the width of other windows of each row."""
     column = {"end": "window.end", "start": "window.start", "earliest": "least", "latest": "most"}[stamp]
 
     def spark(frame: DataFrame) -> DataFrame:
-        window = F.window("at", f"{width} milliseconds", f"{slide} milliseconds")
+        window = _window(width, slide)
         if beside is not None:
-            other = F.window("at", f"{beside} milliseconds")
-            frame, window = frame.withColumn("window", window).withColumn("other", other), F.col("window")
+            frame, window = frame.withColumn("window", window).withColumn("other", _window(beside)), F.col("window")
         times = F.min("at").alias("least"), F.max("at").alias("most")
-        summed = frame.groupBy("k", window).agg(F.sum("n").alias("n"), *times)
-        return summed.select("k", F.window_time("window").alias("at"), "n", F.col(column).alias("stamp"))
+        return _of_windows(frame.groupBy("k", window).agg(F.sum("n").alias("n"), *times), stamp=column)
 
     def plain(rows: Rows, clock: Clock) -> Rows:
         results = []
-        for (key, start, end), group in _grouped(rows, _cut(width, slide)).items():
-            row = _window(key, end, sum(one.n for one in group), group, clock)
-            times = [one.at for one in group]
+        for (key, start, end), group in _cut(rows, width, slide).items():
+            times = [row.at for row in group]
             time = {"end": end, "start": start, "earliest": min(times), "latest": max(times)}[stamp]
-            results.append(replace(row, stamp=time // 1000))
+            results.append(replace(_result(key, end, group, clock), stamp=time // 1000))
         return results
 
     kind = f"tumbling {width}" if width == slide else f"sliding {width}/{slide}"
@@ -196,7 +194,6 @@ def sliding(width: int, slide: int, stamp: Stamp = "end", beside: int | None = N
 
 
 def tumbling(width: int, stamp: Stamp = "end") -> Step:
-    """Sum in tumbling windows."""
     return sliding(width, width, stamp)
 
 
@@ -205,10 +202,8 @@ def crossed(width: int, other: int) -> Step:
 
     def spark(frame: DataFrame) -> DataFrame:
         then = frame.withColumn("then", F.timestamp_millis(F.unix_millis("at") + F.col("n") * 100))
-        both = then.withColumn("window", F.window("at", f"{width} milliseconds"))
-        both = both.withColumn("other", F.window("then", f"{other} milliseconds"))
-        summed = both.groupBy("k", "other", "window").agg(F.sum("n").alias("n"))
-        return summed.select("k", F.window_time("window").alias("at"), "n", F.col("window.end").alias("stamp"))
+        both = then.withColumn("window", _window(width)).withColumn("other", _window(other, of="then"))
+        return _of_windows(both.groupBy("k", "other", "window").agg(F.sum("n").alias("n")))
 
     def plain(rows: Rows, clock: Clock) -> Rows:
         parts: dict[int, Rows] = defaultdict(list)
@@ -223,15 +218,15 @@ def per_time(beside: int) -> Step:
     """Sum the rows of the same time, each of which has a window and its end beside that."""
 
     def spark(frame: DataFrame) -> DataFrame:
-        window = F.window("at", f"{beside} milliseconds")
-        more = frame.withColumn("window", window).withColumn("end", F.window("at", f"{beside} milliseconds")["end"])
+        more = frame.withColumn("window", _window(beside)).withColumn("end", _window(beside)["end"])
         return more.groupBy("k", "at").agg(F.sum("n").alias("n"), F.min("stamp").alias("stamp"))
 
     def plain(rows: Rows, clock: Clock) -> Rows:
-        groups = _grouped(rows, lambda row: [(row.at, row.at)])
+        groups: dict[tuple[str, int], Rows] = defaultdict(list)
+        for row in rows:
+            groups[row.k, row.at].append(row)
         return [
-            replace(_window(key, at, sum(row.n for row in group), group, clock), at=at, stamp=group[0].stamp)
-            for (key, at, _), group in groups.items()
+            replace(_result(k, at, group, clock), at=at, stamp=group[0].stamp) for (k, at), group in groups.items()
         ]
 
     return Step(f"per time beside {beside}", spark, plain, stateful=True)
@@ -242,15 +237,14 @@ def first_and_last(width: int) -> Step:
 
     def spark(frame: DataFrame) -> DataFrame:
         order = F.struct("at", "n")
-        grouped = frame.groupBy("k", F.window("at", f"{width} milliseconds"))
-        picked = grouped.agg((F.min_by("n", order) * 1000 + F.max_by("n", order)).alias("n"))
-        return picked.select("k", F.window_time("window").alias("at"), "n", F.col("window.end").alias("stamp"))
+        picked = (F.min_by("n", order) * 1000 + F.max_by("n", order)).alias("n")
+        return _of_windows(frame.groupBy("k", _window(width)).agg(picked))
 
     def plain(rows: Rows, clock: Clock) -> Rows:
         results = []
-        for (key, _, end), group in _grouped(rows, _cut(width, width)).items():
+        for (key, _, end), group in _cut(rows, width, width).items():
             ordered = sorted(group, key=lambda row: (row.at, row.n))
-            results.append(_window(key, end, ordered[0].n * 1000 + ordered[-1].n, group, clock))
+            results.append(_result(key, end, group, clock, ordered[0].n * 1000 + ordered[-1].n))
         return results
 
     return Step(f"min_by, max_by {width}", spark, plain, stateful=True, ends=True)
@@ -262,54 +256,66 @@ def session(gap: int, stamp: Literal["end", "latest"] = "end") -> Step:
     def spark(frame: DataFrame) -> DataFrame:
         grouped = frame.groupBy("k", F.session_window("at", f"{gap} milliseconds"))
         summed = grouped.agg(F.sum("n").alias("n"), F.max("at").alias("most"))
-        time = F.col("session_window.end" if stamp == "end" else "most")
-        return summed.select("k", F.window_time("session_window").alias("at"), "n", time.alias("stamp"))
+        column = "session_window.end" if stamp == "end" else "most"
+        return _of_windows(summed, stamp=column, window="session_window")
 
     def plain(rows: Rows, clock: Clock) -> Rows:
+        sessions: list[Rows] = []
+        for row in sorted(rows, key=lambda row: (row.k, row.at)):
+            if sessions and row.k == sessions[-1][-1].k and row.at <= sessions[-1][-1].at + gap * 1000:
+                sessions[-1].append(row)
+            else:
+                sessions.append([row])
         results = []
-        for key in {row.k for row in rows}:
-            runs: list[Rows] = []
-            for row in sorted((row for row in rows if row.k == key), key=lambda row: row.at):
-                if runs and row.at <= runs[-1][-1].at + gap * 1000:
-                    runs[-1].append(row)
-                else:
-                    runs.append([row])
-            for run in runs:
-                latest = run[-1].at
-                row = _window(key, latest + gap * 1000, sum(row.n for row in run), run, clock)
-                results.append(row if stamp == "end" else replace(row, stamp=latest // 1000))
+        for group in sessions:
+            latest = group[-1].at
+            row = _result(group[0].k, latest + gap * 1000, group, clock)
+            results.append(row if stamp == "end" else replace(row, stamp=latest // 1000))
         return results
 
     name, hold = (f"session {gap}", 0) if stamp == "end" else (f"session {gap} stamped latest", gap)
     return Step(name, spark, plain, stateful=True, ends=True, hold=hold)
 
 
+def viewed(width: int) -> Step:
+    """Sum in tumbling windows, in SQL over a view."""
+
+    def spark(frame: DataFrame) -> DataFrame:
+        frame.createOrReplaceTempView("given")
+        return frame.sparkSession.sql(
+            "WITH sums AS (SELECT k, sum(n) AS n, window FROM given "  # noqa: S608  # a number
+            f"GROUP BY k, window(at, '{width} milliseconds')) "
+            "SELECT k, window_time(window) AS at, n, window.end AS stamp FROM sums"
+        )
+
+    return Step(f"SQL view, tumbling {width}", spark, tumbling(width).plain, stateful=True, ends=True)
+
+
 _RESULT = "k STRING, at TIMESTAMP, n BIGINT"
 
 
-def _by_hand(name: str, width: int, run: Callable[[Any], DataFrame]) -> Step:
-    """Tumbling windows by a function of the grouped rows, which writes the time of their end itself."""
+def _by_hand(method: str, width: int, *arguments: Any) -> Step:
+    """Tumbling windows by a method of grouped rows, which writes the time of their end itself."""
 
     def spark(frame: DataFrame) -> DataFrame:
-        given = frame.select("k", "at", F.unix_millis("at").alias("ms"), "n")
-        return run(given.groupBy("k")).withColumn("stamp", F.col("at"))
+        given = frame.select("k", "at", F.unix_millis("at").alias("ms"), "n").groupBy("k")
+        return getattr(given, method)(*arguments).withColumn("stamp", F.col("at"))
 
     def plain(rows: Rows, clock: Clock) -> Rows:
         return [replace(row, at=row.stamp * 1000) for row in tumbling(width).plain(rows, clock)]
 
-    return Step(f"{name} {width}", spark, plain, stateful=True, event_time=False)
+    return Step(f"{method} {width}", spark, plain, stateful=True, event_time=False)
 
 
 def pandas_state(width: int) -> Step:
     """Tumbling windows by a function of state and timeouts."""
     settings = pandas_windows(width), _RESULT, "open STRING", "append", "EventTimeTimeout"
-    return _by_hand("applyInPandasWithState", width, lambda given: given.applyInPandasWithState(*settings))
+    return _by_hand("applyInPandasWithState", width, *settings)
 
 
 def timers(width: int) -> Step:
     """Tumbling windows by a stateful processor with event-time timers."""
-    settings = PandasWindows(width), _RESULT, "Append", "EventTime"
-    return _by_hand("transformWithStateInPandas", width, lambda given: given.transformWithStateInPandas(*settings))
+    return _by_hand("transformWithStateInPandas", width, PandasWindows(width), _RESULT, "Append", "EventTime")
 
 
 # Duplicates ----------------------------------------------------------------------------------------------------------
@@ -322,14 +328,10 @@ def _unique(rows: Rows, _clock: Clock) -> Rows:
     return list(found.values())
 
 
-def deduplicated() -> Step:
-    """Drop rows that are equal, event time and all."""
-    return Step("dropDuplicates", lambda frame: frame.dropDuplicates(["k", "at", "n"]), _unique, stateful=True)
-
-
-def distinct() -> Step:
-    """Drop rows that are equal in all columns."""
-    return Step("distinct", lambda frame: frame.distinct(), _unique, stateful=True)
+deduplicated = partial(
+    Step, "dropDuplicates", lambda frame: frame.dropDuplicates(["k", "at", "n"]), _unique, stateful=True
+)
+distinct = partial(Step, "distinct", lambda frame: frame.distinct(), _unique, stateful=True)
 
 
 def seen_once() -> Step:
@@ -341,83 +343,6 @@ def seen_once() -> Step:
         return results.withColumn("stamp", F.col("at"))
 
     return Step("transformWithStateInPandas with TTL", spark, _unique, stateful=True, event_time=False)
-
-
-# Row by row ----------------------------------------------------------------------------------------------------------
-
-
-def _map(name: str, number: Callable[[Any], Any], python: Callable[[int], int]) -> Step:
-    def plain(rows: Rows, _clock: Clock) -> Rows:
-        return [replace(row, n=python(row.n)) for row in rows]
-
-    return Step(name, lambda frame: frame.withColumn("n", number(F.col("n"))), plain)
-
-
-def renumbered() -> Step:
-    """Compute in SQL."""
-    return _map("n + 7", lambda n: n + 7, lambda n: n + 7)
-
-
-def udf() -> Step:
-    """Compute in a Python function."""
-    return _map("udf", F.udf(lambda n: n * 2 + 1, LongType()), lambda n: n * 2 + 1)
-
-
-def pandas_udf() -> Step:
-    """Compute in a pandas function."""
-    function: Any = F.pandas_udf  # its hints know no lambda
-    return _map("pandas udf", function(lambda n: n * 3 + 2, LongType()), lambda n: n * 3 + 2)
-
-
-def filtered() -> Step:
-    """Leave a third of the rows out."""
-    return Step("filter", lambda frame: frame.where("n % 3 != 0"), lambda rows, _: [row for row in rows if row.n % 3])
-
-
-def past() -> Step:
-    """Leave out rows of the future, by the clock of each batch: there are none."""
-    condition = "stamp < now() AND to_date(at) < current_date()"
-    return Step("past", lambda frame: frame.where(condition), lambda rows, _: rows)
-
-
-def exploded() -> Step:
-    """Make two rows of each."""
-
-    def plain(rows: Rows, _clock: Clock) -> Rows:
-        return [replace(row, n=row.n + more) for row in rows for more in (0, 1)]
-
-    return Step("explode", lambda frame: frame.withColumn("n", F.explode(F.array("n", F.col("n") + 1))), plain)
-
-
-def mapped_in_pandas() -> Step:
-    """Compute in a function from frames to frames; Spark's event time ends here."""
-    spark = _in_pandas(lambda frame: frame.assign(n=frame["n"] * 2))
-    return Step("mapInPandas", spark, lambda rows, _: [replace(row, n=row.n * 2) for row in rows], event_time=False)
-
-
-def _in_pandas(change: Callable[[Any], Any]) -> Callable[[DataFrame], DataFrame]:
-    schema = "k STRING, at TIMESTAMP, n BIGINT, stamp TIMESTAMP"
-    return lambda frame: frame.mapInPandas(lambda frames: map(change, frames), schema)
-
-
-def again() -> Step:
-    """Make ``at`` Spark's event time again, behind Python functions."""
-    return Step("event_time", lambda frame: event_time(frame, "at"), lambda rows, _: rows)
-
-
-def floored(unit: int) -> Step:
-    """Round event times down, in Python, and make that Spark's event time: the whole job is so much behind."""
-
-    def round_down(frame: Any) -> Any:
-        return frame.assign(at=frame["at"].dt.floor(f"{unit}ms"), stamp=frame["stamp"].dt.floor(f"{unit}ms"))
-
-    def spark(frame: DataFrame) -> DataFrame:
-        return event_time(_in_pandas(round_down)(frame), "at", shift=timedelta(milliseconds=unit))
-
-    def plain(rows: Rows, _clock: Clock) -> Rows:
-        return [replace(row, at=row.at // (unit * 1000) * unit * 1000, stamp=row.stamp // unit * unit) for row in rows]
-
-    return Step(f"floor {unit}", spark, plain, shift=unit)
 
 
 def deduplicated_within(within: int) -> Step:
@@ -441,22 +366,73 @@ def first_within(within: int) -> Step:
     return Step(f"drop_duplicates_within {within} by key", spark, plain, stateful=True, ordered=True)
 
 
-def viewed(width: int) -> Step:
-    """Sum in tumbling windows, in SQL over a view."""
+# Row by row ----------------------------------------------------------------------------------------------------------
+
+
+def _map(name: str, number: Callable[[Column], Column], python: Callable[[int], int]) -> Step:
+    def plain(rows: Rows, _clock: Clock) -> Rows:
+        return [replace(row, n=python(row.n)) for row in rows]
+
+    return Step(name, lambda frame: frame.withColumn("n", number(F.col("n"))), plain)
+
+
+def renumbered() -> Step:
+    return _map("n + 7", lambda n: n + 7, lambda n: n + 7)
+
+
+def udf() -> Step:
+    return _map("udf", F.udf(lambda n: n * 2 + 1, LongType()), lambda n: n * 2 + 1)
+
+
+def pandas_udf() -> Step:
+    return _map("pandas udf", F.pandas_udf(lambda n: n * 3 + 2, LongType()), lambda n: n * 3 + 2)
+
+
+def _in_pandas(change: Callable[[Any], Any]) -> Callable[[DataFrame], DataFrame]:
+    schema = "k STRING, at TIMESTAMP, n BIGINT, stamp TIMESTAMP"
+    return lambda frame: frame.mapInPandas(lambda frames: map(change, frames), schema)
+
+
+filtered = partial(
+    Step, "filter", lambda frame: frame.where("n % 3 != 0"), lambda rows, _: [row for row in rows if row.n % 3]
+)
+past = partial(  # by the clock of each batch, no row is of the future
+    Step, "past", lambda frame: frame.where("stamp < now() AND to_date(at) < current_date()"), lambda rows, _: rows
+)
+exploded = partial(
+    Step,
+    "explode",
+    lambda frame: frame.withColumn("n", F.explode(F.array("n", F.col("n") + 1))),
+    lambda rows, _: [replace(row, n=row.n + more) for row in rows for more in (0, 1)],
+)
+mapped_in_pandas = partial(  # Spark's event time ends here
+    Step,
+    "mapInPandas",
+    _in_pandas(lambda frame: frame.assign(n=frame["n"] * 2)),
+    lambda rows, _: [replace(row, n=row.n * 2) for row in rows],
+    event_time=False,
+)
+again = partial(Step, "event_time", lambda frame: event_time(frame, "at"), lambda rows, _: rows)
+"""Make ``at`` Spark's event time again, behind Python functions."""
+
+
+def floored(unit: int) -> Step:
+    """Round event times down, in Python, and make that Spark's event time: the whole job is so much behind."""
+
+    def round_down(frame: Any) -> Any:
+        return frame.assign(at=frame["at"].dt.floor(f"{unit}ms"), stamp=frame["stamp"].dt.floor(f"{unit}ms"))
 
     def spark(frame: DataFrame) -> DataFrame:
-        frame.createOrReplaceTempView("given")
-        return frame.sparkSession.sql(
-            "WITH sums AS (SELECT k, sum(n) AS n, window FROM given "  # noqa: S608  # a number
-            f"GROUP BY k, window(at, '{width} milliseconds')) "
-            "SELECT k, window_time(window) AS at, n, window.end AS stamp FROM sums"
-        )
+        return event_time(_in_pandas(round_down)(frame), "at", shift=timedelta(milliseconds=unit))
 
-    return Step(f"SQL view, tumbling {width}", spark, tumbling(width).plain, stateful=True, ends=True)
+    def plain(rows: Rows, _clock: Clock) -> Rows:
+        return [replace(row, at=row.at // (unit * 1000) * unit * 1000, stamp=row.stamp // unit * unit) for row in rows]
+
+    return Step(f"floor {unit}", spark, plain, shift=unit)
 
 
 def static_join(how: Literal["inner", "left"]) -> Step:
-    """Join a table that stands still."""
+    """Join a table that does not change."""
     table = {"a": 1, "b": 2}
 
     def spark(frame: DataFrame) -> DataFrame:
@@ -465,8 +441,7 @@ def static_join(how: Literal["inner", "left"]) -> Step:
         return frame.join(known, "k", how).select("k", "at", number, "stamp")
 
     def plain(rows: Rows, _clock: Clock) -> Rows:
-        kept = [row for row in rows if how == "left" or row.k in table]
-        return [replace(row, n=row.n * 10 + table.get(row.k, 0)) for row in kept]
+        return [replace(row, n=row.n * 10 + table.get(row.k, 0)) for row in rows if how == "left" or row.k in table]
 
     return Step(f"{how} join of a table", spark, plain)
 
@@ -474,32 +449,20 @@ def static_join(how: Literal["inner", "left"]) -> Step:
 # Where a query begins ------------------------------------------------------------------------------------------------
 
 
-def one() -> Source:
-    return Source("read", 1, lambda frames: frames[0], lambda inputs, _: inputs[0])
-
-
 def _both(inputs: Sequence[Rows], _clock: Clock) -> Rows:
     return [*inputs[0], *inputs[1]]
 
 
-def union() -> Source:
-    return Source("union", 2, lambda frames: frames[0].unionByName(frames[1]), _both)
+one = partial(Source, "read", 1, lambda frames: frames[0], lambda inputs, _: inputs[0])
+union = partial(Source, "union", 2, lambda frames: frames[0].unionByName(frames[1]), _both)
+together = partial(Source, "read of two topics", 2, lambda frames: frames[0], _both, together=True)
 
 
-def together() -> Source:
-    """Read two topics at once."""
-    return Source("read of two topics", 2, lambda frames: frames[0], _both, together=True)
-
-
-Kind = Literal["inner", "left", "right", "full", "semi"]
-
-
-def joined(kind: Kind, bound: int) -> Source:
+def joined(kind: Literal["inner", "left", "right", "full", "semi"], bound: int) -> Source:
     """Join two inputs by key, the right row at most ``bound`` after the left one; stamped with the earlier time."""
 
     def spark(frames: Sequence[DataFrame]) -> DataFrame:
-        left = frames[0]
-        right = frames[1].select(F.col("k").alias("k2"), F.col("at").alias("at2"), F.col("n").alias("n2"))
+        left, right = frames[0], frames[1].selectExpr("k AS k2", "at AS at2", "n AS n2")
         condition = F.expr(f"k = k2 AND at2 >= at AND at2 <= at + INTERVAL {bound} MILLISECONDS")
         how = {"semi": "left_semi", "left": "left_outer", "right": "right_outer", "full": "full_outer"}.get(kind, kind)
         both = left.join(right, condition, how)
@@ -513,23 +476,18 @@ def joined(kind: Kind, bound: int) -> Source:
 
     def plain(inputs: Sequence[Rows], clock: Clock) -> Rows:
         left, right = inputs
-        pairs = [
-            (one, other)
-            for one in left
-            for other in right
-            if one.k == other.k and one.at <= other.at <= one.at + bound * 1000
-        ]
+        pairs = [(a, b) for a in left for b in right if a.k == b.k and a.at <= b.at <= a.at + bound * 1000]
         matched = {id(row) for pair in pairs for row in pair}
         if kind == "semi":
             return [row for row in left if id(row) in matched]
-        results = [replace(other if kind == "right" else one, n=one.n * 1000 + other.n) for one, other in pairs]
+        results = [replace(b if kind == "right" else a, n=a.n * 1000 + b.n) for a, b in pairs]
         if kind in {"left", "full"}:
-            alone = [row for row in left if id(row) not in matched]
             # A partner may come until the watermark is past the bound; Spark waits a millisecond more.
-            results += [replace(row, n=row.n * 1000 + 999, out=clock.out(row.at) + bound + 1) for row in alone]
+            alone = [(row, clock.out(row.at) + bound + 1) for row in left if id(row) not in matched]
+            results += [replace(row, n=row.n * 1000 + 999, out=out) for row, out in alone]
         if kind in {"right", "full"}:
-            alone = [row for row in right if id(row) not in matched]
-            results += [replace(row, n=999_000 + row.n, out=clock.out(row.at) + 1) for row in alone]
+            alone = [(row, clock.out(row.at) + 1) for row in right if id(row) not in matched]
+            results += [replace(row, n=999_000 + row.n, out=out) for row, out in alone]
         return results
 
     name, timed = f"{kind} join within {bound}", kind != "full"
@@ -540,20 +498,21 @@ def joined_windows(width: int) -> Source:
     """Join the sums of two inputs in the same tumbling window."""
 
     def spark(frames: Sequence[DataFrame]) -> DataFrame:
+        sums = F.sum("n").alias("n1"), F.sum("n").alias("n2")
         left, right = (
-            frame.groupBy("k", F.window("at", f"{width} milliseconds")).agg(F.sum("n").alias(name))
-            for frame, name in zip(frames, ("n1", "n2"), strict=True)
+            frame.groupBy("k", _window(width)).agg(total) for frame, total in zip(frames, sums, strict=True)
         )
-        number = (F.col("n1") * 1000 + F.col("n2")).alias("n")
-        both = left.join(right, ["k", "window"])
-        return both.select("k", F.window_time("window").alias("at"), number, F.col("window.end").alias("stamp"))
+        return _of_windows(left.join(right, ["k", "window"]), (F.col("n1") * 1000 + F.col("n2")).alias("n"))
 
     def plain(inputs: Sequence[Rows], clock: Clock) -> Rows:
-        left, right = (_grouped(rows, _cut(width, width)) for rows in inputs)
-        sums = {
-            window: sum(row.n for row in left[window]) * 1000 + sum(row.n for row in right[window])
-            for window in left.keys() & right.keys()
-        }
-        return [_window(key, end, n, [], clock) for (key, _, end), n in sums.items()]
+        left, right = (
+            {window: sum(row.n for row in group) for window, group in _cut(rows, width, width).items()}
+            for rows in inputs
+        )
+        return [
+            _result(key, end, [], clock, n * 1000 + right[key, start, end])
+            for (key, start, end), n in left.items()
+            if (key, start, end) in right
+        ]
 
     return Source(f"join of windows {width}", 2, spark, plain, stateful=True, ends=True)

@@ -26,7 +26,7 @@ from floodmark.spark_jobs.tables.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import partitioning
 from support.counting import WIDTH, fails, read_events, windowed
-from support.crashing_table_job import run as run_crashing
+from support.crashing_job import run as run_crashing
 from support.harness import Stream, until
 from support.lake import assert_true_marks, counts_in, is_written, lake_session, marks_of, named_table, opened, place_of
 from support.lake import rows_of as rows_in
@@ -247,8 +247,8 @@ def test_the_results_from_a_time_on_begin_a_table(kafka, topic, place, start, ki
 def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoint, start, kind, step, commit_every):
     given, stream = topic(2), Stream.seeded(22, steps=8)
     stream.produce(kafka.config, given)
-    names = kafka.bootstrap_servers, given, kind, str(place(kind)), f"{checkpoint}-first"
-    done = run_crashing(*names, step, "3", commit_every)
+    names = kafka.bootstrap_servers, given, str(place(kind)), f"{checkpoint}-first"
+    done = run_crashing(*names, step, "3", delivery=kind, COMMIT_EVERY=commit_every)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     start(given, named_table(kind, place(kind))).awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
