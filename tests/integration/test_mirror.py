@@ -14,8 +14,7 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Holder, encode_watermark, mark_key
 from floodmark.schemas.classify import mark_record
 from integration.kafka_programs import running
-from support.harness import drain, until
-from support.two_sources import write
+from support.harness import Stream, drain, record, until
 
 pytestmark = pytest.mark.kafka
 
@@ -63,11 +62,11 @@ def test_what_holds_behind_the_mirror(kafka, topic, tmp_path):
     aborted = Producer({**kafka.config, "transactional.id": "aborted"})
     aborted.init_transactions(30)
     aborted.begin_transaction()
-    never = mark("a", 9**12, epoch=9**13)
-    aborted.produce(given, key=mark_key("a"), value=encode_watermark(never), partition=0)
+    never = mark("source-0", 9**12, epoch=9**13)
+    aborted.produce(given, key=mark_key("source-0"), value=encode_watermark(never), partition=0)
     aborted.flush(30)
     aborted.abort_transaction(30)
-    write(kafka.config, given, end=True)
+    Stream.seeded(1, steps=8, per_step=20).produce(kafka.config, given, encode=lambda event: record(event["at"]))
     held = replace(mark("job", 5), holder=Holder(topic=given, partition=1, source="a"))
     key, value, headers = mark_record(held)
     producer = Producer(kafka.config)

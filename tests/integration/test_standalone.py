@@ -91,7 +91,7 @@ class Pipeline:
 
 def test_executors_a_worker_and_the_driver_may_die_on_a_cluster(kafka, topic, tmp_path):
     given, windows, totals = topic(3), topic(2), topic(2)
-    with ObjectStore(tmp_path) as store, Standalone(tmp_path / "cluster") as cluster:
+    with ObjectStore() as store, Standalone(tmp_path / "cluster") as cluster:
         command = [str(cluster.python), "-c", "import floodmark.spark_jobs"]
         absent = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
         assert "No module named 'floodmark'" in absent.stderr

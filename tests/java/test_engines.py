@@ -2,31 +2,30 @@
 
 import json
 import subprocess
-from collections import Counter
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING
 from floodmark.producers.embedded.jars import java
 from floodmark.producers.readers.replay import read_until_end
-from support.harness import until
+from support.harness import Stream, record, until
 from support.processes import end_process
-from support.two_sources import LAST, write
 
 pytestmark = pytest.mark.kafka
 WIDTH = 10_000
+STREAM = Stream.seeded(1, steps=8, per_step=20)
+LAST = min(script[-1][1] for script in STREAM.steps.values())  # the watermark at the end, where no source ends
 
 
 @pytest.mark.parametrize("end", [True, False])
 def test_flink_closes_the_windows_that_are_complete(flink, kafka, topic, end):
     target = topic(3)
-    sent = write(kafka.config, target, end=end)
+    STREAM.produce(kafka.config, target, end=end, encode=lambda event: record(event["at"]))
     opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "util")]
     command = [java(), "-Xmx512m", *opened, "-cp", flink, "FlinkMarks", kafka.bootstrap_servers, target]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    expected = Counter((key, time // WIDTH * WIDTH + WIDTH) for time, key in sent)
-    complete = {window: n for window, n in expected.items() if end or window[1] <= LAST}
+    complete = {window: n for window, n in STREAM.windows(WIDTH).items() if end or window[1] <= LAST}
     assert {(line["key"], line["end"]): line["n"] for line in lines} == complete
     assert len(lines) == len(complete)
 
@@ -34,9 +33,9 @@ def test_flink_closes_the_windows_that_are_complete(flink, kafka, topic, end):
 @pytest.mark.parametrize("end", [True, False])
 def test_kafka_streams_releases_the_rows_that_are_complete(streams, kafka, topic, tmp_path, end):
     target, out = topic(3), topic(3)
-    sent = write(kafka.config, target, end=end)
+    STREAM.produce(kafka.config, target, end=end, encode=lambda event: record(event["at"]))
     places = dict.fromkeys([(out, number) for number in range(3)], OFFSET_BEGINNING)
-    complete = sorted((time, key) for time, key in sent if end or time < LAST)
+    complete = sorted((time, f"u{time % 5}") for time in STREAM.times if end or time < LAST)
     log, found = tmp_path / "streams.log", []
     command = [java(), "-Xmx256m", "-cp", streams, "StreamsMarks", kafka.bootstrap_servers, target, out, str(tmp_path)]
 
@@ -51,7 +50,7 @@ def test_kafka_streams_releases_the_rows_that_are_complete(streams, kafka, topic
         finally:
             end_process(process)
     assert sorted(found) == complete, log.read_text()[-3000:]
-    for key in {key for _, key in sent}:
+    for key in {key for _, key in complete}:
         times = [time for time, of in found if of == key]
         assert times == sorted(times)
     assert b'"late"' not in log.read_bytes()

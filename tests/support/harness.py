@@ -32,6 +32,7 @@ EVENT = record_schema("Event", user="string", at=["null", TIME])
 COUNT = record_schema("Count", user="string", ended=TIME, n="long")
 events = AvroCodec(without_logical_types(EVENT))
 counts = AvroCodec(without_logical_types(COUNT))
+Encode = Callable[[dict[str, Any]], bytes]  # writes the value of an event: its user, and its time as ``at``
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +73,25 @@ class Stream:
         options |= {"interval": interval, "on_late": "raise", "background": False}
         return {name: WatermarkedProducer(config, source=name, **options) for name in self.steps}
 
-    def produce(self, config: dict[str, str], topic: str, *, end: bool = True) -> None:
+    def produce(self, config: dict[str, str], topic: str, *, end: bool = True, encode: Encode = events.encode) -> None:
         """Write it, the sources' steps interleaved."""
         producers = self.producers(config, topic, timedelta(hours=1))
         for number in range(max(map(len, self.steps.values()))):
             for name, script in self.steps.items():
                 if number < len(script):
                     times, watermark = script[number]
-                    self.produce_step(producers[name], times)
+                    self.produce_step(producers[name], times, encode)
                     producers[name].advance(watermark)
                     producers[name].flush()
         for producer in producers.values() if end else ():
             producer.end()
 
     @staticmethod
-    def produce_step(producer: WatermarkedProducer, times: list[int]) -> None:
+    def produce_step(producer: WatermarkedProducer, times: list[int], encode: Encode = events.encode) -> None:
         """Write the events of one step."""
         for time_ in times:
             user = f"u{time_ % 5}"
-            producer.produce(events.encode({"user": user, "at": time_}), event_time=time_, key=user)
+            producer.produce(encode({"user": user, "at": time_}), event_time=time_, key=user)
 
     def windows(self, width: int) -> Counter[tuple[str, int]]:
         """Count events per user and tumbling window end: the batch result."""
@@ -171,7 +172,7 @@ def window_counts(values: list[bytes]) -> Counter[tuple[str, int]]:
 
 
 def record(event_time: int) -> bytes:
-    """Return a record whose field ``at`` is its event time."""
+    """Return JSON whose field ``at`` is its event time."""
     return json.dumps({"at": event_time}).encode()
 
 

@@ -2,28 +2,19 @@
 
 from datetime import timedelta
 
-from floodmark.producers import (
-    Strategy,
-    adaptive,
-    ascending,
-    bounded_out_of_orderness,
-    explicit,
-    ingress,
-    percentile,
-    punctuated,
-)
+from floodmark import producers as floodmark
 
 MS = timedelta(milliseconds=1)
 
 
-def one_of_each(span: timedelta) -> dict[str, Strategy]:
+def one_of_each(span: timedelta) -> dict[str, floodmark.Strategy]:
     """Return a strategy of each kind; ``span`` is the bound of the one, and what another one learns from."""
     return {
-        "ascending": ascending(),
-        "bounded": bounded_out_of_orderness(span),
-        "explicit": explicit(),
-        "ingress": ingress(),
-        "punctuated": punctuated(lambda value: int(value) if value else None),
-        "percentile": percentile(span),
-        "adaptive": adaptive(),
+        "ascending": floodmark.ascending(),
+        "bounded": floodmark.bounded_out_of_orderness(span),
+        "explicit": floodmark.explicit(),
+        "ingress": floodmark.ingress(),
+        "punctuated": floodmark.punctuated(lambda value: int(value) if value else None),
+        "percentile": floodmark.percentile(span),
+        "adaptive": floodmark.adaptive(),
     }

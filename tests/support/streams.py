@@ -3,7 +3,7 @@
 A script places every record and every mark, so a test knows which batch reads what.  Times are epoch milliseconds.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,7 +19,6 @@ from floodmark.schemas.codec import without_logical_types
 from support.harness import TIME, grow, read_to_end, record_schema
 
 ROW = record_schema("Row", k="string", at=TIME, n="long")  # what stands in all topics, in and out
-
 _codec = AvroCodec(without_logical_types(ROW))
 
 Values = tuple[str, int, int]  # a row as a value: key, event time, number
@@ -94,27 +93,27 @@ class _Writer:
         self.producer = Producer({**config, "enable.idempotence": True})
 
     def write(self, entry: Put | Say | Grow) -> None:
-        if isinstance(entry, Grow):
-            self._grow(entry.partitions)
-            return
-        emitter = self.emitters[entry.source]
-        if isinstance(entry, Put):
-            if not emitter.registered:
-                emitter.mark_active()
-                self._say(entry.source)
-            emitter.send(entry.partition, entry.values[1]).ack()  # one idempotent client keeps the order
-            self.latest = max(self.latest, entry.values[1])
-            value, headers = self.log.record(entry.values)
-            self._produce(entry.partition, value, headers=headers, timestamp=entry.values[1])
-            return
-        match entry.what:
-            case "idle":
-                emitter.mark_idle()
-            case "end":
-                emitter.end()
-            case int(watermark):
-                emitter.generator.advance(watermark)  # type: ignore[attr-defined]  # Explicit
-        self._say(entry.source)
+        match entry:
+            case Grow(partitions):
+                self._grow(partitions)
+            case Put(source, (_, time, _) as values, partition):
+                emitter = self.emitters[source]
+                if not emitter.registered:
+                    emitter.mark_active()
+                    self._say(source)
+                emitter.send(partition, time).ack()  # one idempotent client keeps the order
+                self.latest = max(self.latest, time)
+                value, headers = self.log.record(values)
+                self._produce(partition, value, headers=headers, timestamp=time)
+            case Say(source, what):
+                emitter = self.emitters[source]
+                if what == "idle":
+                    emitter.mark_idle()
+                elif what == "end":
+                    emitter.end()
+                elif what != "again":
+                    emitter.generator.advance(what)
+                self._say(source)
 
     def _grow(self, partitions: int) -> None:
         assert self.producer.flush(30) == 0
@@ -155,18 +154,12 @@ class Written:
 
 def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> list[Written]:
     """Read an output topic of one job: the rows of each batch stand between its marks and those before."""
-    found: list[Written] = []
+    found: dict[int, Written] = defaultdict(Written)
     seen: Counter[int] = Counter()  # marks of each partition, so the number of its batch
     promised: dict[int, int] = {}
-
-    def batch(partition: int) -> Written:
-        while len(found) <= seen[partition]:
-            found.append(Written())
-        return found[seen[partition]]
-
     for record in read_to_end(config, topic, seconds)[0]:
         if isinstance(record, Mark):
-            batch(record.partition).marks.append(record.record)
+            found[seen[record.partition]].marks.append(record.record)
             seen[record.partition] += 1
             if record.record.watermark is not None:
                 promised[record.partition] = max(record.record.watermark, promised.get(record.partition, 0))
@@ -174,8 +167,8 @@ def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> li
             values = decode(record.value)
             before = promised.get(record.partition)
             assert before is None or values[1] >= before, f"{values} is behind the mark {before} before it"
-            batch(record.partition).rows[values] += 1
-    return found
+            found[seen[record.partition]].rows[values] += 1
+    return [found[number] for number in sorted(found)]
 
 
 def total(batches: Iterable[Written]) -> Counter[Values]:

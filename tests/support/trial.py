@@ -1,13 +1,13 @@
 """Run a query as a job over written topics, and hold every batch of it against the plain computation."""
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from floodmark.schemas import END_OF_TIME, Status
@@ -22,7 +22,6 @@ from support.streams import ROW, Log, Values, Written, batches_of, total
 
 _LIMIT = 240
 _LOOK = 5.0
-_MANY = 10_000
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 STATE_STORES = [
     ("spark.sql.streaming.stateStore.providerClass", f"{_STATE}.{name}StateStoreProvider")
@@ -56,11 +55,6 @@ class Trial:
     """Whether the input is written while the job runs, so many entries at a time, and the job looks ahead."""
     read: Callable[..., list[DataFrame]] | None = None  # how topics are read, as `frames` does
 
-    @property
-    def closes(self) -> int:
-        """Return 1 where windows close after their end."""
-        return int(self.write.get("windows_close", "after") == "after")
-
 
 @dataclass(slots=True)
 class Ran:
@@ -73,7 +67,7 @@ class Ran:
     @property
     def looked_ahead(self) -> int:
         """Return how many batches ran with more than the batches before had read."""
-        pairs = pairwise(self.batches[number] for number in sorted(self.batches))
+        pairs = itertools.pairwise(self.batches[number] for number in sorted(self.batches))
         return sum(batch.batch_watermark != before.watermark for before, batch in pairs)
 
 
@@ -120,13 +114,13 @@ def run(
             out,
             f"{place}-{number}" if trial.lost else place,
             watermark_hold=trial.query.given_hold,
-            on_batch=partial(_note, batches, _MANY * number if trial.lost else 0),
+            on_batch=partial(_note, batches, 10_000 * number if trial.lost else 0),
             **_start(trial),
             **{"lookahead": timedelta(seconds=60 if trial.live else 0), **trial.write},
         )
-        if trial.live:
-            _feed(job, feed, batches, enough)
         try:
+            if trial.live:
+                _feed(job, feed, batches, enough)
             until(partial(_reached, job, batches, enough), "the end" if enough is None else f"{enough} batches", _LIMIT)
         finally:
             job.stop()
@@ -141,20 +135,13 @@ def _note(batches: dict[int, Batch], first: int, batch: Batch) -> None:
 
 
 def _start(trial: Trial) -> dict[str, Any]:
-    """Say where the job begins, where that is not the first record."""
-    wish: dict[str, Any] = {"largest_window": _reach(trial.query), "early": timedelta(0)}
-    if trial.lost:
-        return {"start": Start(published="continue", **wish)}
-    if trial.output_at is not None:
-        return {"start": Start(output_at=to_datetime(trial.output_at), **wish)}
-    return {}
-
-
-def _reach(query: Query) -> timedelta | None:
-    """Return how far back results reach, where the windows of the query do not say it."""
-    untold = ("session", "per time", "applyInPandas", "transformWithState")
-    told = not query.source.stateful and not any(step.name.startswith(untold) for step in query.steps)
-    return None if told else timedelta(hours=10)
+    """Say where the job begins, where that is not the first record, and how far back results reach."""
+    if not trial.lost and trial.output_at is None:
+        return {}
+    untold = ("session", "per time", "applyInPandas", "transformWithState")  # the windows do not say it
+    told = not trial.query.source.stateful and not any(step.name.startswith(untold) for step in trial.query.steps)
+    where = {"published": "continue"} if trial.lost else {"output_at": to_datetime(trial.output_at)}
+    return {"start": Start(**where, largest_window=None if told else timedelta(hours=10), early=timedelta(0))}
 
 
 def _feed(job: Job, feed: Sequence[Iterator[int]], batches: Mapping[int, Batch], enough: int | None) -> None:
@@ -179,7 +166,8 @@ def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool
 
 def differences(trial: Trial, ran: Ran) -> list[str]:
     """Say where a run differs from the plain computation: no line where it is right."""
-    rows, clock = trial.query.plain([log.rows for log in trial.logs], trial.closes)
+    closes = int(trial.write.get("windows_close", "after") == "after")
+    rows, clock = trial.query.plain([log.rows for log in trial.logs], closes)
     if trial.lost or trial.output_at is not None:  # other batches than those that were published
         first = trial.output_at or 0
         kept = Counter((row.k, row.stamp, row.n) for row in rows if row.stamp >= first)
@@ -221,28 +209,20 @@ def _of_marks(clock: Clock, hold: int, ran: Ran) -> list[str]:
 
     `batches_of` has compared them with the rows of later batches.
     """
-    least = most = None
+    least = most = -math.inf
     for number, batch in enumerate(ran.written):
         with_, read_ = ran.batches[number].batch_watermark, ran.batches[number].watermark
-        least = _highest(least, with_ if clock.stateful else read_, clock.behind + hold)
-        most = _highest(_highest(most, with_, clock.behind), read_, clock.behind)
+        least = max(least, _level(with_ if clock.stateful else read_, clock.behind + hold))
+        most = max(most, _level(with_, clock.behind), _level(read_, clock.behind))
         for mark in batch.marks:
-            ended = mark.status is Status.ENDED
-            if read_ != END_OF_TIME if ended else not _fits(mark.watermark, least, most):
+            watermark = -math.inf if mark.watermark is None else mark.watermark
+            if read_ != END_OF_TIME if mark.status is Status.ENDED else not least <= watermark <= most:
                 return [f"batch {number} is marked {mark.status} {mark.watermark}, expected {least} to {most}"]
     return []
 
 
-def _fits(watermark: int | None, least: int | None, most: int | None) -> bool:
-    if watermark is None:
-        return least is None
-    return most is not None and (least is None or least <= watermark) and watermark <= most
-
-
-def _highest(before: int | None, watermark: int | None, behind: int) -> int | None:
-    if watermark is None or watermark == END_OF_TIME:
-        return before
-    return max(watermark - behind, watermark - behind if before is None else before)
+def _level(watermark: int | None, behind: int) -> float:
+    return -math.inf if watermark in {None, END_OF_TIME} else watermark - behind
 
 
 def _of_counts(trial: Trial, ran: Ran) -> list[str]:

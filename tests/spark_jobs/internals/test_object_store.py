@@ -18,7 +18,7 @@ _WRITES = 10
 
 def test_a_file_that_is_replaced_is_there_all_the_time(tmp_path):
     path = os.pathsep.join([str(_PROGRAM.parents[1]), os.environ.get("PYTHONPATH", "")])
-    with ObjectStore(tmp_path) as store:
+    with ObjectStore() as store:
         command = [sys.executable, str(_PROGRAM), json.dumps(store.settings), ",".join(jars())]
         command += [store.place("checkpoint"), _NAME, str(_WRITES)]
         writer = Process("writer", command, tmp_path, {**os.environ, "PYTHONPATH": path})
