@@ -72,21 +72,19 @@ class Model:
         leases, clock, hands, heard, epochs = {}, 0, {}, {}, {}
         for move in self.clocks[partition]:
             if isinstance(move, str):
-                for known in (leases, hands, heard, epochs):
-                    known.pop(move, None)
+                for values in (leases, hands, heard, epochs):
+                    values.pop(move, None)
             else:
                 record, time = move
                 source = record.source
                 leases[source] = record.lease
                 if lease in leases.values():
                     level, before = hands.get(source, (None, None))
-                    if level is None or epochs[source] != record.epoch:
+                    known = level is not None and epochs[source] == record.epoch
+                    if known and 0 < time - before <= lease:
+                        clock = max(clock, level + time - before)
+                    if not known or time > before or before - time > lease:
                         hands[source] = (clock, time)
-                    else:
-                        if 0 < time - before <= lease:
-                            clock = max(clock, level + time - before)
-                        if time > before or before - time > lease:
-                            hands[source] = (clock, time)
                     heard[source] = clock
                 epochs[source] = record.epoch
             if lease not in leases.values():
@@ -94,12 +92,11 @@ class Model:
         return clock - heard[name] > 2 * lease
 
     def is_active_anywhere(self, name):
-        for number in range(self.partitions()):
-            last = self.last(number, name)
-            active = last is not None and last.status is Status.ACTIVE
-            if active and (last.lease is None or not self.has_run_out(number, name)):
-                return True
-        return False
+        return any(
+            last.status is Status.ACTIVE and (last.lease is None or not self.has_run_out(number, name))
+            for number in range(self.partitions())
+            if (last := self.last(number, name)) is not None
+        )
 
     def watermark(self, partition, name):
         last = self.last(partition, name)
@@ -140,8 +137,7 @@ class Model:
                     yield None if said == EARLIEST or (number, name) in self.silent else said
 
     def topic(self):
-        count = self.partitions()
-        return least([self.partition(number) for number in range(count)]) if count else "unknown"
+        return least([self.partition(number) for number in range(self.partitions())] or ["unknown"])
 
 
 def least(parts):
@@ -210,15 +206,11 @@ class History:
     def check(self):
         assert self.tracker.watermark == self.highest
         assert self.tracker.ended == (self.highest == END_OF_TIME)
-        self.check_processing_time()
         reasons = [hold.reason for hold in self.tracker.holders()]
         assert bool(reasons) == (self.combined != "ended"), "every stuck state has a named holder"
         for topic, model in self.models.items():
             for number, name in model.unread:
                 assert any(f"unreadable mark of {name} at {topic}/{number}@" in reason for reason in reasons)
-
-    def check_processing_time(self):
-        """Nothing is worked off of which one that counts does not say so, in every place."""
         said = [time for model in self.models.values() for time in model.processing_times()]
         known = said and None not in said and all(model.topic() != "unknown" for model in self.models.values())
         assert self.tracker.processing_time == (min(said) if known else None)
