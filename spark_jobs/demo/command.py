@@ -16,6 +16,9 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
         float | None, typer.Option(help="Seconds in which the sources write all days; default: 12 to 45, by --days.")
     ] = None,
     crash: Annotated[bool, typer.Option("--crash", help="Kill each Spark job (SIGKILL) once and restart it.")] = False,
+    table: Annotated[
+        bool, typer.Option("--table", help="Write the daily results into an Iceberg table, and read it with pyiceberg.")
+    ] = False,
     bootstrap_servers: Annotated[
         str | None, typer.Option(help="Use this Kafka instead of starting the embedded one.")
     ] = None,
@@ -36,11 +39,14 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
     try:
         from floodmark.spark_jobs.demo import run, show  # noqa: PLC0415  # needs the extra
         from rich.console import Console  # noqa: PLC0415  # its help needs none of this
+
+        if table:
+            import pyiceberg.table  # noqa: F401, PLC0415  # else it would be missed after the run
     except ImportError as error:
-        typer.echo(f"floodmark: {error.name} is not installed: pip install '.[demo]' in the checkout", err=True)
+        typer.echo(f"floodmark: {error.name} is not installed: pip install '.[demo,iceberg]' in the checkout", err=True)
         raise typer.Exit(2) from error
     duration = seconds or min(45.0, max(12.0, days / 4))
-    options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, duration, crash, keep, timeout)
+    options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, duration, crash, keep, timeout, table)
     console = Console(stderr=json)
     with ended_by_signals(COULD_NOT), show.progress(console) as showing:  # signals end the child processes, too
         outcome, watch = run.run(options, showing)

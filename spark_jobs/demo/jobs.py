@@ -13,6 +13,7 @@ from floodmark.producers.cli.command_line import run_command
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS
 from floodmark.spark_jobs.demo import flights as source
+from floodmark.spark_jobs.demo.days_table import lake_settings, write_days
 from floodmark.spark_jobs.demo.flights import load_schema
 from floodmark.spark_jobs.formats.plain_values import avro
 from floodmark.spark_jobs.job import Job
@@ -31,10 +32,13 @@ GAP: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 
 
-def session(app: str) -> SparkSession:
+def session(app: str, lake: Path | None = None) -> SparkSession:
     """Start Spark in a JVM that compiles quickly, with less optimization: for a short run that halves the work."""
     quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    return local_session(app, settings={JAVA_OPTIONS: quick, "spark.sql.execution.arrow.pyspark.enabled": "true"})
+    settings = {JAVA_OPTIONS: quick, "spark.sql.execution.arrow.pyspark.enabled": "true"}
+    if lake is None:
+        return local_session(app, settings=settings)
+    return local_session(app, tables=["iceberg"], settings={**settings, **lake_settings(lake)})
 
 
 def departure_waves(flights: DataFrame, gap: timedelta) -> DataFrame:
@@ -85,9 +89,10 @@ def main(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address.")],
     checkpoint_location: Annotated[Path, typer.Option(help="Where the job keeps its state.")],
     gap_minutes: Annotated[float, typer.Option(help="Longest pause within a wave, minutes.")] = 60,
+    lake: Annotated[Path | None, typer.Option(help=f"Folder for an Iceberg table of {DAYS}.")] = None,
 ) -> None:
     """Run a job to the end of its input, and print a line of JSON per batch and one with the totals."""
-    spark = session(name)
+    spark = session(name, lake)
     if name == WAVES:
         flights = _input(spark, source.TOPIC, "departed", bootstrap_servers)
         waves = departure_waves(flights, timedelta(minutes=gap_minutes))
@@ -99,6 +104,9 @@ def main(
     job.awaitTermination()
     batches = job.query.recentProgress
     rows = sum(batch["numInputRows"] for batch in batches)
+    if lake is not None:
+        days = _input(spark, DAYS, "window_end", bootstrap_servers)
+        write_days(days, checkpoint_location.with_name(f"{DAYS}-table"))
     typer.echo(json.dumps({"job": job.name, "numInputRows": rows, "batches": len(batches), **job.counts}))
 
 

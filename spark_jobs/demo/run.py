@@ -25,13 +25,14 @@ from floodmark.schemas.errors import DeadlineError, UsageError
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.spark_jobs.demo import flights as source
 from floodmark.spark_jobs.demo import guessed_delay, jobs, outcome
+from floodmark.spark_jobs.demo.days_table import read_days
 from floodmark.spark_jobs.demo.outcome import Guess, Outcome
 from floodmark.spark_jobs.demo.processes import Child, Children
 from floodmark.spark_jobs.session import local_jars
 
 _PARTITIONS: Final = 4
 _HOUR: Final = 3_600_000
-_READY, _START = "ready", "start"
+_READY, _START, _LAKE = "ready", "start", "lake"
 Line = list[tuple[float, int]]  # a watermark over processing time: seconds since the start, epoch milliseconds
 
 
@@ -47,6 +48,7 @@ class Options:
     crash: bool
     keep: bool
     timeout: float
+    table: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
         stack.enter_context(_claimed(directory))
         java()
         show(Moment("fetching jars (once)", 0))
-        local_jars()
+        local_jars(*(["iceberg"] if options.table else []))
         _clear(directory)
         every = source.load(options.days)
         landed = source.landed(every)
@@ -177,6 +179,7 @@ def _claimed(directory: Path) -> Iterator[None]:
 def _clear(directory: Path) -> None:
     """Remove the files of an earlier run."""
     _clear_state(directory)
+    shutil.rmtree(directory / _LAKE, ignore_errors=True)
     for pattern in ("*.jsonl", "*.log", _READY, _START):
         for file in directory.glob(pattern):
             file.unlink()
@@ -203,7 +206,8 @@ class _Flow:
         """Run sources and jobs until the results are complete."""
         # The sources first, so that the demo soon shows numbers: the start of the Spark jobs takes half a minute.
         self._until(lambda: self.watch.now > 0, "starting three sources")
-        first, second = self._start_job(jobs.WAVES), self._start_job(jobs.DAYS)
+        table = {"lake": self.options.directory / _LAKE} if self.options.table else {}
+        first, second = self._start_job(jobs.WAVES), self._start_job(jobs.DAYS, **table)
         # The first batch of a Spark job takes seconds: both jobs run theirs while the sources are slow.
         both_run = "starting two Spark jobs, sources are slow"
         self._until(lambda: len(first.lines()) > 1 and len(second.lines()) > 1, both_run)
@@ -259,11 +263,12 @@ class _Flow:
             seconds=0,
             picture=str(self.options.directory / "demo.png"),
             results=streamed,
+            table=read_days(self.options.directory / _LAKE, daily) if self.options.table else None,
         )
 
-    def _start_job(self, name: str) -> Child:
+    def _start_job(self, name: str, **more: Path) -> Child:
         place, minutes = self.options.directory / "checkpoints" / name, self.options.gap / timedelta(minutes=1)
-        return self.children.start(name, jobs.__name__, name=name, checkpoint_location=place, gap_minutes=minutes)
+        return self.children.start(name, jobs.__name__, name=name, checkpoint_location=place, gap_minutes=minutes, **more)
 
     def _summary(self, child: str) -> dict[str, Any]:
         return dict(json.loads(self.children.all[child].lines()[-1]))

@@ -131,6 +131,9 @@ def account(console: Console, outcome: Outcome) -> None:
     write(f"Took       {outcome.seconds:g} s")
     console.print()
     write(f"[bold]{conclusion(outcome)}[/bold]")
+    if outcome.table is not None:
+        days = f"{outcome.table.rows:,} days, complete until {outcome.table.complete_until}"
+        write(f"[bold]pyiceberg reads {days}, in the Iceberg table {outcome.table.folder}.[/bold]")
 
 
 def conclusion(outcome: Outcome) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from benchmarks.full_topic import ROCKSDB, WAYS, Place, Run, Way, fill, measure
+from benchmarks.full_topic import ROCKSDB, TABLE_WAYS, WAYS, Place, Run, Way, fill, measure
 from benchmarks.job_chain import median
 from benchmarks.progress import progress, spark_settings
 from floodmark.producers import EmbeddedKafka
@@ -37,6 +37,7 @@ def main(  # noqa: PLR0913  # the options of the command line
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the Spark session; may be repeated."),
     ] = None,
     every_row: Annotated[bool, typer.Option(help="Let each row be a result, without operators.")] = False,
+    tables: Annotated[bool, typer.Option(help="Write into Iceberg and Delta tables, a commit a batch.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each way.")] = False,
 ) -> None:
     """Measure what a row of a backfill costs with marks, against plain Spark with the same query.
@@ -44,7 +45,8 @@ def main(  # noqa: PLR0913  # the options of the command line
     A broker of its own, a topic that is full before any query starts, one Spark session on two cores with RocksDB.
     The query sums up rows per user and two minutes; twelve rows make a result.  All ways take turns, each with a new
     checkpoint and a new output topic: a function that writes to nowhere (plain Spark: foreachBatch), and a Kafka topic
-    (plain Spark: its Kafka sink; Floodmark: at least once, exactly once through the driver, from the executors).
+    (plain Spark: its Kafka sink; Floodmark: at least once, exactly once through the driver, from the executors).  With
+    --tables: an Iceberg and a Delta table (plain Spark: their streaming sinks).
 
     Shown are microseconds a row, after the first batch, which starts the query.  wall: of the batches.  cpu: processor
     time of Spark's JVM and of the driver's Python together; other load on the machine changes it least.  The last two
@@ -54,7 +56,7 @@ def main(  # noqa: PLR0913  # the options of the command line
     """
     if batch >= rows:
         raise typer.BadParameter(f"--batch is {batch}, expected less than --rows ({rows}): the first batch is left out")
-    ways = [way for way in WAYS if any(part in way.name for part in only.split(","))]
+    ways = [way for way in (TABLE_WAYS if tables else WAYS) if any(part in way.name for part in only.split(","))]
     settings = {**ROCKSDB, **spark_settings(set_ or [])}
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     found: dict[str, list[Run]] = {way.name: [] for way in ways}
@@ -62,7 +64,10 @@ def main(  # noqa: PLR0913  # the options of the command line
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder, "kafka")) as kafka:
         with progress(console, f"{rows:,} rows") as report:
             fill(kafka.config, rows, partitions, report)
-        spark = local_session("backfill", settings=settings)
+        catalog, kinds = "spark.sql.catalog.lake", (("iceberg", "delta") if tables else ())
+        lake = {f"{catalog}.type": "hadoop", f"{catalog}.warehouse": folder, "spark.sql.warehouse.dir": folder}
+        lake[catalog] = "org.apache.iceberg.spark.SparkCatalog"
+        spark = local_session("backfill", tables=kinds, settings={**(lake if tables else {}), **settings})
         for number in range(warm_up + rounds):
             for position, way in enumerate(ways):
                 title = f"{way.name}, round {number + 1} of {warm_up + rounds}" + " (warm-up)" * (number < warm_up)

@@ -21,7 +21,7 @@ from floodmark.schemas import AvroCodec
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.codec import without_logical_types
 from floodmark.schemas.records import Status
-from floodmark.spark_jobs import Batch, ReadOptions, WriteOptions, avro, read, write
+from floodmark.spark_jobs import Batch, ReadOptions, WriteOptions, avro, delta, iceberg, read, write
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -30,6 +30,8 @@ ROCKSDB: Final = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     )
 }
+TABLES: Final = {"Iceberg": ("iceberg", "lake.db"), "Delta": ("delta", "default")}
+"""The format of each kind of table, and the database."""
 TOPIC: Final = "backfill"
 _USERS: Final = 1_000
 _STEP: Final = 10
@@ -141,6 +143,10 @@ class Place:
         """A topic of the run's own."""
         return self.folder.name
 
+    def table(self, kind: str) -> str:
+        """Return the name of a table of the run's own."""
+        return f"{TABLES[kind][1]}.{self.target.replace('-', '_')}"
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -150,12 +156,15 @@ class Running:
     finish: Callable[[], list[str]]
 
 
-def _plain(place: Place, *, to_kafka: bool) -> Running:
+def _plain(place: Place, _rows: int, *, into: str | None = None) -> Running:
     servers = place.kafka.bootstrap_servers
     rows = plain_rows(place.spark, servers, TOPIC, maxOffsetsPerTrigger=str(place.batch))
     found = place.result(rows)
-    writer = plain_writer(found, servers, place.target) if to_kafka else found.writeStream.foreachBatch(noop)
-    query = writer.option("checkpointLocation", str(place.folder)).outputMode("append").start()
+    writer = plain_writer(found, servers, place.target) if into == "Kafka" else found.writeStream.foreachBatch(noop)
+    if into in TABLES:
+        writer = found.writeStream.format(TABLES[into][0])
+    writer = writer.option("checkpointLocation", str(place.folder)).outputMode("append")
+    query = writer.toTable(place.table(into)) if into in TABLES else writer.start()
 
     def finish() -> list[str]:
         query.processAllAvailable()
@@ -166,7 +175,10 @@ def _plain(place: Place, *, to_kafka: bool) -> Running:
     return Running(query, finish)
 
 
-def _floodmark(place: Place, rows: int, *, delivery: str | None, late: Literal["drop"] | None = None) -> Running:
+def _floodmark(
+    place: Place, rows: int, *, delivery: str | None = None, late: Literal["drop"] | None = None, into: str | None = None
+) -> Running:
+    """Start the query with marks: into a kind of table, with a ``delivery`` to Kafka, or to a function."""
     batches: list[Batch] = []
     source = read(
         place.spark,
@@ -178,18 +190,24 @@ def _floodmark(place: Place, rows: int, *, delivery: str | None, late: Literal["
         options=ReadOptions(max_offsets_per_trigger=place.batch),
     )
     started = partial(write, place.result(source), checkpoint_location=str(place.folder))
-    if delivery is None:
+    hold = timedelta(milliseconds=1)
+    if into is not None:
+        table = {"Iceberg": iceberg, "Delta": delta}[into](place.table(into), commit_every=timedelta(0))
+        options = WriteOptions(watermark_hold=hold, on_batch=batches.append)
+        job = started(table=table, event_time="at", job="backfill", options=options)
+    elif delivery is None:
         job = started(writer=noop, job="backfill", options=WriteOptions(on_batch=batches.append))
     else:
-        options = WriteOptions(delivery=delivery, watermark_hold=timedelta(milliseconds=1), on_batch=batches.append)
+        options = WriteOptions(delivery=delivery, watermark_hold=hold, on_batch=batches.append)
         job = started(topic=place.target, value=avro(ROW), event_time="at", key="user", options=options)
 
     def finish() -> list[str]:
         job.awaitTermination(_LIMIT)
-        counts = job.counts
+        counts, due = job.counts, rows if place.every_row else results(rows)
         found = {
             "rows read": (counts["records"] - counts["marks"], rows),
-            "results": (sum(batch.rows for batch in batches), rows if place.every_row else results(rows)),
+            "results": (sum(batch.rows for batch in batches), due),
+            "rows in the table": (due if into is None else place.spark.table(place.table(into)).count(), due),
             "late, lost or surplus": (sum(counts[name] for name in ("late", "lost", "surplus")), 0),
         }
         return [f"{seen:,} {name}, expected {due:,}" for name, (seen, due) in found.items() if seen != due]
@@ -211,13 +229,18 @@ class Way:
 
 
 WAYS: Final = (
-    Way("plain, function", lambda place, _: _plain(place, to_kafka=False), "plain, function"),
-    Way("Floodmark, function", lambda place, rows: _floodmark(place, rows, delivery=None), "plain, function"),
-    Way("Floodmark, late='drop'", partial(_floodmark, delivery=None, late="drop"), "Floodmark, function"),
-    Way("plain, Kafka", lambda place, _: _plain(place, to_kafka=True), "plain, Kafka"),
+    Way("plain, function", _plain, "plain, function"),
+    Way("Floodmark, function", _floodmark, "plain, function"),
+    Way("Floodmark, late='drop'", partial(_floodmark, late="drop"), "Floodmark, function"),
+    Way("plain, Kafka", partial(_plain, into="Kafka"), "plain, Kafka"),
     Way("Floodmark, at least once", partial(_floodmark, delivery="at-least-once"), "plain, Kafka"),
     Way("Floodmark, exactly once", partial(_floodmark, delivery="exactly-once"), "plain, Kafka"),
     Way("Floodmark, executors", partial(_floodmark, delivery="exactly-once-executors"), "plain, Kafka"),
+)
+TABLE_WAYS: Final = tuple(
+    Way(f"{name}, {kind}", partial(start, into=kind), f"plain, {kind}")
+    for kind in TABLES
+    for name, start in (("plain", _plain), ("Floodmark", _floodmark))
 )
 
 

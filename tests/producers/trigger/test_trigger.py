@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections import Counter
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ from benchmarks.trigger_kills import kill
 from deltalake import CommitProperties, write_deltalake
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.cli.firing import target_of
+from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.producers.trigger.http_targets import Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget
@@ -160,17 +162,23 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
 def test_a_deadline_names_who_is_missing_and_late_rows_fire_a_repair(kafka, topic, tmp_path):
     flights = topic(1)
     here, missing = Source(kafka, flights, "JFK", 2), Source(kafka, flights, "EWR", 2)
-    lines = tmp_path / "fired"
+    lines, port = tmp_path / "fired", free_port()
     begin = 1_000_000 * 1_000  # long ago: each deadline after the first start counts
     here.reach(begin)
     missing.reach(begin)
     with lines.open("w") as output:
         options = ["--every", "1s", "--from", "now", "--json", "--json-field", "at", "--repair-after", "1ms"]
         run = ["--run", "true", "--deadline", "1s", "--bootstrap-servers", kafka.bootstrap_servers]
+        run += ["--metrics-port", str(port)]
         process = subprocess.Popen([*COMMAND, flights, *options, *run], stdout=output)
 
     def fired():
         return [json.loads(line) for line in lines.read_text().splitlines()]
+
+    def metric(name):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            (line,) = (one for one in answer.read().decode().splitlines() if one.startswith(f"floodmark_{name}{{"))
+        return float(line.rpartition(" ")[2])
 
     try:
         until(lambda: any(event["kind"] == "incomplete" for event in fired()), "an incomplete period")
@@ -183,6 +191,10 @@ def test_a_deadline_names_who_is_missing_and_late_rows_fire_a_repair(kafka, topi
         here.write(begin + 1_500, begin + 1_501)
         here.producer.flush(30)
         until(lambda: sum(event["late_rows"] for event in fired()) == 2, "the repair of the late rows")
+        until(lambda: metric("late_events_total") == 2, "the metrics of the late rows")
+        assert metric("watermark_timestamp_seconds") == begin / 1_000 + 2
+        assert (metric("local_lag_seconds"), metric("failed_records")) == (0, 0)
+        until(lambda: metric("records_total") == len(fired()), "the metric of the events")
     finally:
         process.terminate()
         assert process.wait(30) == 0

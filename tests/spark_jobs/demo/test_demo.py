@@ -20,13 +20,15 @@ def demo(tmp_path, *options):
 
 @pytest.mark.minutes
 def test_the_demo_equals_its_batch_computation_although_both_jobs_are_killed(tmp_path):
-    done = demo(tmp_path, "--days", "10", "--seconds", "20", "--crash", "--json")
+    done = demo(tmp_path, "--days", "10", "--seconds", "20", "--crash", "--table", "--json")
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
     assert outcome["equal"] is True
     assert outcome["crashes"] == 2
     assert (outcome["differing_waves"], outcome["differing_windows"], outcome["late"]) == (0, 0, 0)
     assert sum(row["flights"] for row in outcome["results"]) == outcome["flights"] == 8_614
+    table = {"rows": outcome["windows"], "differing": 0, "complete_until": "2013-01-11"}
+    assert outcome["table"] == {"folder": f"{tmp_path}/lake/demo/daily_waves", **table}
     for guess in outcome["guesses"]:
         assert guess["days"] == 7
         assert 0 <= guess["wrong"] <= guess["waves"]

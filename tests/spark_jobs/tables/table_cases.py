@@ -3,14 +3,18 @@
 The connectors must be in the JVM of Spark from its start.
 """
 
+import json
+import re
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from floodmark.producers import complete_until, read_complete
+from floodmark.producers import WatermarkedProducer, complete_until, explicit, read_complete
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import (
     ForeignTableError,
@@ -38,6 +42,7 @@ COMPACT = {
     "delta": "OPTIMIZE delta.`{}`",
 }
 HOUR = timedelta(hours=1)
+PAGES = Path(__file__).parents[3] / "spark_jobs"
 _LIMIT = 200
 
 
@@ -252,3 +257,37 @@ def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoi
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     start(given, named_table(kind, place(kind))).awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
+
+
+def test_the_programs_of_the_pages_write_a_table(spark, kafka, topic, checkpoint, folder, tmp_path):
+    orders, minute = topic(1), 60_000
+    with WatermarkedProducer(kafka.config, topic=orders, source="till", strategy=explicit()) as till:
+        for at in range(minute, 5 * minute, 10_000):
+            value = {"shop": "north", "amount": 1, "at": to_datetime(at).isoformat()}
+            till.produce(json.dumps(value), key="north", event_time=at)
+        till.end()
+
+    def programs(page):
+        own = PAGES.joinpath(page).read_text(encoding="utf-8").replace("localhost:9092", kafka.bootstrap_servers)
+        return re.findall(r"```python\n(.*?)```", own.replace('"orders"', f'"{orders}"'), re.DOTALL)
+
+    def written(lake):
+        table = opened("iceberg", lake / "shops" / "revenue")
+        assert complete_until(table).watermark == END_OF_TIME
+        rows = ((row["shop"], round(row["minute"].timestamp() * 1_000), row["revenue"]) for row in rows_in(table))
+        return sorted(rows)
+
+    expected = [("north", end * minute, 6) for end in range(2, 6)]
+    command = [sys.executable, "-c", programs("TABLES.md")[0]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert written(tmp_path / "lake") == expected
+
+    after = next(code for code in programs("MIGRATING.md") if "def after" in code)
+    change = re.compile(r'topic="revenue-complete",.*?value=json\([^)]*\),', re.DOTALL)
+    code, changed = change.subn('table=iceberg("lake.shops.revenue"), job="revenue",', after)
+    found = {"iceberg": iceberg}
+    exec(code, found)  # noqa: S102  # our own page
+    assert changed == 1
+    found["after"](spark, kafka.bootstrap_servers, checkpoint).awaitTermination(_LIMIT)
+    assert written(folder) == expected
