@@ -46,7 +46,9 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
         typer.echo(f"floodmark: {error.name} is not installed: pip install '.[demo,iceberg]' in the checkout", err=True)
         raise typer.Exit(2) from error
     duration = seconds or min(45.0, max(12.0, days / 4))
-    options = run.Options(days, timedelta(minutes=gap), directory, bootstrap_servers, duration, crash, keep, timeout, table)
+    options = run.Options(
+        days, timedelta(minutes=gap), directory, bootstrap_servers, duration, crash, keep, timeout, table
+    )
     console = Console(stderr=json)
     with ended_by_signals(COULD_NOT), show.progress(console) as showing:  # signals end the child processes, too
         outcome, watch = run.run(options, showing)

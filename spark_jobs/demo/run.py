@@ -268,7 +268,9 @@ class _Flow:
 
     def _start_job(self, name: str, **more: Path) -> Child:
         place, minutes = self.options.directory / "checkpoints" / name, self.options.gap / timedelta(minutes=1)
-        return self.children.start(name, jobs.__name__, name=name, checkpoint_location=place, gap_minutes=minutes, **more)
+        return self.children.start(
+            name, jobs.__name__, name=name, checkpoint_location=place, gap_minutes=minutes, **more
+        )
 
     def _summary(self, child: str) -> dict[str, Any]:
         return dict(json.loads(self.children.all[child].lines()[-1]))

@@ -176,7 +176,12 @@ def _plain(place: Place, _rows: int, *, into: str | None = None) -> Running:
 
 
 def _floodmark(
-    place: Place, rows: int, *, delivery: str | None = None, late: Literal["drop"] | None = None, into: str | None = None
+    place: Place,
+    rows: int,
+    *,
+    delivery: str | None = None,
+    late: Literal["drop"] | None = None,
+    into: str | None = None,
 ) -> Running:
     """Start the query with marks: into a kind of table, with a ``delivery`` to Kafka, or to a function."""
     batches: list[Batch] = []

@@ -48,8 +48,8 @@ config.storage.replication.factor = 1
 def stored(kafka, topic, partitions):
     """Read each partition's records in the order of the log."""
     found = {number: [] for number in range(partitions)}
-    for record in read_until_end(kafka.config, dict.fromkeys([(topic, n) for n in found], OFFSET_BEGINNING)):
-        found[record.partition].append(record)
+    for found_record in read_until_end(kafka.config, dict.fromkeys([(topic, n) for n in found], OFFSET_BEGINNING)):
+        found[found_record.partition].append(found_record)
     return found
 
 

@@ -225,9 +225,7 @@ def per_time(beside: int) -> Step:
         groups: dict[tuple[str, int], Rows] = defaultdict(list)
         for row in rows:
             groups[row.k, row.at].append(row)
-        return [
-            replace(_result(k, at, group, clock), at=at, stamp=group[0].stamp) for (k, at), group in groups.items()
-        ]
+        return [replace(_result(k, at, group, clock), at=at, stamp=group[0].stamp) for (k, at), group in groups.items()]
 
     return Step(f"per time beside {beside}", spark, plain, stateful=True)
 
@@ -499,9 +497,7 @@ def joined_windows(width: int) -> Source:
 
     def spark(frames: Sequence[DataFrame]) -> DataFrame:
         sums = F.sum("n").alias("n1"), F.sum("n").alias("n2")
-        left, right = (
-            frame.groupBy("k", _window(width)).agg(total) for frame, total in zip(frames, sums, strict=True)
-        )
+        left, right = (frame.groupBy("k", _window(width)).agg(total) for frame, total in zip(frames, sums, strict=True))
         return _of_windows(left.join(right, ["k", "window"]), (F.col("n1") * 1000 + F.col("n2")).alias("n"))
 
     def plain(inputs: Sequence[Rows], clock: Clock) -> Rows:
