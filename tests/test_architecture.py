@@ -44,7 +44,7 @@ SMALL = {
     "schemas/stored_format.py": "the one check that all stored values pass",
     "spark_jobs/batch/handler_settings.py": "what the steps of a batch are told",
     "spark_jobs/start/start_options.py": "public values of `write`, apart from the code that uses them",
-    "spark_jobs/demo/command.py": "imported by the help of commands, which must be quick",
+    "spark_jobs/demo/days_table.py": "all of the demo that knows Iceberg",
     "spark_jobs/examples/revenue_job.py": "an example to run",
     "spark_jobs/formats/format.py": "the interface of all formats, which is public",
     "spark_jobs/progress/offsets.py": "Spark's form of offsets, in which they are stored",

@@ -6,7 +6,7 @@ shards, so that no mark is ahead of a row.  A receipt names the batch, and has t
 - A task that runs again (a retry, a lost executor, speculation, a restart) fences the attempt before, by its
   transactional id of job and shard.  If it then finds the receipt of its batch, it writes nothing.
 - A driver that starts fences all shards, and becomes the owner of their receipts.  A task of an older driver finds
-  another owner, and fails.
+  another owner, and fails.  A task that is fenced itself, such as by its speculative copy, runs again.
 - After a restart, the rows of the batch are compared with the receipts before any row is written.
 
 Receipts are in a compacted topic, with a partition for each shard: a reader of committed records waits for older
@@ -14,6 +14,7 @@ transactions in its partition.  The idea is that of Beam's Kafka sink.
 """
 
 import json
+import logging
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,6 +46,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_log = logging.getLogger(__name__)
 _FORMAT: Final = 1
 _ATTEMPTS: Final = 5
 _AT_ONCE: Final = 8
@@ -137,6 +139,10 @@ class _RefusedRowError(Exception):
     """Kafka rejects a row."""
 
 
+class _OtherOwnerError(Exception):
+    """Another driver owns the shard."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """Writes the rows of one shard; runs in a task."""
@@ -159,7 +165,7 @@ class ShardTask:
         if out is not None:
             written = self.shards.last(shard)
             if written is None or written.owner != self.receipt.owner:
-                raise self.shards.fenced()
+                raise _OtherOwnerError
             if written.has(self.receipt.checkpoint_id, self.receipt.batch_id):
                 out = None
             else:
@@ -317,16 +323,18 @@ class ShardWriter:
                 )
 
     def _run(self, rows: DataFrame, task: ShardTask) -> list[Any]:
-        """Run a task for each shard; receipts let it run again after Kafka could not be reached."""
+        """Run a task for each shard; receipts let it run again if Kafka was away, or another attempt fenced it."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 outcomes = rows.mapInArrow(task, _OUTCOME).collect()
             except PySparkException as error:
                 reason = reason_of(error)
-                if FencedError.__name__ in reason:
+                fenced = FencedError.__name__ in reason
+                if _OtherOwnerError.__name__ in reason or (fenced and attempt == _ATTEMPTS):
                     raise self._shards.fenced() from error
-                if attempt == _ATTEMPTS or BrokerUnavailableError.__name__ not in reason:
+                if attempt == _ATTEMPTS or not (fenced or BrokerUnavailableError.__name__ in reason):
                     raise
+                _log.warning("job %r: the shards of the batch run again: %s", self._shards.job, reason)
             else:
                 return outcomes
         raise AssertionError

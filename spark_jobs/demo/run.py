@@ -130,7 +130,7 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
         stack.enter_context(_claimed(directory))
         java()
         show(Moment("fetching jars (once)", 0))
-        local_jars(*(["iceberg"] if options.table else []))
+        local_jars(*(("iceberg",) if options.table else ()))
         _clear(directory)
         every = source.load(options.days)
         landed = source.landed(every)

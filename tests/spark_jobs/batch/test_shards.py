@@ -5,7 +5,9 @@ from confluent_kafka import Producer
 from floodmark.producers.clients.admin import begin_offsets
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.errors import ContinueError, FencedError, InvalidOutputError, NondeterministicBatchError
-from floodmark.spark_jobs.batch.shards import ShardWriter
+from floodmark.spark_jobs.batch import shards
+from floodmark.spark_jobs.batch.shards import ShardTask, ShardWriter
+from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 pytestmark = pytest.mark.spark
@@ -65,6 +67,21 @@ def test_a_driver_that_was_replaced_writes_nothing(spark, kafka, start):
     with pytest.raises(FencedError, match="another instance"):
         former.write(rows(spark), 0, 3)
     assert written(kafka, start) == []
+
+
+def test_a_task_that_its_copy_fences_runs_again(spark, kafka, start, tmp_path, monkeypatch):
+    class Overtaken(ShardTask):
+        def _write(self, out, batches):
+            receipt, fenced = super()._write(out, batches), tmp_path / f"fenced-{self.receipt.batch_id}"
+            if not fenced.exists():
+                fenced.touch()
+                self.shards.fence(TaskContext.get().partitionId())
+            return receipt
+
+    monkeypatch.setattr(shards, "ShardTask", Overtaken)
+    assert sum(start().write(rows(spark), 0, 3).values()) == ROWS
+    assert (tmp_path / "fenced-0").exists()
+    assert written(kafka, start) == list(range(ROWS))
 
 
 def test_a_new_checkpoint_does_not_write_behind_a_batch_that_is_written_in_part(spark, start):
