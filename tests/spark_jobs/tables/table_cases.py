@@ -259,7 +259,8 @@ def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoi
     assert_exact(kind, place(kind), stream)
 
 
-def test_the_programs_of_the_pages_write_a_table(spark, kafka, topic, checkpoint, folder, tmp_path):
+def test_the_programs_of_the_pages_write_a_table(spark, kafka, topic, checkpoint, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the first program's catalog is in the folder "lake" there
     orders, minute = topic(1), 60_000
     with WatermarkedProducer(kafka.config, topic=orders, source="till", strategy=explicit()) as till:
         for at in range(minute, 5 * minute, 10_000):
@@ -279,7 +280,7 @@ def test_the_programs_of_the_pages_write_a_table(spark, kafka, topic, checkpoint
 
     expected = [("north", end * minute, 6) for end in range(2, 6)]
     command = [sys.executable, "-c", programs("TABLES.md")[0]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert written(tmp_path / "lake") == expected
 
