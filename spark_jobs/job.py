@@ -62,8 +62,9 @@ class _Arrived:
 class Job:
     """A running job, with the methods of PySpark's ``StreamingQuery``; Spark's own query is `query`.
 
-    Two methods differ from Spark's: `awaitTermination` raises an error at its timeout, which names the sources that
-    hold the watermark, and progress is a `Batch`.
+    Some differ from Spark's: `awaitTermination` raises an error at its timeout, which names the sources that hold the
+    watermark; `processAllAvailable` waits only for the records that are in the topics at the call; progress is a
+    `Batch`.
     """
 
     def __init__(self, query: StreamingQuery, handler: BatchHandler, *, available_now: bool = False) -> None:
