@@ -3,10 +3,9 @@
     PYTHONPATH=tests python tests/benchmarks/nemesis.py [FAULTS] [SEED] [LOOKAHEAD] [DELIVERY]
 
 Two Spark jobs in a chain, three sources; FAULTS (default 30) of: SIGKILL of the first job, of the second, of the broker
-(each comes back), at random moments.  LOOKAHEAD 0: the jobs never look ahead (default 1: they do).  DELIVERY: of both
-jobs, ``exactly-once`` (the default) or ``exactly-once-executors``, where Python workers are killed, too.
-Ends with status 0 only if no row was lost, doubled or late,
-and if the jobs' own counts say so, too.
+(each comes back), at random moments, each before the end of the input.  LOOKAHEAD 0: the jobs never look ahead (default
+1: they do).  DELIVERY: of both jobs, ``exactly-once`` (the default) or ``exactly-once-executors``, where Python workers
+are killed, too.  Ends with status 0 only if no row was lost, doubled or late, and if the jobs' own counts say so, too.
 """
 
 import json
@@ -28,7 +27,8 @@ from floodmark.spark_jobs.demo.processes import Child
 from support.harness import Stream, drain, until, window_counts
 
 WIDTH = 10_000
-STEPS_PER_FAULT = 8
+STEPS_PER_FAULT = 24
+PAUSE = 0.25  # seconds, between two steps
 
 
 class Supervisor:
@@ -49,8 +49,8 @@ class Supervisor:
             return False
 
 
-def feed(config: dict[str, str], stream: Stream, stop: threading.Event) -> None:
-    """Write the stream step by step, slowly, through every broker crash; then end."""
+def feed(config: dict[str, str], stream: Stream, fed: list[int]) -> None:
+    """Write the stream step by step, slowly, through every broker crash; then end.  ``fed`` gets each step."""
     patient = {**config, "message.timeout.ms": 120_000, "linger.ms": 5}
     producers = stream.producers(patient, "in", timedelta(milliseconds=200))
     for number in range(max(map(len, stream.steps.values()))):
@@ -59,7 +59,8 @@ def feed(config: dict[str, str], stream: Stream, stop: threading.Event) -> None:
             stream.produce_step(producers[name], times)
             producers[name].advance(watermark)
             producers[name].poll()
-        stop.wait(0.25)
+        fed.append(number)
+        time.sleep(PAUSE)
     for producer in producers.values():
         producer.end(timeout=240)
 
@@ -100,14 +101,14 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1, delivery: str = "e
             )
             for name, given, out in (("first", "in", "windows"), ("second", "windows", "totals"))
         ]
-        stop = threading.Event()
-        feeder = threading.Thread(target=feed, args=(kafka.config, stream, stop))
+        fed: list[int] = []
+        feeder = threading.Thread(target=feed, args=(kafka.config, stream, fed), daemon=True)
         until(lambda: all(job.tend() or job.child.lines() for job in jobs), "two jobs", 120)
         feeder.start()
         for number in range(faults):
-            time.sleep(chance.uniform(2, 9))
+            moment = STEPS_PER_FAULT * number + chance.randrange(STEPS_PER_FAULT)
+            until(lambda moment=moment: len(fed) > moment, f"step {moment} of the input", 300)
             victim = chance.choice(["first", "second", "broker", "both", *["workers"] * (delivery != "exactly-once")])
-            done[victim] += 1
             if victim == "broker":
                 kafka.kill()
                 kafka.start()
@@ -116,9 +117,11 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1, delivery: str = "e
                     for worker in workers(job.child._process.pid):  # noqa: SLF001  # the demo needs no pid
                         with suppress(ProcessLookupError):
                             os.kill(worker, signal.SIGKILL)
+                            done["Python workers"] += 1
                 if victim in {job.child.name, "both"}:
                     job.child.crash()
                 job.tend()
+            done[victim] += 1
             sys.stdout.write(f"{time.monotonic() - began:5.0f} s  fault {number + 1:2}: SIGKILL of {victim}\n")
             sys.stdout.flush()
         feeder.join(300)
