@@ -69,9 +69,11 @@ def workers(pid: int) -> list[int]:
     """Return the Python workers of a job, which its JVM has started."""
     found, parents = [], [pid]
     while parents:
-        for child in map(int, Path(f"/proc/{parents[-1]}/task/{parents.pop()}/children").read_text("ascii").split()):
-            parents.append(child)
-            found += [child] * (b"pyspark.daemon" in Path(f"/proc/{child}/cmdline").read_bytes())
+        for thread in Path(f"/proc/{parents.pop()}/task").glob("*/children"):  # any thread of the JVM may start one
+            with suppress(FileNotFoundError):
+                children = [int(child) for child in thread.read_text("ascii").split()]
+                parents += children
+                found += [one for one in children if b"pyspark.daemon" in Path(f"/proc/{one}/cmdline").read_bytes()]
     return found
 
 
