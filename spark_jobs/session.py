@@ -29,7 +29,7 @@ _DELTA: Final = {
 Connector = Literal["iceberg", "delta"]
 
 _CONNECTORS: Final[dict[tuple[Connector, tuple[int, ...]], str]] = {
-    ("iceberg", (4, 0)): "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1",
+    ("iceberg", (4, 0)): "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
     ("iceberg", (4, 1)): "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
     ("delta", (4, 0)): "io.delta:delta-spark_2.13:4.0.0",
 }
