@@ -1,6 +1,8 @@
 """What users install: the wheel that is built from the sdist, used outside the checkout."""
 
+import email
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,10 +12,12 @@ import venv
 import zipfile
 from pathlib import Path
 
+import floodmark
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SHIPPED = ("LICENSE", "README.md", "pyproject.toml", "package", "producers", "schemas", "spark_jobs")
+ADDRESS = "https://example.org/floodmark"
+SHIPPED = (".ci", "LICENSE", "README.md", "pyproject.toml", "package", "producers", "schemas", "spark_jobs")
 FOLDERS = ("producers", "schemas", "spark_jobs")
 ROOT_FILES = {"__init__.py", "__init__.pyi", "py.typed"}
 SUFFIXES = {".avsc", ".css", ".html", ".js", ".json", ".md", ".py", ".pyi", ".typed"}
@@ -74,13 +78,14 @@ def run(*command, cwd):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Build the sdist from a copy of what is shipped, and the wheel from the sdist alone; give the folder of both."""
+    """Build the sdist from a copy, as a release does, and the wheel from the sdist alone; give the folder of both."""
     place = tmp_path_factory.mktemp("package")
     copy = place / "copy"
     copy.mkdir()
     for name in SHIPPED:
         whole = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         whole(ROOT / name, copy / name)
+    run(str(copy / ".ci" / "address"), ADDRESS, "v1", cwd=place)
     run(sys.executable, "-m", "build", "--outdir", str(place / "dist"), str(copy), cwd=place)
     return place / "dist"
 
@@ -111,6 +116,40 @@ def test_wheel_and_sdist_hold_every_file_of_the_library(built):
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     assert (here | ROOT_FILES) - in_wheel == set()
     assert (here | {f"package/{name}" for name in ROOT_FILES}) - in_sdist == set()
+
+
+def test_the_wheel_from_the_sdist_holds_what_the_tests_import(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            first, *folders = name.split("/")
+            if first == "floodmark":
+                package = getattr(floodmark, folders[0]) if folders[0] in FOLDERS else floodmark
+                place = Path(package.__file__).parent.joinpath(*folders[folders[0] in FOLDERS :])
+                assert archive.read(name) == place.read_bytes(), name
+
+
+def test_a_package_index_can_show_it_and_all_links_lead_to_the_project(built):
+    run(sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir()), cwd=built)
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    page = metadata.get_payload()
+    links = re.findall(rf"\]\({ADDRESS}/(blob|raw)/v1/([^)#]+)", page)
+    assert len(links) == page.count("](")
+    assert {"blob", "raw"} == {kind for kind, _ in links}
+    assert all((ROOT / path).is_file() for _, path in links)
+    assert f"Homepage, {ADDRESS}" in metadata.get_all("Project-URL")
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"), [("workflows", "workflows/*.yml"), ("issue-forms", "ISSUE_TEMPLATE/*.yml")]
+)
+def test_workflows_and_issue_forms_keep_their_schemas(schema, files, tmp_path):
+    """Schemas alone: no actionlint can be installed here, and no workflow runs here."""
+    found = [str(path) for path in ROOT.joinpath(".github").glob(files)]
+    run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.github-{schema}", *found, cwd=tmp_path)
 
 
 def test_the_wheel_holds_nothing_else(built):
