@@ -1,6 +1,4 @@
 from floodmark.producers.clients.admin import create_topics as create_topics
-from floodmark.producers.clients.metrics import PrometheusExporter as PrometheusExporter
-from floodmark.producers.clients.metrics import serve_metrics as serve_metrics
 from floodmark.producers.clients.registry import FramedValues as FramedValues
 from floodmark.producers.clients.registry import Registry as Registry
 from floodmark.producers.embedded.broker import EmbeddedKafka as EmbeddedKafka
@@ -9,6 +7,8 @@ from floodmark.producers.event_times.time_policy import TimePolicy as TimePolicy
 from floodmark.producers.injector.group import InjectorGroup as InjectorGroup
 from floodmark.producers.injector.injector import Injector as Injector
 from floodmark.producers.log_folder import LogFolder as LogFolder
+from floodmark.producers.metrics import PrometheusExporter as PrometheusExporter
+from floodmark.producers.metrics import serve_metrics as serve_metrics
 from floodmark.producers.pool import SourcePool as SourcePool
 from floodmark.producers.producer import WatermarkedProducer as WatermarkedProducer
 from floodmark.producers.readers.alignment import Alignment as Alignment

@@ -11,8 +11,8 @@ from floodmark.producers.channel import Channel, check_settings
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import client_log
-from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.clients.partitioners import partitioner
+from floodmark.producers.metrics import Metrics, delay, state_of
 from floodmark.producers.other_runs import Predecessors
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader
 from floodmark.producers.record_checks import RecordChecks

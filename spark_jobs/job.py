@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from weakref import WeakMethod
 
-from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
+from floodmark.producers.metrics import Metrics, age, delay, state_of
 from floodmark.producers.readers.chain import root_holders
 from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
 from floodmark.schemas.errors.base import iso

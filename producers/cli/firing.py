@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
-from floodmark.producers.clients.metrics import serve_metrics
+from floodmark.producers.metrics import serve_metrics
 from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget, SuccessFile
 from floodmark.producers.trigger.plan.periods import DAY, Pattern, instant

@@ -6,12 +6,12 @@ from typing import Final
 
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
-from floodmark.producers.clients.metrics import serve_metrics
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.preview import preview_injection
 from floodmark.producers.injector.topics import decisions_of
+from floodmark.producers.metrics import serve_metrics
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.timestamps import to_datetime

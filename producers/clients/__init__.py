@@ -1,1 +1,1 @@
-"""The edge to Kafka and to the machine: admin, transactions, partitioners, metrics, clocks."""
+"""The edge to Kafka and to the machine: admin, transactions, partitioners, clocks."""

@@ -16,11 +16,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from floodmark.producers.clients.admin import Config
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import Closing, client_log
-from floodmark.producers.clients.metrics import Metrics, delay, state_of
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.partitions import measured
 from floodmark.producers.injector.topics import sizes_of
+from floodmark.producers.metrics import Metrics, delay, state_of
 from floodmark.producers.readers.alignment import Alignment, require_topic
 from floodmark.schemas.errors import FencedError, FloodmarkError, UnknownTopicError, UsageError
 from floodmark.schemas.partition_state import lowest

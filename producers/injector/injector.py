@@ -14,7 +14,6 @@ from typing import Final
 from floodmark.producers.clients import admin
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import BATCH, Closing, Record
-from floodmark.producers.clients.metrics import Metrics, age, delay, state_of
 from floodmark.producers.clients.transaction import Transaction
 from floodmark.producers.event_times.formats import LogTime
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
@@ -24,6 +23,7 @@ from floodmark.producers.injector.partitions import Decisions, InjectedPartition
 from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import InputTopic, reset_target, sizes_of, states_of
+from floodmark.producers.metrics import Metrics, age, delay, state_of
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import mark_record

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.metrics import Metrics, delay, state_of
+from floodmark.producers.metrics import Metrics, delay, state_of
 from floodmark.producers.trigger.outlook import Input, Outlook
 from floodmark.producers.trigger.plan.schedule import Fired, Rules, Schedule
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent

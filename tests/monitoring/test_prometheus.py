@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from floodmark.producers.clients.metrics import Metrics, PrometheusExporter
+from floodmark.producers.metrics import Metrics, PrometheusExporter
 from floodmark.schemas.records import Holder
 from floodmark.schemas.tracker import Hold
 from monitoring.prometheus_programs import served

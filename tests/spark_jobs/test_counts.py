@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import Data, WatermarkedProducer, ascending, create_topics
-from floodmark.producers.clients.metrics import PrometheusExporter
+from floodmark.producers.metrics import PrometheusExporter
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import mark
 from floodmark.schemas import encode_watermark, mark_key

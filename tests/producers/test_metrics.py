@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedProducer, ascending
-from floodmark.producers.clients.metrics import Metrics, PrometheusExporter, delay, serve_metrics
 from floodmark.producers.embedded.broker import free_port
+from floodmark.producers.metrics import Metrics, PrometheusExporter, delay, serve_metrics
 from floodmark.schemas.errors import UsageError
 from prometheus_client import CollectorRegistry, generate_latest
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from floodmark.producers.clients.metrics import (
+from floodmark.producers.metrics import (
     ALL,
     METRICS,
     STATES,
