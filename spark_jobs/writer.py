@@ -18,7 +18,7 @@ from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import membership_of
 from floodmark.schemas.timestamps import duration_of
-from floodmark.spark_jobs.batch import output
+from floodmark.spark_jobs.batch import output_observation
 from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.lookahead import withdraw_at_start
@@ -392,7 +392,7 @@ def _output(
         reason = f"write() to table {table.name!r} needs event_time= (a column), and takes neither key= nor value="
         raise UsageError(reason=reason)
     if topic is None and table is None and output_at is None:
-        return output.counted(result)
+        return output_observation.counted(result)
     if topic is None and event_time is None:
         raise UsageError(reason="Start(output_at=) needs event_time=, the column of the result that is its event time")
     if topic is not None and (value is None or event_time is None):
@@ -405,9 +405,9 @@ def _output(
     if output_at is not None:  # a row without an event time stays: it is an error
         result = result.where(F.coalesce(F.unix_millis(time) >= output_at, F.lit(True)))  # noqa: FBT003  # Spark's
     if table is not None:
-        return output.timed(result, time)
+        return output_observation.timed(result, time)
     if topic is None or value is None:
-        return output.counted(result, time)
+        return output_observation.counted(result, time)
     missing = [field for field in value.fields if field not in result.columns]
     if missing:
         reason = f"the values of topic {topic!r} need the column(s) {missing}, and the result has {result.columns}"
@@ -420,4 +420,4 @@ def _output(
         written.encode(F.struct("*")).alias("value"),
         F.unix_millis(time).alias("event_time"),
     )
-    return output.watched(shaped)
+    return output_observation.watched(shaped)

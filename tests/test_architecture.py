@@ -37,7 +37,7 @@ SMALL = {
     "producers/clients/partitioners.py": "arithmetic of librdkafka, apart from all clients",
     "producers/clients/secrets.py": "settings of commands and of jobs name secrets in one way",
     "producers/embedded/guard.py": "the program of a process of its own, which must start quickly",
-    "producers/event_times/choices.py": "imported by the help of commands, which must be quick",
+    "producers/event_times/option_values.py": "imported by the help of commands, which must be quick",
     "producers/examples/totals_consumer.py": "an example to run",
     "producers/lazy.py": "the public names of both packages above the contract",
     "producers/trigger/plan/periods.py": "the names of periods, which rules, events and targets use",

@@ -20,7 +20,7 @@ from floodmark.producers.cli.command_line import (
     run_command,
 )
 from floodmark.producers.cli.trigger import trigger
-from floodmark.producers.event_times.choices import CHANGEFEEDS, Action, Unit
+from floodmark.producers.event_times.option_values import CHANGEFEEDS, Action, Unit
 
 _PROGRESS: Final = 10_000  # records between two reports of progress
 

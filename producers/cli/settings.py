@@ -12,7 +12,7 @@ from floodmark.producers.clients.admin import QUIET, without_secrets
 from floodmark.producers.clients.registry import FramedValues, Registry
 from floodmark.producers.clients.secrets import properties, resolved
 from floodmark.producers.event_times import changefeeds, formats
-from floodmark.producers.event_times.choices import CHANGEFEEDS
+from floodmark.producers.event_times.option_values import CHANGEFEEDS
 from floodmark.producers.readers.alignment import Alignment
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import UsageError

@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 import typer
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, RegistryUrl, option
-from floodmark.producers.event_times.choices import Unit
+from floodmark.producers.event_times.option_values import Unit
 
 _target, _when, _late, _running = (
     partial(option, panel=panel) for panel in ("Target (one of them)", "Periods", "Late rows", "Running")

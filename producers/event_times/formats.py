@@ -11,7 +11,7 @@ from math import isfinite
 from reprlib import repr as short
 from typing import Any, Final
 
-from floodmark.producers.event_times.choices import Unit
+from floodmark.producers.event_times.option_values import Unit
 from floodmark.schemas.codec import AvroCodec, without_logical_types
 from floodmark.schemas.errors import (
     InfrastructureError,

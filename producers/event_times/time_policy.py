@@ -24,7 +24,7 @@ from enum import StrEnum
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Final, get_args
 
-from floodmark.producers.event_times.choices import Action
+from floodmark.producers.event_times.option_values import Action
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, duration_of, event_time_of, is_late, milliseconds

@@ -10,7 +10,7 @@ from floodmark.schemas.classify import AnyMark, Mark, Offsets, Unreadable
 from floodmark.schemas.counts import Discrepancy, Mismatch
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME, are_seconds
-from floodmark.spark_jobs.batch.output import Output
+from floodmark.spark_jobs.batch.output_observation import Output
 from floodmark.spark_jobs.batch.report import COUNTED
 from floodmark.spark_jobs.batch.reread import observation
 from floodmark.spark_jobs.internals.engine import Engine

@@ -16,8 +16,8 @@ from floodmark.producers.cli import main
 from floodmark.producers.cli.command_line import BootstrapServers, ConfigFile, ended_by_signals
 from floodmark.producers.cli.inject import injection_line, reached
 from floodmark.producers.cli.settings import input_format, kafka_settings, settings_file
-from floodmark.producers.event_times.choices import CHANGEFEEDS, Action, Unit
 from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.option_values import CHANGEFEEDS, Action, Unit
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.producers.readers.tail import _json
 from floodmark.producers.testing import InMemoryLog, mark

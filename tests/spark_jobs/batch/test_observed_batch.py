@@ -11,7 +11,7 @@ from floodmark.schemas import Tracker
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.tracker import AS_WRITTEN
 from floodmark.spark_jobs.batch.observed_batch import ObservedBatch, update_progress
-from floodmark.spark_jobs.batch.output import Output
+from floodmark.spark_jobs.batch.output_observation import Output
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.observation import Observation
 
