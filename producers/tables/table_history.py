@@ -64,18 +64,17 @@ def history_of(table: Any, spark: Any = None) -> History:  # noqa: ANN401  # of 
 
 
 def open_table(name: str, before: Any = None) -> Any:  # noqa: ANN401  # of libraries that may not be installed
-    """Open a table by the name that commands take, or refresh it if it was opened ``before``.
+    """Open a table by the name that commands take; ``before``: as it was opened before, to use its catalog again.
 
-    The name is ``CATALOG.DATABASE.TABLE`` of pyiceberg, or the path of a Delta table.  UsageError if it does not open.
+    A refresh of that table would not see that it was deleted and created again.  The name is
+    ``CATALOG.DATABASE.TABLE`` of pyiceberg, or the path of a Delta table.  UsageError if it does not open.
     """
     is_path, (catalog, _, table) = "/" in name, name.partition(".")
     try:
-        if before is not None:
-            before.update_incremental() if is_path else before.refresh()
-            return before
         if is_path:
             return import_module("deltalake").DeltaTable(name)
-        return import_module("pyiceberg.catalog").load_catalog(catalog).load_table(table)
+        found = import_module("pyiceberg.catalog").load_catalog(catalog) if before is None else before.catalog
+        return found.load_table(table)
     except Exception as error:  # whatever a catalog or a store raises
         expected = "the path of a Delta table" if is_path else "CATALOG.DATABASE.TABLE, a catalog of ~/.pyiceberg.yaml"
         needs = f"floodmark[{'delta' if is_path else 'iceberg'}]"

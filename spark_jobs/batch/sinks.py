@@ -395,6 +395,8 @@ class StoredBatches:
         It refuses a gap, since its rows would be missing without an error.
         """
         found = self._read()
+        if self.found is not None and (found is None or found.checkpoint_id in self.found.earlier):
+            raise self._refused("it lost them while the job ran: it was deleted, emptied, created again or rolled back")
         is_own = found is not None and found.checkpoint_id == self.checkpoint_id
         if not is_own and found != self.found:
             raise self._replaced(first - 1)
@@ -410,7 +412,9 @@ class StoredBatches:
 
     def gap(self, batch_id: int) -> ContinueError:
         """Return the error for a batch that the store lacks."""
-        reason = f"the store lacks batch {batch_id} of this checkpoint"
+        return self._refused(f"the store lacks batch {batch_id} of this checkpoint")
+
+    def _refused(self, reason: str) -> ContinueError:
         new = f"the store as it was, or a new checkpoint_location and {self._new}"
         return ContinueError(job=self.job, output=self._name, reason=reason, new_output=new)
 

@@ -39,6 +39,13 @@ def is_delta(spark: SparkSession, folder: str) -> bool:
     return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, folder))  # noqa: SLF001
 
 
+def forget_table(spark: SparkSession, table: str) -> None:
+    """Drop an Iceberg table from the cache of its catalog, which would keep one that another program deletes."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    found = jvm.org.apache.iceberg.spark.Spark3Util.catalogAndIdentifier(spark._jsparkSession, table)  # noqa: SLF001
+    found.catalog().invalidateTable(found.identifier())
+
+
 def newest_summary(spark: SparkSession, table: str, name: str) -> dict[str, str] | None:
     """Return the summary of the newest snapshot with a property, among an Iceberg table's current one and its parents.
 
@@ -46,7 +53,6 @@ def newest_summary(spark: SparkSession, table: str, name: str) -> dict[str, str]
     """
     jvm: Any = spark._jvm  # noqa: SLF001
     loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)  # noqa: SLF001
-    loaded.refresh()  # the catalog may have cached it
     snapshot = loaded.currentSnapshot()
     while snapshot is not None:
         summary = snapshot.summary()

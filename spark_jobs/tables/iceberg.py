@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from floodmark.producers.tables.table_mark import PREFIX, TableMark
-from floodmark.spark_jobs.internals.connectors import newest_summary, with_snapshot_properties
+from floodmark.spark_jobs.internals.connectors import forget_table, newest_summary, with_snapshot_properties
 from floodmark.spark_jobs.tables.table import MINUTE, Table
 from pyspark.sql import Column, DataFrame, SparkSession
 from typing_extensions import override
@@ -57,6 +57,7 @@ class IcebergTable(Table):
 
     @override
     def exists(self, spark: SparkSession) -> bool:
+        forget_table(spark, self.name)
         return spark.catalog.tableExists(self.name)
 
     @override

@@ -84,6 +84,9 @@ def test_a_table_of_a_catalog_opens_by_its_name_and_is_refreshed(tmp_path, monke
     opened = open_table("here.db.daily")
     written.append(rows, snapshot_properties=TableMark(job="j", epoch=1, batch=1, watermark=5).properties())
     assert complete_until(open_table("here.db.daily", opened)).watermark == 5
+    catalog.drop_table("db.daily")
+    catalog.create_table("db.daily", schema=rows.schema)
+    assert open_table("here.db.daily", opened).current_snapshot() is None
     with pytest.raises(UsageError, match=r"table 'here\.db\.x' cannot be opened: NoSuchTableError"):
         open_table("here.db.x")
     with pytest.raises(UsageError, match="the path of a Delta table"):

@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -296,6 +297,21 @@ def commit(place, batch, watermark, *times):
     properties = CommitProperties(custom_metadata={"userMetadata": said.as_json()})
     rows = pa.table({"at": pa.array(times, pa.timestamp("ms", "UTC"))})
     write_deltalake(place, rows, mode="append", commit_properties=properties)
+
+
+def test_a_table_that_is_deleted_is_looked_at_until_it_is_created_again(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("floodmark.producers.trigger.table_input._PAUSE", 0)
+    place = tmp_path / "table"
+    for batch in range(3):
+        commit(place, batch, (batch + 1) * HOUR, batch * HOUR)
+    with TableInput([str(place)], "at", None) as source:
+        source.poll(0, print)
+        shutil.rmtree(place)
+        source.poll(0, print)
+        assert (source.watermark, "cannot be opened: TableNotFoundError" in caplog.text) == (3 * HOUR, True)
+        commit(place, 0, HOUR, 5)
+        source.poll(0, print)
+        assert source.watermark == HOUR
 
 
 @pytest.mark.kafka

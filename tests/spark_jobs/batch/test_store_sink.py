@@ -66,3 +66,16 @@ def test_a_store_that_lost_batches_is_refused(kept):
     store.text = text[kept]
     with pytest.raises(ContinueError, match=r"lacks batch 2 of this checkpoint\. Use the store as it was"):
         job(store)("rows", 3)
+
+
+@pytest.mark.parametrize("kept", [0, 1], ids=["deleted", "rolled back to an earlier checkpoint's batch"])
+def test_a_store_that_loses_batches_under_its_job_is_refused(kept):
+    store, text = Store(), [None]
+    job(store, "first")("rows", 0)
+    text.append(store.text)
+    running = job(store, "second")
+    running("rows", 1)
+    store.text = text[kept]
+    with pytest.raises(ContinueError, match="it lost them while the job ran: it was deleted"):
+        running("rows", 2)
+    assert store.batches == ["rows", "rows"]

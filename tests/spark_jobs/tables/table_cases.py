@@ -5,6 +5,7 @@ The connectors must be in the JVM of Spark from its start.
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from floodmark.producers import WatermarkedProducer, complete_until, explicit, read_complete
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import (
+    ContinueError,
     ForeignTableError,
     PublishedError,
     ReplacedCheckpointError,
@@ -138,6 +140,28 @@ def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(
     release.set()
     with pytest.raises(ReplacedCheckpointError, match=r"table .* from another checkpoint_location since batch 2 of"):
         old.awaitTermination(_LIMIT)
+    assert_exact(kind, place(kind), stream)
+
+
+@pytest.mark.parametrize(("kind", "again"), [("iceberg", False), ("iceberg", True), ("delta", False)])
+def test_a_table_that_is_deleted_under_its_job_fails_the_job(spark, kafka, topic, place, start, kind, again):
+    given, stream, seen = topic(2), Stream.seeded(38, sources=2, steps=8), []
+    stream.produce(kafka.config, given)
+    table, kept = named_table(kind, place(kind)), place(kind).with_name(f"{place(kind).name}-kept")
+
+    def delete(batch):
+        seen.append(batch)
+        if len(seen) == 3:
+            place(kind).rename(kept)  # by another program
+            if again:
+                spark.sql(f"CREATE TABLE {table.sql} (user STRING, ended TIMESTAMP, n BIGINT) USING {kind}")
+
+    job = start(given, table, on_batch=delete)
+    with pytest.raises(ContinueError, match=r"table .*: it lost them while the job ran.* Use the store as it was"):
+        job.awaitTermination(_LIMIT)
+    shutil.rmtree(place(kind), ignore_errors=True)
+    kept.rename(place(kind))
+    start(given, table).awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
 
 
