@@ -43,7 +43,8 @@ def demo(  # noqa: PLR0913  # each is an option of the command line
         if table:
             import pyiceberg.table  # noqa: F401, PLC0415  # else it would be missed after the run
     except ImportError as error:
-        typer.echo(f"floodmark: {error.name} is not installed: pip install '.[demo,iceberg]' in the checkout", err=True)
+        extras = "demo,iceberg" if table else "demo"
+        typer.echo(f"floodmark: {error.name} is not installed: pip install '.[{extras}]' in the checkout", err=True)
         raise typer.Exit(2) from error
     duration = seconds or min(45.0, max(12.0, days / 4))
     options = run.Options(

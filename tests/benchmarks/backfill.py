@@ -17,6 +17,7 @@ from benchmarks.progress import progress, spark_settings
 from floodmark.producers import EmbeddedKafka
 from floodmark.producers.cli.command_line import run_command
 from floodmark.spark_jobs import local_session
+from floodmark.spark_jobs.demo.days_table import lake_settings
 from rich.console import Console
 
 _FIGURES = ("wall", "cpu", "jvm", "python")
@@ -64,10 +65,8 @@ def main(  # noqa: PLR0913  # the options of the command line
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder, "kafka")) as kafka:
         with progress(console, f"{rows:,} rows") as report:
             fill(kafka.config, rows, partitions, report)
-        catalog, kinds = "spark.sql.catalog.lake", (("iceberg", "delta") if tables else ())
-        lake = {f"{catalog}.type": "hadoop", f"{catalog}.warehouse": folder, "spark.sql.warehouse.dir": folder}
-        lake[catalog] = "org.apache.iceberg.spark.SparkCatalog"
-        spark = local_session("backfill", tables=kinds, settings={**(lake if tables else {}), **settings})
+        lake = {**lake_settings(Path(folder)), "spark.sql.warehouse.dir": folder} if tables else {}
+        spark = local_session("backfill", tables=("iceberg", "delta") if tables else (), settings={**lake, **settings})
         for number in range(warm_up + rounds):
             for position, way in enumerate(ways):
                 title = f"{way.name}, round {number + 1} of {warm_up + rounds}" + " (warm-up)" * (number < warm_up)

@@ -12,22 +12,18 @@ from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.timestamps import EARLIEST
 from floodmark.spark_jobs import delta, iceberg, local_session
+from floodmark.spark_jobs.demo.days_table import lake_settings
 from floodmark.spark_jobs.tables.table import Table
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
 
-CATALOG = "lake"
-
 
 def lake_session(folder: Path, *tables: Any, **settings: str) -> SparkSession:
     """Start a Spark with an Iceberg catalog in a folder."""
-    place = f"spark.sql.catalog.{CATALOG}"
     chosen = {
         **SHORT_LIVED,
-        place: "org.apache.iceberg.spark.SparkCatalog",
-        f"{place}.type": "hadoop",
-        f"{place}.warehouse": str(folder),
+        **lake_settings(folder),
         "spark.sql.warehouse.dir": tempfile.mkdtemp(),
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.codegen.wholeStage": "false",
@@ -46,7 +42,7 @@ def named_table(kind: str, place: Path, commit_every: timedelta = timedelta(0), 
     """Return the table in a folder, for a job."""
     if kind == "delta":
         return delta(str(place), commit_every=commit_every, **settings)
-    return iceberg(f"{CATALOG}.{place.parent.name}.{place.name}", commit_every=commit_every, **settings)
+    return iceberg(f"lake.{place.parent.name}.{place.name}", commit_every=commit_every, **settings)
 
 
 def is_written(place: Path) -> bool:
