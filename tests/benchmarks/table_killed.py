@@ -39,17 +39,17 @@ def main(kills: int = 50, kind: str = "iceberg", seed: int = 1) -> int:
             killed[step] += code == -signal.SIGKILL
             sys.stdout.write(f"{time.monotonic() - began:5.0f} s  {number + 1}: {step}, status {code}\n")
             sys.stdout.flush()
-        done = run(*job, "none", delivery=kind, COMMIT_EVERY="0")
+        done = run(*job, "none", delivery=kind, COMMIT_EVERY="0", PER_BATCH="600")
         sys.stdout.write(done.stderr[-2_000:] if done.returncode else "")
         table = opened(kind, place)
-        found, expected = counts_in(table), stream.windows(WIDTH)
+        found, expected, rows = counts_in(table), stream.windows(WIDTH), len(rows_of(table))
         assert_true_marks(table)
     missing, more = expected - found, found - expected
     sys.stdout.write(
-        f"{killed.total()} SIGKILLs ({dict(killed)}), {time.monotonic() - began:.0f} s; {len(expected):,} rows: "
+        f"{killed.total()} SIGKILLs ({dict(killed)}), {time.monotonic() - began:.0f} s; {rows:,} rows: "
         f"{missing.total()} missing, {more.total()} too many\n"
     )
-    return int(bool(missing or more or len(rows_of(table)) != len(expected) or done.returncode))
+    return int(bool(missing or more or rows != len(expected) or done.returncode))
 
 
 if __name__ == "__main__":

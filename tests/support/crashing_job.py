@@ -175,7 +175,8 @@ def _started(servers: str, given: str, out: str, checkpoint: str, *, ahead: bool
 
         folder = Path(out)
         spark = lake_session(folder.parent.parent if delivery == "iceberg" else folder.parent, delivery)
-        rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=60))
+        per_batch = int(os.environ.get("PER_BATCH", "60"))
+        rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=per_batch))
         table = named_table(delivery, folder, timedelta(seconds=float(os.environ["COMMIT_EVERY"])))
         return write(rows, table=table, event_time="ended", **usual)
     spark = local_session("crashing", settings=SHORT_LIVED)
