@@ -22,7 +22,7 @@ PACKAGES = ("schemas", "producers", "spark_jobs")
 PURE = {
     "schemas": {"fastavro"},
     "producers/board": set(),
-    "producers/strategies": {"datasketches", "typing_extensions"},
+    "producers/strategies": {"typing_extensions"},
     "producers/event_times": {"typing_extensions"},
     "producers/trigger/plan": set(),
     "spark_jobs/lookahead": set(),

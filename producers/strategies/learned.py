@@ -1,9 +1,5 @@
-"""Strategies that learn the delays of events: percentile watermarks, and a bound that adapts.  Pure.
+"""Strategies that learn the delays of events: percentile watermarks, and a bound that adapts.  Pure."""
 
-A t-digest of Apache DataSketches (extra ``floodmark[sketches]``) keeps the delays in bounded memory, exact at the ends.
-"""
-
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,61 +12,52 @@ from floodmark.schemas.stored_format import restoring
 from floodmark.schemas.timestamps import duration_of
 from typing_extensions import override
 
-_SIZE: Final = 200  # the accuracy of the digest
-_RECENT: Final = 128  # number of delays that are added to the digest at once
+_BITS: Final = 8  # the leading bits of a delay that are kept
 _ALL: Final = 100  # per cent
 
 
 class Delays:
     """How far events are behind the largest event time before them, milliseconds, in bounded memory.
 
+    It counts delays in ranges, whose width is less than 1/128 of the delay.  A quantile is never too short.
+
     >>> delays = Delays()
-    >>> for delay in range(101):
+    >>> for delay in (*range(100), 100_000):
     ...     delays.add(delay)
     >>> delays.at_most(0.5), delays.at_most(1.0)
-    (50, 100)
+    (50, 100000)
     """
 
     def __init__(self) -> None:
-        try:
-            from datasketches import tdigest_double  # noqa: PLC0415  # an extra
-        except ImportError as error:
-            reason = "these strategies need a sketch library: pip install '.[sketches]' in the checkout"
-            raise UsageError(reason=reason) from error
-        self._kind = tdigest_double
-        self._digest = tdigest_double(_SIZE)
-        self._recent: list[float] = []
-        self._copy: Any = None  # the digest with the recent delays; ``None``: a delay was added since
+        self._counts: dict[int, int] = {}  # by the longest delay of each range
+        self._longest = 0
 
-    def add(self, delay: float) -> None:
-        """Add a delay, milliseconds."""
-        self._recent.append(delay)
-        self._copy = None
-        if len(self._recent) == _RECENT:
-            for one in self._recent:
-                self._digest.update(one)
-            self._digest.compress()
-            self._recent.clear()
+    def add(self, delay: int) -> None:
+        """Add a delay, milliseconds, 0 or more."""
+        spare = delay.bit_length() - _BITS
+        end = delay | (1 << spare) - 1 if spare > 0 else delay
+        self._counts[end] = self._counts.get(end, 0) + 1
+        self._longest = max(self._longest, delay)
 
     def at_most(self, share: float) -> int:
-        """Return the delay (rounded up) that this share of the events did not exceed; 0 without events."""
-        if self._copy is None:
-            self._copy = self._kind(_SIZE)
-            self._copy.merge(self._digest)
-            for one in self._recent:
-                self._copy.update(one)
-        return 0 if self._copy.is_empty() else -int(-self._copy.get_quantile(share) // 1)
+        """Return a delay that this share of the events did not exceed, less than 1 % above the shortest; else 0."""
+        seen, total = 0, sum(self._counts.values())
+        for end in sorted(self._counts):
+            seen += self._counts[end]
+            if seen / total >= share:
+                return min(end, self._longest)
+        return 0
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as a value that JSON can hold."""
-        return {"digest": base64.b64encode(self._digest.serialize()).decode(), "recent": list(self._recent)}
+        return {"counts": sorted(self._counts.items()), "longest": self._longest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set the state to a `snapshot`, or raise `CorruptSnapshotError`."""
         with restoring("of observed delays", "begin with fresh delays"):
-            digest = self._kind.deserialize(base64.b64decode(state["digest"]))
-            recent = [float(delay) for delay in state["recent"]]
-        self._digest, self._recent, self._copy = digest, recent, None
+            counts = {int(end): int(count) for end, count in state["counts"]}
+            longest = int(state["longest"])
+        self._counts, self._longest = counts, longest
 
 
 @dataclass(slots=True)
@@ -92,7 +79,7 @@ class _Learning(Generator):
     def on_event(self, event_time: int, now: int | None = None, value: bytes | None = None) -> None:
         largest = self._state.largest_event_time
         largest = self._state.largest_event_time = event_time if largest is None else max(largest, event_time)
-        self._delays.add(float(largest - event_time))
+        self._delays.add(largest - event_time)
 
     def _bound(self) -> int:
         raise NotImplementedError

@@ -14,8 +14,11 @@ from floodmark.producers import (
     with_idleness,
 )
 from floodmark.producers.strategies.emitter import Emitter
+from floodmark.producers.strategies.learned import Delays
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from hypothesis import given
+from hypothesis import strategies as st
 from support.strategies import MS, one_of_each
 
 STRATEGIES = one_of_each(5 * MS) | {
@@ -76,8 +79,19 @@ def test_the_oldest_record_under_way_is_the_processing_time_watermark():
     assert emitter.marks(110)[0][1].processing_time_watermark is None
 
 
+@given(st.lists(st.integers(0, 2**50) | st.integers(0, 1_000), min_size=1), st.integers(1, 100))
+def test_a_share_of_the_events_is_never_above_its_delay_which_is_less_than_1_percent_too_long(seen, percent):
+    delays, resumed = Delays(), Delays()
+    for delay in seen:
+        delays.add(delay)
+    resumed.restore(json.loads(json.dumps(delays.snapshot())))
+    shortest = min(delay for delay in seen if sum(one <= delay for one in seen) / len(seen) >= percent / 100)
+    assert shortest <= delays.at_most(percent / 100) == resumed.at_most(percent / 100) <= shortest * (1 + 1 / 128)
+    assert delays.at_most(1) == max(seen)
+
+
 def test_percentiles_are_what_the_delays_say_and_stand_in_the_marks():
-    """Of ten events five are in order, three 10 behind, two 100 behind; a digest may blur the borders between."""
+    """Of ten events five are in order, three 10 behind, two 100 behind."""
     emitter = Emitter(Identity("a", 1), percentile(200 * MS, (33, 66, 99, 100)).build(), partitions=1)
     for number in range(3_000):
         for behind in (0, 0, 0, 0, 0, 10, 10, 10, 100, 100):
