@@ -6,7 +6,8 @@ shards, so that no mark is ahead of a row.  A receipt names the batch, and has t
 - A task that runs again (a retry, a lost executor, speculation, a restart) fences the attempt before, by its
   transactional id of job and shard.  If it then finds the receipt of its batch, it writes nothing.
 - A driver that starts fences all shards, and becomes the owner of their receipts.  A task of an older driver finds
-  another owner, and fails.  A task that is fenced itself, such as by its speculative copy, runs again.
+  another owner, and fails.  So does a task that finds a later batch, such as on an executor that Spark had given up.
+- A task that is fenced itself, such as by its speculative copy, runs again.
 - After a restart, the rows of the batch are compared with the receipts before any row is written.
 
 Receipts are in a compacted topic, with a partition for each shard: a reader of committed records waits for older
@@ -94,6 +95,11 @@ class Receipt:
         """Tell whether it is of this batch."""
         return (self.checkpoint_id, self.batch_id) == (checkpoint_id, batch_id)
 
+    def precedes(self, other: "Receipt") -> bool:
+        """Tell whether the run of the other one may write its batch, or has written it."""
+        is_earlier = self.checkpoint_id != other.checkpoint_id or self.batch_id <= other.batch_id
+        return self.owner == other.owner and is_earlier
+
     def same_rows(self, other: "Receipt") -> bool:
         """Tell whether both have the same rows."""
         return (self.digest, sum(self.rows.values())) == (other.digest, sum(other.rows.values()))
@@ -139,8 +145,8 @@ class _RefusedRowError(Exception):
     """Kafka rejects a row."""
 
 
-class _OtherOwnerError(Exception):
-    """Another driver owns the shard."""
+class _ReplacedError(Exception):
+    """Another driver, or a later batch, has written to the shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +170,8 @@ class ShardTask:
         out = None if self.compares else self.shards.fence(shard, _RefusedRowError)
         if out is not None:
             written = self.shards.last(shard)
-            if written is None or written.owner != self.receipt.owner:
-                raise _OtherOwnerError
+            if written is None or not written.precedes(self.receipt):
+                raise _ReplacedError
             if written.has(self.receipt.checkpoint_id, self.receipt.batch_id):
                 out = None
             else:
@@ -330,7 +336,7 @@ class ShardWriter:
             except PySparkException as error:
                 reason = reason_of(error)
                 fenced = FencedError.__name__ in reason
-                if _OtherOwnerError.__name__ in reason or (fenced and attempt == _ATTEMPTS):
+                if _ReplacedError.__name__ in reason or (fenced and attempt == _ATTEMPTS):
                     raise self._shards.fenced() from error
                 if attempt == _ATTEMPTS or not (fenced or BrokerUnavailableError.__name__ in reason):
                     raise

@@ -69,6 +69,15 @@ def test_a_driver_that_was_replaced_writes_nothing(spark, kafka, start):
     assert written(kafka, start) == []
 
 
+def test_a_task_of_an_earlier_batch_writes_nothing(spark, kafka, start):
+    writer = start()
+    writer.write(rows(spark), 0, 3)
+    writer.write(rows(spark, ROWS, ROWS + 10), 1, 3)
+    with pytest.raises(FencedError):
+        writer.write(rows(spark), 0, 3)
+    assert written(kafka, start) == list(range(ROWS + 10))
+
+
 def test_a_task_that_its_copy_fences_runs_again(spark, kafka, start, tmp_path, monkeypatch):
     class Overtaken(ShardTask):
         def _write(self, out, batches):
