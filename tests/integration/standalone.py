@@ -87,7 +87,8 @@ class Standalone(Closing):
     def add_worker(self) -> Process:
         """Start one more worker, a machine of its own as far as Spark sees."""
         name = f"worker-{len(self._started)}"
-        place = ["--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(self._folder / name / "work")]
+        host = f"127.0.0.{len(self._started)}"  # a speculative task needs another host
+        place = ["--host", host, "--webui-port", "0", "--work-dir", str(self._folder / name / "work")]
         size = ["--cores", "2", "--memory", "1g"]
         return self._daemon(name, "org.apache.spark.deploy.worker.Worker", *place, *size, self.url)
 
@@ -130,10 +131,6 @@ class Standalone(Closing):
         seen = environment(PYTHONPATH=tests, PYTHONUNBUFFERED="1", TMPDIR=str(local))
         return self._keep(Process(name, command, folder, seen))
 
-    def executors(self, worker: Process) -> list[int]:
-        """Return the processes of a worker's executors."""
-        return [child for child in _children(worker.pid) if "CoarseGrainedExecutorBackend" in _command(child)]
-
     @override
     def close(self) -> None:
         """End all that was started here."""
@@ -148,23 +145,3 @@ class Standalone(Closing):
     def _keep(self, process: Process) -> Process:
         self._started.append(process)
         return process
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                stat = (entry / "stat").read_text(encoding="utf-8")
-            except OSError:  # it has ended meanwhile
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == parent:
-                found.append(int(entry.name))
-    return found
-
-
-def _command(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8")
-    except OSError:
-        return ""

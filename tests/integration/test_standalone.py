@@ -1,11 +1,9 @@
 """Two stages on a standalone cluster of Spark, with the package shipped and checkpoints in an object store.
 
-An executor, a worker and the driver are killed; the driver starts elsewhere.
+Executors, a worker and the driver are killed; the driver starts elsewhere.  Tasks that write have speculative copies.
 """
 
 import json
-import os
-import signal
 import subprocess
 import threading
 from collections import Counter
@@ -13,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from integration.cluster_job import WIDTH
+from integration.cluster_job import STEPS, WIDTH
 from integration.standalone import Standalone, environment
 from support.harness import Stream, drain, until, window_counts
 from support.object_store import ObjectStore, jars
@@ -23,6 +21,12 @@ _PROGRAM = Path(__file__).parent / "cluster_job.py"
 _STAGES = ("first", "second")
 _LIMIT = 240
 _PACE = 0.25
+_SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.efficiency.enabled": "false",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.1",
+}
 
 
 class Feed:
@@ -68,7 +72,7 @@ class Pipeline:
         """Start it in another folder, with other local disks, on the same checkpoints."""
         self._starts += 1
         name = f"driver-{self._starts}"
-        self.driver = self._cluster.submit(name, _PROGRAM, self._options, jars(), self._store.settings)
+        self.driver = self._cluster.submit(name, _PROGRAM, self._options, jars(), self._store.settings | _SPECULATION)
 
     def said(self):
         """What it has printed since its start."""
@@ -90,13 +94,14 @@ class Pipeline:
 
 
 def test_executors_a_worker_and_the_driver_may_die_on_a_cluster(kafka, topic, tmp_path):
-    given, windows, totals = topic(3), topic(2), topic(2)
+    given, windows, totals, done = topic(3), topic(2), topic(2), tmp_path / "done"
+    done.mkdir()
     with ObjectStore() as store, Standalone(tmp_path / "cluster") as cluster:
         command = [str(cluster.python), "-c", "import floodmark.spark_jobs"]
         absent = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
         assert "No module named 'floodmark'" in absent.stderr
         options = {"given": given, "windows": windows, "totals": totals}
-        options |= {"servers": kafka.bootstrap_servers, "checkpoint": store.place("checkpoints")}
+        options |= {"servers": kafka.bootstrap_servers, "checkpoint": store.place("checkpoints"), "done": done}
         pipeline = Pipeline(cluster, store, options)
         feed = Feed(kafka.config, given)
         pipeline.go_on()
@@ -104,9 +109,7 @@ def test_executors_a_worker_and_the_driver_may_die_on_a_cluster(kafka, topic, tm
             assert "/work/app-" in place, "what was shipped to the worker's folder"
             assert "/floodmark.zip/floodmark/" in place
 
-        there = cluster.executors(cluster.workers[0])
-        os.kill(there[0], signal.SIGKILL)
-        until(lambda: {*cluster.executors(cluster.workers[0])} - {*there}, "another executor", _LIMIT)
+        until(lambda: all((done / step).exists() for step in STEPS), "executors killed, tasks copied", _LIMIT)
         pipeline.go_on()
         cluster.workers[1].kill()
         pipeline.go_on()

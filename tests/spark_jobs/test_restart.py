@@ -26,11 +26,13 @@ def test_killed_at_every_step_and_started_again_equals_a_batch_computation(kafka
 
 @pytest.mark.minutes
 def test_killed_at_every_step_of_a_shard_it_equals_a_batch_computation(kafka, topic, checkpoint):
+    """Each start has another number of cores, so another number of tasks finishes what the one before has begun."""
     given, out = topic(3), topic(2)
     stream = Stream.seeded(21, sources=3, steps=16)
     stream.produce(kafka.config, given)
     place, delivery = (kafka.bootstrap_servers, given, out, checkpoint), "exactly-once-executors"
-    kill_at_each(SHARDS, place, delivery=delivery)
+    for cores, step in zip("3214", SHARDS, strict=True):
+        kill_at_each([step], place, delivery=delivery, CORES=cores)
     assert_exact(run(*place, "none", delivery=delivery), stream, kafka, out)
 
 

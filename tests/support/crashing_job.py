@@ -179,7 +179,7 @@ def _started(servers: str, given: str, out: str, checkpoint: str, *, ahead: bool
         rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=per_batch))
         table = named_table(delivery, folder, timedelta(seconds=float(os.environ["COMMIT_EVERY"])))
         return write(rows, table=table, event_time="ended", **usual)
-    spark = local_session("crashing", settings=SHORT_LIVED)
+    spark = local_session("crashing", cores=int(os.environ.get("CORES", "2")), settings=SHORT_LIVED)
     rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120))
     if delivery == "writer":
         return write(rows, writer=count_store(out), **usual)
