@@ -44,6 +44,12 @@ def rights():
     return {row[0].strip(): [re.findall(r"`(\w+)`", cell) for cell in row[1:]] for row in rows}
 
 
+def rights_on_receipts():
+    """Return what the page says of the receipts of a job whose executors write."""
+    (line,) = (line for line in _PAGE.read_text(encoding="utf-8").splitlines() if "floodmark-receipts-" in line)
+    return re.findall(r"`([A-Z]\w+)`", line)
+
+
 PROGRAMS = list(rights())
 USERS = {program: f"user{number}" for number, program in enumerate(PROGRAMS)}
 
@@ -59,12 +65,13 @@ def grant(guarded):
     """Make two topics, and give the user of a program the rights of its row on them; return the user's settings."""
     admin = AdminClient(guarded.config)
 
-    def give(program, incoming, outgoing, *identities, group="-"):
+    def give(program, incoming, outgoing, *identities, group="-", receipts="-"):
         topics, (one_id, its_group) = rights()[program][:2], rights()[program][2:]
         places = [
             *zip([(ResourceType.TOPIC, incoming), (ResourceType.TOPIC, outgoing)], topics, strict=True),
             *(((ResourceType.TRANSACTIONAL_ID, identity), one_id) for identity in identities),
             ((ResourceType.GROUP, group), its_group),
+            ((ResourceType.TOPIC, receipts), rights_on_receipts()),
         ]
         bindings = [
             AclBinding(
@@ -214,12 +221,17 @@ def test_the_injector(grant, fed, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("delivery", ["exactly-once", "exactly-once-executors", "at-least-once"])
 def test_a_job(spark, guarded, grant, tmp_path, delivery):
     program = f'a job, `delivery="{delivery}"`'
     incoming, outgoing = topics(guarded)
     fill(guarded.config, incoming)
-    config = grant(program, incoming, outgoing, f"floodmark-{outgoing}-{outgoing}")
+    name, more = f"{outgoing}-{outgoing}", {}
+    identities = [f"floodmark-{name}"]
+    if delivery == "exactly-once-executors":
+        identities += [f"floodmark-{name}/{shard}" for shard in range(spark.sparkContext.defaultParallelism)]
+        more["receipts"] = f"floodmark-receipts-{name}"
+    config = grant(program, incoming, outgoing, *identities, **more)
     servers = config.pop("bootstrap.servers")
     value = json_values("at TIMESTAMP", unit="ms")
     options = ReadOptions(client=config)
