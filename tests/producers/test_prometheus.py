@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-PAGE = Path(__file__).parents[3].joinpath("producers", "METRICS.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[2].joinpath("producers", "METRICS.md").read_text(encoding="utf-8")
 KEPT_AS_LABELS_OR_STATE = {"kind", "name", "topic", "state", "epoch", "before"}
 IN_PYTHON_ALONE = {"watermark_delay_seconds"}  # Prometheus is shown the watermark itself, and takes it from its clock
 
