@@ -71,8 +71,8 @@ class WriteOptions:
             override those of `read`, which also apply to the output unless ``bootstrap_servers`` is set.
         sink_options: options of Spark's Kafka sink, for ``at-least-once``.
         delivery: ``exactly-once``: one transaction per batch, through the driver; ``exactly-once-executors``: a
-            transaction for each shard of a batch, on the executors, for results of any size; ``at-least-once``: Spark's
-            own sink on the executors, with duplicates after a crash.
+            transaction for each shard of a batch, on the executors, for results of any size, only to a topic;
+            ``at-least-once``: Spark's own sink on the executors, with duplicates after a crash.
         membership: the number of jobs and producers that write to the output topic.
         watermark_hold: how much earlier than its completion a result may be stamped, 0 or more.  The output watermark
             stays this far behind.  Default: as far as the column ``event_time`` of `write` needs, for example the

@@ -118,7 +118,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     cut = limited(plan)
     specs = [replace(spec, shift=spec.shift + derived.shift, limited=spec.name in cut) for spec in _specs(plan)]
     _refuse(result, plan, output_mode, trigger)
-    name = _name(topic, table, writer, job)
+    name = _name(topic, table, writer, job, options.delivery)
     spark = result.sparkSession
     snapshots = Snapshots(spark, checkpoint_location)
     _require_session(spark, snapshots)
@@ -260,10 +260,17 @@ def _is_on(spark: SparkSession, setting: str) -> bool:
 
 
 def _name(
-    topic: str | None, table: Table | None, writer: BatchWriter | ExactlyOnceWriter | None, job: str | None
+    topic: str | None,
+    table: Table | None,
+    writer: BatchWriter | ExactlyOnceWriter | None,
+    job: str | None,
+    delivery: str,
 ) -> str:
     if [topic, table, writer].count(None) != 2:  # noqa: PLR2004  # one of three
         raise UsageError(reason="write() needs one of topic=, table= and writer=")
+    if topic is None and delivery == "exactly-once-executors":
+        reason = "the executors write a table in any case, and writer= gets the rows from them; omit delivery="
+        raise UsageError(reason=f"delivery={delivery!r} needs topic=: {reason}")
     name = job or topic or (None if table is None else table.name)
     if name is None:
         raise UsageError(reason="write() with writer= needs job=, the name of the job")

@@ -252,7 +252,8 @@ class NondeterministicBatchError(ResultError):
     template = (
         "job {job!r}: batch {batch_id} ran again and computed other rows than before: topic {topic!r} has {written} "
         "row(s) of a shard, {computed} are computed now. Take out of the query what changes between two runs (random "
-        "values, the clock, another table), and start it with a new checkpoint_location and a new output topic"
+        "values, the clock, another table, a sum of DOUBLE, which depends on the order of rows), and start it with a "
+        "new checkpoint_location and a new output topic"
     )
     job: str
     batch_id: int

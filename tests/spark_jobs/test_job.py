@@ -28,7 +28,7 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from floodmark.spark_jobs import formats, write
+from floodmark.spark_jobs import WriteOptions, delta, formats, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import Stream, counts, drain, events, until, window_counts
@@ -529,6 +529,10 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
     with pytest.raises(UsageError, match="one of topic=, table= and writer="):
         write(rows, checkpoint_location=checkpoint)
+    shards = WriteOptions(delivery="exactly-once-executors")
+    for target in ({"writer": print, "job": "printed"}, {"table": delta("lake/totals")}):
+        with pytest.raises(UsageError, match="'exactly-once-executors' needs topic="):
+            write(rows, **target, checkpoint_location=checkpoint, options=shards)
     with pytest.raises(UsageError, match="expected a timestamp"):
         counted(rows, out, checkpoint, event_time="user")
     with pytest.raises(UsageError, match=r"key column 'users' .* has \['user', 'ended', 'n'\]"):

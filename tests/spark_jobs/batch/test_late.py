@@ -136,7 +136,7 @@ def test_adjusted_rows_count_at_the_watermark_they_were_behind(spark, kafka, sen
     assert job.counts["late"] == len(late(logs))
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("delivery", ["exactly-once", "exactly-once-executors", "at-least-once"])
 def test_late_rows_go_to_their_topic_with_the_reason(spark, kafka, topic, sent, checkpoint, delivery):
     logs, out, aside = history(seed=4), topic(1), topic(2)
     given = sent(logs)
