@@ -5,7 +5,8 @@
 Two Spark jobs in a chain, three sources; FAULTS (default 30) of: SIGKILL of the first job, of the second, of the broker
 (each comes back), at random moments, each before the end of the input.  LOOKAHEAD 0: the jobs never look ahead (default
 1: they do).  DELIVERY: of both jobs, ``exactly-once`` (the default) or ``exactly-once-executors``, where Python workers
-are killed, too.  Ends with status 0 only if no row was lost, doubled or late, and if the jobs' own counts say so, too.
+are killed, too, and an executor of the first job, which then has two.  Ends with status 0 only if no row was lost,
+doubled or late, and if the jobs' own counts say so, too.
 """
 
 import json
@@ -29,6 +30,9 @@ from support.harness import Stream, drain, until, window_counts
 WIDTH = 10_000
 STEPS_PER_FAULT = 24
 PAUSE = 0.25  # seconds, between two steps
+VICTIMS = ["first", "second", "broker", "both"]
+IN_JOBS = {"workers": b"pyspark.daemon", "executor": b"CoarseGrainedExecutorBackend"}
+"""What is also killed where executors write, with a part of its command line."""
 
 
 class Supervisor:
@@ -65,15 +69,15 @@ def feed(config: dict[str, str], stream: Stream, fed: list[int]) -> None:
         producer.end(timeout=240)
 
 
-def workers(pid: int) -> list[int]:
-    """Return the Python workers of a job, which its JVM has started."""
+def descendants(pid: int, program: bytes) -> list[int]:
+    """Return the processes that a job has started, directly or not, with this in their command line."""
     found, parents = [], [pid]
     while parents:
         for thread in Path(f"/proc/{parents.pop()}/task").glob("*/children"):  # any thread of the JVM may start one
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, ProcessLookupError):
                 children = [int(child) for child in thread.read_text("ascii").split()]
                 parents += children
-                found += [one for one in children if b"pyspark.daemon" in Path(f"/proc/{one}/cmdline").read_bytes()]
+                found += [one for one in children if program in Path(f"/proc/{one}/cmdline").read_bytes()]
     return found
 
 
@@ -88,6 +92,7 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1, delivery: str = "e
     done = Counter[str]()
     with tempfile.TemporaryDirectory() as place, EmbeddedKafka(Path(place, "kafka")) as kafka:
         directory = Path(place)
+        os.environ["SPARK_WORKER_DIR"] = str(directory / "executors")
         create_topics(kafka.config, {"in": 3, "windows": 2, "totals": 2})
         began = time.monotonic()
         common = {
@@ -110,16 +115,17 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1, delivery: str = "e
         for number in range(faults):
             moment = STEPS_PER_FAULT * number + chance.randrange(STEPS_PER_FAULT)
             until(lambda moment=moment: len(fed) > moment, f"step {moment} of the input", 300)
-            victim = chance.choice(["first", "second", "broker", "both", *["workers"] * (delivery != "exactly-once")])
+            victim = chance.choice([*VICTIMS, *(IN_JOBS if delivery == "exactly-once-executors" else ())])
             if victim == "broker":
                 kafka.kill()
                 kafka.start()
             for job in jobs:
-                if victim == "workers":
-                    for worker in workers(job.child._process.pid):  # noqa: SLF001  # the demo needs no pid
+                if victim in IN_JOBS:
+                    found = descendants(job.child._process.pid, IN_JOBS[victim])  # noqa: SLF001  # the demo needs no pid
+                    for process in found if victim == "workers" else found[:1]:
                         with suppress(ProcessLookupError):
-                            os.kill(worker, signal.SIGKILL)
-                            done["Python workers"] += 1
+                            os.kill(process, signal.SIGKILL)
+                            done[f"killed {victim}"] += 1
                 if victim in {job.child.name, "both"}:
                     job.child.crash()
                 job.tend()

@@ -33,8 +33,10 @@ def main(  # the options of the command line
     delivery: Text = "exactly-once",
 ) -> None:
     """Run one of the two stages; ``lookahead``: "yes" or "no"."""
-    spark = local_session(stage, cores=1)
     first = stage == "first"
+    cluster = {"spark.master": "local-cluster[2,1,500]", "spark.executor.memory": "500m"}
+    on_cluster = first and delivery == "exactly-once-executors"
+    spark = local_session(stage, cores=1, settings=cluster if on_cluster else {})
     event_time = "at" if first else "ended"
     rows = read(
         spark,
