@@ -50,6 +50,8 @@ class Metrics:
     missing_event_time: int | None = None
     out_of_range: int | None = None
     unreadable_marks: int | None = None
+    waiting_shards: int | None = None
+    """Of a job whose executors write: the shards of the running batch that are not committed yet; 0: none."""
     topic: str | None = None
     """Output topic; ``None``: none."""
     watermark: int | None = None
@@ -146,6 +148,7 @@ METRICS: Final = (
         "processing_time_delay_seconds",
         "Age of the oldest work that may be unfinished, over all stages up to this one, at the last report; 0: none.",
     ),
+    _gauge("waiting_shards", "Shards of the job's batch that the executors have not committed yet."),
 )
 """Those with values of `Metrics`."""
 

@@ -165,6 +165,7 @@ class Job:
             watermark_delay_seconds=delay(now, watermark),
             local_lag_seconds=None if watermark is None or watermark == END_OF_TIME else delay(watermark, output),
             processing_time_delay_seconds=0.0 if has_no_source else age(now, self._handler.processing_time_watermark),
+            waiting_shards=self._handler.sink.waiting_shards,
             topic=self._handler.identity.output,
             watermark=watermark,
             state=state_of(watermark, idle=self._progress.idle, ended=self.ended),

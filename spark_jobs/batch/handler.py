@@ -100,7 +100,7 @@ class BatchHandler:
         self.get_restart_callback: Callable[[], Callable[[StreamingQuery], None] | None] = lambda: None
         """Returns a function to call with the new query after a restart: a weak method, because its owner holds it."""
         self.specs: Final = specs
-        self._sink = sink
+        self.sink: Final = sink
         self._snapshots = snapshots
         self._settings = settings
         self._on_batch = on_batch
@@ -128,7 +128,7 @@ class BatchHandler:
                 TopicWatch(spec.connection.config(), spec.topics, progress.topic_ids, f"job {job!r}")
                 for spec in self.specs
             ]
-            self._sink.open()
+            self.sink.open()
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time
             self.progress = progress
         except BaseException as error:
@@ -233,7 +233,7 @@ class BatchHandler:
 
         # 1. The batch runs.
         pass_thresholds(spark, self.specs, progress)
-        self._sink.consume(frame)
+        self.sink.consume(frame)
 
         # 2. Its marks are applied.  Nothing is durable yet.
         observed = ObservedBatch.of(spark, engine, self.specs)
@@ -259,7 +259,7 @@ class BatchHandler:
 
         # 4. Its rows are made durable, and after them the marks of the job.
         published = Published(observed.end, engine.ran, progress.topic_ids)
-        self._sink.commit(frame, batch_id, progress, published, late_rows, observed.output.rows)
+        self.sink.commit(frame, batch_id, progress, published, late_rows, observed.output.rows)
 
         # 5. The watermark of the next batch is set, and its limit.
         engine.set_watermark(progress.next_watermark)
@@ -316,7 +316,7 @@ class BatchHandler:
     def close(self) -> None:
         """Close all clients."""
         self.lookahead.close()
-        self._sink.close()
+        self.sink.close()
         self._watches.clear()
 
 

@@ -39,7 +39,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.spark_jobs.internals.texts import reason_of
-from pyspark import TaskContext
+from pyspark import Accumulator, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -160,6 +160,8 @@ class ShardTask:
     """Of the output topic."""
     compares: bool
     """Whether it writes nothing."""
+    finished: Accumulator[int]
+    """Counts the tasks that Spark has finished, in the driver."""
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Write the rows of the shard, unless they are written; yield the outcome."""
@@ -187,6 +189,7 @@ class ShardTask:
         finally:
             if out is not None:
                 out.abort()  # does nothing after a commit
+        self.finished.add(1)
         outcome = [shard, computed.text, None if written is None else written.text, refused]
         names = ["shard", "computed", "written", "refused"]
         types = [pa.int32(), pa.string(), pa.string(), pa.string()]
@@ -242,6 +245,14 @@ class ShardWriter:
         self._receipt = Receipt(run, checkpoint_id)
         self._found: dict[int, Receipt] = {}
         """The last receipts when this driver became their owner."""
+        self._started = 0
+        """The number of tasks that run now, of which some have finished."""
+        self._finished: Accumulator[int] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The shards of the batch that are not committed yet."""
+        return 0 if self._finished is None else max(0, self._started - self._finished.value)  # a copy counts, too
 
     def open(self, producer: Any, last: tuple[str, int] | None) -> None:  # noqa: ANN401  # any client of Kafka
         """Become the owner of all shards; ``last``: checkpoint id and batch of the last marks in the topic.
@@ -297,10 +308,13 @@ class ShardWriter:
         receipt = replace(receipt, shards=next((one.shards for one in found.values()), self._count))
         digest = F.xxhash64("key", F.isnull("key"), "value").alias("digest")
         rows = frame.select("key", "value", digest).repartition(receipt.shards, F.coalesce("key", "value"))
+        if self._finished is None:
+            self._finished = frame.sparkSession.sparkContext.accumulator(0)  # pyspark keeps it: one for all batches
+        task = ShardTask(self._shards, receipt, partitions, compares=True, finished=self._finished)
         if found:
-            self._compare(batch_id, self._run(rows, ShardTask(self._shards, receipt, partitions, compares=True)), found)
+            self._compare(batch_id, self._run(rows, task), found)
         counts = Counter[int]()
-        outcomes = self._run(rows, ShardTask(self._shards, receipt, partitions, compares=False))
+        outcomes = self._run(rows, replace(task, compares=False))
         for outcome in outcomes:
             if outcome["refused"] is not None:
                 raise InvalidOutputError(
@@ -317,9 +331,10 @@ class ShardWriter:
         return counts
 
     def _compare(self, batch_id: int, outcomes: Iterable[Any], written: Mapping[int, Receipt]) -> None:
-        for outcome in outcomes:
-            before, now = written.get(outcome["shard"]), Receipt.of(outcome["computed"])
-            if before is not None and not before.same_rows(now):
+        computed = {outcome["shard"]: Receipt.of(outcome["computed"]) for outcome in outcomes}
+        for shard, before in written.items():
+            now = computed.get(shard, self._receipt)  # Spark runs no task if the whole batch is empty
+            if not before.same_rows(now):
                 raise NondeterministicBatchError(
                     job=self._shards.job,
                     batch_id=batch_id,
@@ -331,6 +346,7 @@ class ShardWriter:
     def _run(self, rows: DataFrame, task: ShardTask) -> list[Any]:
         """Run a task for each shard; receipts let it run again if Kafka was away, or another attempt fenced it."""
         for attempt in range(1, _ATTEMPTS + 1):
+            self._started, task.finished.value = task.receipt.shards, 0
             try:
                 outcomes = rows.mapInArrow(task, _OUTCOME).collect()
             except PySparkException as error:
@@ -343,4 +359,6 @@ class ShardWriter:
                 _log.warning("job %r: the shards of the batch run again: %s", self._shards.job, reason)
             else:
                 return outcomes
+            finally:
+                self._started = 0
         raise AssertionError

@@ -60,6 +60,11 @@ LateRows = Sequence[tuple[str, LateRow]]
 class Sink(ABC):
     """Writes the rows of a job: `open` once, then `consume` and `commit` for each batch."""
 
+    @property
+    def waiting_shards(self) -> int | None:
+        """The shards of the batch that are not committed yet; ``None``: it has no shards."""
+        return None
+
     def open(self) -> None:  # noqa: B027  # not every sink has to
         """Fence older instances of the job, if this has not been done."""
 
@@ -239,6 +244,11 @@ class ExactlyOnceSink(_KafkaSink):
         self._last = -1
         """The last batch of this checkpoint in the topic."""
         self._rows: list[tuple[int, bytes | None, bytes]] = []
+
+    @property
+    @override
+    def waiting_shards(self) -> int | None:
+        return self._shards.waiting if self._from_executors else None
 
     @override
     def open(self) -> None:

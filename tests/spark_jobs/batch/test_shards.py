@@ -1,5 +1,8 @@
 """Exactly once from the executors: a transaction and a receipt for each shard of a batch."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers.clients.admin import begin_offsets
@@ -9,6 +12,7 @@ from floodmark.spark_jobs.batch import shards
 from floodmark.spark_jobs.batch.shards import ShardTask, ShardWriter
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.harness import until
 
 pytestmark = pytest.mark.spark
 
@@ -58,6 +62,8 @@ def test_a_batch_with_other_rows_is_refused_before_one_is_written(spark, kafka, 
     with pytest.raises(NondeterministicBatchError) as refused:
         start("run-2").write(rows(spark, 0, ROWS - 1), 0, 3)
     assert refused.value.computed == refused.value.written - 1
+    with pytest.raises(NondeterministicBatchError):
+        start("run-3").write(rows(spark, 0, 0), 0, 3)
     assert written(kafka, start) == list(range(ROWS))
 
 
@@ -91,6 +97,27 @@ def test_a_task_that_its_copy_fences_runs_again(spark, kafka, start, tmp_path, m
     assert sum(start().write(rows(spark), 0, 3).values()) == ROWS
     assert (tmp_path / "fenced-0").exists()
     assert written(kafka, start) == list(range(ROWS))
+
+
+def test_the_shards_that_wait_are_counted(spark, start, tmp_path, monkeypatch):
+    class Stuck(ShardTask):
+        def _write(self, out, batches):
+            receipt = super()._write(out, batches)
+            deadline = time.monotonic() + 60
+            while TaskContext.get().partitionId() == 0 and not (tmp_path / "counted").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            return receipt
+
+    monkeypatch.setattr(shards, "ShardTask", Stuck)
+    writer = start()
+    assert writer.waiting == 0
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(writer.write, rows(spark), 0, 3)
+        until(lambda: writer.waiting == 1, "the other three")
+        (tmp_path / "counted").touch()
+        assert sum(written.result(60).values()) == ROWS
+    assert writer.waiting == 0
 
 
 def test_a_new_checkpoint_does_not_write_behind_a_batch_that_is_written_in_part(spark, start):
