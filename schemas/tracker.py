@@ -25,6 +25,11 @@ from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 from floodmark.schemas.topic_state import TopicState
 
 FORMAT: Final = 1
+START_OR_INJECT: Final = (
+    "if jobs or a WatermarkedProducer write to this topic, start them. Otherwise, copy it with floodmark inject"
+)
+UNMARKED: Final = f"no watermark record (mark) was read yet: {START_OR_INJECT}"
+"""The reason of a `Hold` by a topic without marks."""
 _MOST: Final = 100  # the most partitions without a mark, and sources that have reported, to name
 
 
@@ -60,7 +65,7 @@ def _active(name: str, topic: TopicState) -> Iterator[Hold]:
 
 def _unknown(name: str, topic: TopicState) -> Iterator[Hold]:
     if topic.partition_count == 0:
-        yield Hold(Holder(name), None, "no watermark record was read yet")
+        yield Hold(Holder(name), None, UNMARKED)
     empty = [topic.empty(number) for number in topic.unmarked(_MOST)]
     for part in sorted([*topic.partitions.values(), *empty], key=lambda part: part.number):
         yield from _unknown_partition(name, topic, part)
@@ -86,7 +91,9 @@ def missing(topic: TopicState, part: PartitionState, here: set[str]) -> str:
     version, size = topic.roster.version, topic.roster.size
     retired = sorted({key for key, source in part.sources.items() if source.version != version} - here)
     joined = {key for key, member in topic.roster.members.items() if member.version == version}
-    reason = f"reported: {_listed(here)}; missing: {size - len(here)} of {size} in membership {version}"
+    reason = (
+        f"{size - len(here)} of {size} sources of membership {version} have not reported; reported: {_listed(here)}"
+    )
     reason += f"; not here: {_listed(joined - here)}" if joined - here else ""
     return reason + (f"; only in an older membership: {_listed(retired)}" if retired else "")
 

@@ -6,6 +6,7 @@ from typing import Any
 from floodmark.producers.board.causes import Cause, advice_on
 from floodmark.producers.board.model import FORMAT, STATUSES, UNNAMED, Board, SourceView, State, TopicView
 from floodmark.producers.board.source_history import Health, is_failure, severity
+from floodmark.schemas.tracker import START_OR_INJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ def trace(board: Board, topic: str) -> Why:
     holders = [step.held_by for step in reversed(steps) if step.held_by is not None]
     cause = next((row for row in holders if row.verdict is not Health.OK), None)
     if cause is None or not is_failure(cause.verdict):
-        cause = _failing(board, topic) or cause
+        cause = _failing(board, topic) or (None if steps[-1].unmarked else cause)
     unread = any(step.unread for step in steps)
     unclear = unread or state in {State.UNKNOWN, State.MISSING} or (cause is not None and cause.verdict is None)
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
@@ -65,9 +66,7 @@ def trace(board: Board, topic: str) -> Why:
     if unread and not advice:
         advice = "check the name of the topic, and whether you have the right to read it"
     elif cause is None and steps[-1].unmarked:
-        advice = (
-            "if jobs or a WatermarkedProducer write to this topic, start them. Otherwise, copy it with floodmark inject"
-        )
+        advice = START_OR_INJECT
     return Why(
         topic=topic,
         watermark=None if view is None else view.watermark,

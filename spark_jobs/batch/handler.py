@@ -264,7 +264,7 @@ class BatchHandler:
         # 5. The watermark of the next batch is set, and its limit.
         engine.set_watermark(progress.next_watermark)
         engine.set_limits(spark, next(self._limits, {}))
-        self._standstill.note(progress, moved=progress.watermark != watermark_before)
+        self._standstill.note(progress, moved=progress.watermark != watermark_before, read=observed.topics)
         batch = Batch(
             job=job,
             batch_id=batch_id,

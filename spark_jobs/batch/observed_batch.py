@@ -40,6 +40,11 @@ class ObservedBatch:
         inputs = [(spec, observation(spark, spec, metrics.get(spec.name, {}), start, end)) for spec in specs]
         return cls(inputs, Output.of(metrics), metrics, start, end)
 
+    @property
+    def topics(self) -> set[str]:
+        """The topics of its records."""
+        return {topic for _, found in self.inputs for (topic, _), count in found.records.items() if count}
+
 
 def update_progress(
     job: str, progress: Progress, observed: ObservedBatch, uncounted: Collection[str]

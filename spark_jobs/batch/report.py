@@ -2,12 +2,14 @@
 
 import json
 import logging
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Final
 
 from floodmark.schemas.counts import Discrepancy
 from floodmark.schemas.errors.base import iso
+from floodmark.schemas.tracker import UNMARKED
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.unusable import UNUSABLE
 
@@ -81,14 +83,23 @@ class Batch:
 
 
 class Standstill:
-    """Counts the batches in a row that have not advanced the watermark of a job."""
+    """Counts the batches in a row that have not advanced the watermark of a job, and finds topics without marks."""
 
     def __init__(self, job: str) -> None:
         self._job = job
         self._batches = 0
+        self._unmarked = set[str]()
 
-    def note(self, progress: Progress, *, moved: bool) -> None:
-        """Count a batch; at the tenth that has not advanced the watermark, log which sources hold it."""
+    def note(self, progress: Progress, *, moved: bool, read: Collection[str] = ()) -> None:
+        """Count a batch that has ``read`` records of these topics; log each topic without marks once.
+
+        At the tenth batch that has not advanced the watermark, log which sources hold it.
+        """
+        for hold in progress.holders() if progress.watermark is None and not self._unmarked.issuperset(read) else []:
+            topic = hold.holder.topic
+            if hold.reason == UNMARKED and topic in read and topic not in self._unmarked:
+                _log.warning("job %s has read rows, but has no watermark. Topic %s", self._job, hold)
+        self._unmarked.update(read)
         self._batches = 0 if moved or progress.ended else self._batches + 1
         if self._batches == _BATCHES:
             holders = "; ".join(hold.sentence for hold in progress.holders()[:_SHOWN])

@@ -4,6 +4,7 @@ import pytest
 from floodmark.producers.testing import mark
 from floodmark.schemas import END_OF_TIME, Status, Tracker, Verdict
 from floodmark.schemas.errors import CorruptSnapshotError
+from floodmark.schemas.tracker import UNMARKED
 
 IDLE, ENDED = Status.IDLE, Status.ENDED
 
@@ -228,7 +229,9 @@ def test_a_partition_that_the_source_knew_is_waited_for(status):
         (mark("b", 5, size=2, partitions=2), 1),
     )
     assert said == [None, None, None]
-    assert "t/1: reported: b; missing: 1 of 2 in membership 1; not here: a" in map(str, tracker.holders())
+    assert "t/1: 1 of 2 sources of membership 1 have not reported; reported: b; not here: a" in map(
+        str, tracker.holders()
+    )
 
 
 def test_a_topic_ends_though_it_grew_behind_the_end_of_a_source():
@@ -405,15 +408,18 @@ def test_a_gap_in_the_sequence_is_counted():
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ([], "t: no watermark record was read yet"),
-        ([(mark("a", 1, partitions=2), 0)], "t/1: reported: none; missing: 1 of 1 in membership 1; not here: a"),
-        ([(mark("a", 1, size=2), 0)], "t/0: reported: a; missing: 1 of 2 in membership 1"),
+        ([], f"t: {UNMARKED}"),
+        (
+            [(mark("a", 1, partitions=2), 0)],
+            "t/1: 1 of 1 sources of membership 1 have not reported; reported: none; not here: a",
+        ),
+        ([(mark("a", 1, size=2), 0)], "t/0: 1 of 2 sources of membership 1 have not reported; reported: a"),
         ([(mark("a", None), 0)], "t/0/a: has promised nothing yet"),
         ([(mark("a", 9, size=2), 0), (mark("b", 5, size=2), 0)], "t/0/b: lowest watermark"),
         ([(mark("a", 9, status=IDLE), 0)], "t: all sources are idle"),
         (
             [(mark("b", 9), 0), (mark("a", 9, version=2, size=2), 0)],
-            "t/0: reported: a; missing: 1 of 2 in membership 2; only in an older membership: b",
+            "t/0: 1 of 2 sources of membership 2 have not reported; reported: a; only in an older membership: b",
         ),
     ],
 )

@@ -13,6 +13,7 @@ from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
 from floodmark.schemas.records import READ_HEADER, Holder, Status
+from floodmark.schemas.tracker import START_OR_INJECT
 
 SECOND = 1_000
 NOW = 30 * SECOND
@@ -197,6 +198,18 @@ def test_a_topic_without_marks_says_so():
     assert board.exit_status == 2
     assert trace(board, "plain").steps[0].unmarked
     assert "floodmark inject" in trace(board, "plain").advice
+
+
+def test_the_output_of_a_job_over_a_topic_without_marks_has_the_same_advice():
+    chain = Chain()
+    for second in range(30):
+        said = replace(mark("out", None, second), holder=Holder("plain"))
+        chain.fold.take(Mark("out", 0, second, second * SECOND, said))
+    chain.fold.add("plain", whole=True)
+    why = chain.why("out")
+    assert [step.topic for step in why.steps] == ["out", "plain"]
+    assert why.steps[-1].unmarked
+    assert (why.cause, why.advice, why.exit_status) == (None, START_OR_INJECT, 2)
 
 
 def test_clocks_that_disagree_are_named():

@@ -160,12 +160,12 @@ FAULTS = {
     "a member never came": (
         [Writer("a", fields=ONE_OF_TWO)],
         (1, None, Cause.MISSING),
-        ("reported: a; missing: 1 of 2", "start the missing source"),
+        ("1 of 2 sources", "reported: a", "start the missing source"),
     ),
     "a member is missing in one partition": (
         [Writer("a", partitions=2, fields=ONE_OF_TWO), Writer("b", partitions=2, only=1, fields=ONE_OF_TWO)],
         (1, "b", Cause.MISSING),
-        ("reported: a; missing: 1 of 2", "not here: b"),
+        ("1 of 2 sources", "reported: a", "not here: b"),
     ),
     "a member still has the membership of before": (
         [
@@ -174,7 +174,7 @@ FAULTS = {
             Writer("b", fields=MEMBERSHIP_1),
         ],
         (1, "b", Cause.RETIRED),
-        ("reported: a; missing: 1 of 2", "only in an older membership: b", "change_membership()"),
+        ("1 of 2 sources", "reported: a", "only in an older membership: b", "change_membership()"),
     ),
     "two sources each have a membership of one": (
         [Writer("a"), Writer("b")],

@@ -4,9 +4,12 @@ import json
 from datetime import timedelta
 from types import SimpleNamespace
 
-from floodmark.schemas import Holder
-from floodmark.schemas.tracker import Hold
+from floodmark.producers.testing import mark
+from floodmark.schemas import Holder, Tracker
+from floodmark.schemas.classify import Mark
+from floodmark.schemas.tracker import UNMARKED, Hold
 from floodmark.spark_jobs.batch.report import Batch, Standstill
+from floodmark.spark_jobs.progress.progress import Progress
 
 AT = 1_767_225_600_000
 SHOWN = "2026-01-01T00:00:00.000+00:00"
@@ -54,3 +57,13 @@ def test_a_job_says_once_who_holds_a_watermark_that_stands_still(caplog):
     for _ in range(20):
         standstill.note(SimpleNamespace(**{**vars(progress), "ended": True}), moved=False)
     assert len(said()) == 2
+
+
+def test_a_job_names_a_topic_without_marks_in_the_first_batch_with_its_rows(caplog):
+    standstill, progress = Standstill("clicks"), Progress(Tracker({"plain", "marked"}))
+    progress.apply([Mark("marked", 0, 0, 5, mark("web", AT, 0))])
+    standstill.note(progress, moved=False)
+    assert caplog.messages == [], "no row was read of it"
+    for _ in range(2):
+        standstill.note(progress, moved=False, read={"plain", "marked"})
+    assert caplog.messages == [f"job clicks has read rows, but has no watermark. Topic plain: {UNMARKED}"]
