@@ -113,11 +113,12 @@ def test_the_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_reference_page_begins_with_its_contents(page):
+def test_a_page_with_more_than_three_sections_begins_with_its_contents(page):
     text = page.read_text(encoding="utf-8")
     listed = re.findall(r"^ *- \[.*?\]\(#(.*?)\)$", text, re.MULTILINE)
     assert set(listed) <= anchors(page)
-    for title in re.findall(r"^## (.*)$", text, re.MULTILINE):
+    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    for title in titles if len(titles) > 3 else []:  # a shorter page fits a screen or two
         assert f"- [{title}](#" in text, f"{title} is not in the table of contents"
 
 
