@@ -52,7 +52,8 @@ class WatermarkedProducer:
         epoch: number of this start, higher than at any earlier start, or calls raise `FencedError`; default: wall
             clock, milliseconds, or above the last epoch in the topic, if the clock was set back.
         interval: time between marks.
-        lease: silence (in log time) after which readers treat this source as idle; default: never.
+        lease: silence (in log time) after which readers treat this source as idle, at least twice ``interval``;
+            default: never.
         on_late: what to do with a record below this source's watermark: ``"send"`` it and count it, or ``"raise"``.
         early: refuse records whose event time is further ahead of the clock; default: accept all.
         alignment: how far this source may be ahead of the slowest other source of the topic before ``produce`` blocks,
@@ -91,7 +92,8 @@ class WatermarkedProducer:
         self._raise_late = on_late == "raise"
         self._partitioner = partitioner(str(config.get("partitioner", "consistent_random")))
         self._interval = duration_of(interval, f"source {source!r}: the interval of marks", 1)
-        lease_ms = None if lease is None else duration_of(lease, f"source {source!r}: the lease", 1)
+        lease_what = f"source {source!r}: the lease (twice the interval or more)"
+        lease_ms = None if lease is None else duration_of(lease, lease_what, 2 * self._interval)
         if alignment is not None:
             alignment = alignment if isinstance(alignment, Alignment) else Alignment(alignment)
         build, apart = generators(strategy_of(strategy))

@@ -21,6 +21,7 @@ _SECONDS_IN_2001: Final = 1_000_000_000
 _TEN_YEARS_IN_SECONDS: Final = 10 * 365 * 86_400
 _LEAST_MILLISECONDS: Final = 100_000_000_000
 """A float from here on is taken for milliseconds (March 1973); as seconds it would be the year 5138."""
+_OUR_DAYS: Final = range(1_000_000_000_000, 4_102_444_800_000)  # from September 2001 to 2099, milliseconds
 
 
 def is_late(event_time: int, watermark: int | None) -> bool:
@@ -87,8 +88,21 @@ def event_time_of(value: object) -> int:
         raise InvalidEventTimeError(value=value, reason=reason)
     value = int(value)
     if not EARLIEST <= value <= END_OF_TIME:
-        raise InvalidEventTimeError(value=value, reason="it is outside the years 1 to 9999; are these milliseconds?")
+        unit = fitting_unit(value, ("milliseconds", "microseconds", "nanoseconds"))
+        hint = f"; are these {unit}? Pass milliseconds" if unit else ""
+        raise InvalidEventTimeError(value=value, reason=f"it is outside the years 1 to 9999{hint}")
     return value
+
+
+def fitting_unit(time: int, units: Iterable[str]) -> str | None:
+    """Return the unit in which a time, in milliseconds if read in the first unit, is in the years 2001 to 2099.
+
+    Each unit is 1,000 times finer than the one before.  ``None``: no unit fits.
+
+    >>> fitting_unit(1_763_938_400_123_456, ["ms", "us"]), fitting_unit(1_763_938_400_123_456, ["s", "ms"])
+    ('us', 'ms')
+    """
+    return next((unit for power, unit in enumerate(units) if time // 1_000**power in _OUR_DAYS), None)
 
 
 def event_times_of(values: Iterable[Any]) -> list[int]:
@@ -121,8 +135,8 @@ def duration_of(value: object, what: str, least: int = 0) -> int:
     if not isinstance(value, timedelta):
         raise UsageError(reason=f"{what} is {value!r}, expected a timedelta: write timedelta(seconds=...)")
     if milliseconds(value) < least:
-        expected = "0 or more" if least == 0 else f"more than 0 (at least {least} ms)"
-        raise UsageError(reason=f"{what} is {value}, expected {expected}")
+        expected = f"{least / 1000:g} s" if least else "0"
+        raise UsageError(reason=f"{what} is {value.total_seconds():.15g} s, expected {expected} or more")
     return milliseconds(value)
 
 

@@ -6,10 +6,11 @@ from typing import Final
 
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
+from floodmark.producers.clients.admin import create_topics, existing_topics, require_topics
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.group import InjectorGroup
 from floodmark.producers.injector.injector import Injector
-from floodmark.producers.injector.preview import preview_injection
+from floodmark.producers.injector.preview import preview_injection, require_input
 from floodmark.producers.injector.topics import decisions_of
 from floodmark.producers.metrics import serve_metrics
 from floodmark.producers.readers.alignment import Alignment
@@ -46,6 +47,19 @@ def show_preview(injection: Injection, settings: dict[str, str]) -> None:
     preview = preview_injection(injection, settings)
     typer.echo("\n".join([*preview.lines(), f"{preview.records:,} records read, nothing written"]))
     preview.require_time()
+
+
+def create_target(injection: Injection, settings: dict[str, str], *others: str | None) -> None:
+    """Create the output topic, unless it exists, after all checks of the input and of ``others`` that an injector has.
+
+    So an error of these checks leaves no empty topic.
+    """
+    if injection.target_topic in existing_topics(settings):
+        return
+    source = injection.source_topic
+    sizes = require_topics(settings, [source, *(topic for topic in others if topic is not None)])
+    require_input(injection, settings)
+    create_topics(settings, {injection.target_topic: sizes[source]})
 
 
 def run_injection(  # noqa: PLR0913  # each is an option of the command line

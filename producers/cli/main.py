@@ -180,8 +180,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 done or interrupted, 2 error.
     """
     from floodmark.producers.cli import settings as options
-    from floodmark.producers.cli.inject import run_injection, show_preview
-    from floodmark.producers.clients.admin import create_topics, require_topics
+    from floodmark.producers.cli.inject import create_target, run_injection, show_preview
     from floodmark.producers.event_times.injection import Injection
     from floodmark.producers.event_times.time_policy import TimePolicy
 
@@ -208,18 +207,17 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     )
     alignment = options.alignment_of(align_topic, align_bound)
     settings = options.kafka_settings(bootstrap_servers, config)
+    if end and not until_end:
+        raise typer.BadParameter("--end needs --until-end: a source ends only with its input")
+    alone = {"--until-end": until_end, "--reset": reset, "--decisions-from": decisions_from}
+    given = [name for name, value in {**alone, "--align": align is not None}.items() if value]
+    if group is not None and given:
+        raise typer.BadParameter(f"{given[0]} cannot be used with --group: a member reads only some of the partitions")
     if dry_run:
         show_preview(injection, settings)
         return
     if create:
-        create_topics(settings, {target_topic: require_topics(settings, [source_topic])[source_topic]})
-    if group is not None:
-        alone = {"--until-end": until_end, "--end": end, "--reset": reset, "--decisions-from": decisions_from}
-        given = [name for name, value in alone.items() if value]
-        if given:
-            raise typer.BadParameter(
-                f"{given[0]} cannot be used with --group: a member reads only some of the partitions"
-            )
+        create_target(injection, settings, dropped_to, align_topic, decisions_from)
     run_injection(
         injection,
         settings,

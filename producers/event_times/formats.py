@@ -20,7 +20,7 @@ from floodmark.schemas.errors import (
     UnreadableValueError,
     UsageError,
 )
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, event_time_of, fitting_unit
 from typing_extensions import override
 
 _PER_MS: Final[Mapping[str, tuple[int, int]]] = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
@@ -128,9 +128,15 @@ class _Field(InputFormat):
             return None
         found = self._decode(value)
         time = found.get(self._field)
-        if type(time) is int and self._unit == "ms":  # the common case first, for speed
+        if type(time) is int and self._unit == "ms" and time <= END_OF_TIME:  # the common case first, for speed
             return time
-        return _time_in(found, self._field, self._path, self._unit)
+        time = _time_in(found, self._field, self._path, self._unit)
+        units = list(_PER_MS)
+        fitting = fitting_unit(time, units[units.index(self._unit) :]) if time > END_OF_TIME else None
+        if fitting:
+            reason = f"read in {self._unit} it is outside the years 1 to 9999; in {fitting} it fits: use unit {fitting}"
+            raise InvalidEventTimeError(value=find_field(found, self._field, self._path), reason=reason)
+        return time
 
 
 class JsonField(_Field):

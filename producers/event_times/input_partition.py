@@ -68,7 +68,7 @@ class InputPartition:
     def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Route one record, in the order of the log."""
         if is_mark_key(key):
-            self._count("reserved", "its key is that of a watermark record: passed on, it would be taken for one")
+            self._count("reserved", "the input has marks already; this record is left out")
             return Routing.DROP, ()
         try:
             time = self.fmt.read(key, value, log_time)

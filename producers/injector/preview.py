@@ -1,7 +1,7 @@
 """The first records of an injection, routed through its input partitions, with nothing written."""
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 from floodmark.producers.clients.admin import Config, TopicWatch, begin_offsets, existing_topics, require_topics
 from floodmark.producers.clients.clock import Deadline
-from floodmark.producers.clients.consumers import Record, consume, is_end, reading_consumer
+from floodmark.producers.clients.consumers import BATCH, Record, consume, is_end, reading_consumer
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
@@ -154,8 +154,25 @@ def preview_injection(injection: Injection, config: Config) -> Preview:
                 ids[injection.source_topic] = state.topic_id
     TopicWatch(config, [injection.source_topic], ids, f"injector {injection.source!r}")
     preview = Preview(injection, partitions, fit)
-    group = f"floodmark-{injection.source}"
-    with closing(reading_consumer(config, group, __name__, reset="earliest")) as consumer:
-        consumer.assign([TopicPartition(injection.source_topic, number, start) for number, start in starts.items()])
+    with _reading(preview, config, starts) as consumer:
         _sample(consumer, preview)
     return preview
+
+
+def require_input(injection: Injection, config: Config) -> None:
+    """Raise InjectorError if the first records show that an option is wrong.  It writes nothing."""
+    starts = {number: begin for (_, number), begin in begin_offsets(config, [injection.source_topic]).items()}
+    fit = PolicyFit(injection.policy)
+    preview = Preview(injection, {number: injection.input_partition(fit) for number in starts}, fit)
+    with _reading(preview, config, starts) as consumer:
+        look_ahead(consumer, preview, BATCH)
+    preview.require_time()
+
+
+@contextmanager
+def _reading(preview: Preview, config: Config, starts: Mapping[int, int]) -> Iterator[Consumer]:
+    """Read the input from these offsets of its partitions."""
+    group, topic = f"floodmark-{preview.injection.source}", preview.injection.source_topic
+    with closing(reading_consumer(config, group, __name__, reset="earliest")) as consumer:
+        consumer.assign([TopicPartition(topic, number, start) for number, start in starts.items()])
+        yield consumer

@@ -33,7 +33,9 @@ class Sanitizer:
         self.first_trouble = self.first_trouble or place
         if number not in self._named:
             self._named.add(number)
-            _log.warning("injector %s: %s; later ones of this partition are counted", self._injection.source, place)
+            _log.warning(
+                "injector %s: %s. Further problems of this partition are only counted", self._injection.source, place
+            )
 
     def headers(self, record: Record) -> Headers:
         """Return a record's headers; none if a name is not UTF-8, which this client can neither read nor write."""

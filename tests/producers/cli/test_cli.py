@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
+from floodmark.producers.clients.admin import existing_topics
 from support.harness import EVENT, events
 
 ROOT = Path(__file__).parents[3]
@@ -124,7 +125,9 @@ def test_the_shell_completes_commands_and_options(words, position, expected):
         (["--changefeed", "debezium"], "expected one of cockroachdb"),
         (["--log-time", "--unit", "s"], "--unit is the unit of a field"),
         (["--json-field", "at", "--unit", "h"], "expected one of s, ms"),
-        (["--json-field", "at", "--late", "-1"], "late tolerance"),
+        (["--json-field", "at", "--late", "-3"], "the late tolerance is -3 s, expected 0 or more"),
+        (["--json-field", "at", "--end"], "--end needs --until-end"),
+        (["--json-field", "at", "--create", "--group", "g", "--align", "5"], "--align cannot be used with --group"),
         (["--json-field", "at", "--on-late", "keep"], "expected adjust or drop"),
         (["--changefeed", "cockroachdb", "--substream-by", "key"], "promises of its own"),
         (["--json-field", "at"], "no Kafka broker answered"),
@@ -225,16 +228,24 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
     for value in (b'{"payload": {"at": 1000}}', b"garbage"):
         producer.produce(raw, value, timestamp=1_000)
     producer.flush(30)
-    place = ["--from", raw, "--to", marked, "--bootstrap-servers", kafka.bootstrap_servers, "--until-end"]
+    new = f"{raw}-new"
+    servers = ["--bootstrap-servers", kafka.bootstrap_servers]
+    place = ["--from", raw, "--to", marked, *servers, "--until-end"]
     done = floodmark("inject", *place, "--json-field", "payload.at", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert f'on time           1  for example {raw}/0@0 {{"payload": {{"at": 1000}}}}' in done.stdout
     assert "2 records read, nothing written" in done.stdout
-    for more in ([], ["--dry-run"]):
+    for more in ([], ["--dry-run"], ["--to", new, "--create"]):
         done = floodmark("inject", *place, "--json-field", "at", *more)
         assert done.returncode == 2
         assert "the fields are 'payload.at'; nothing was written. Correct the field" in done.stderr
         assert "Traceback" not in done.stderr
+    place = ["--from", raw, "--to", new, "--create", *servers, "--until-end", "--json-field", "payload.at"]
+    for more in (["--dropped-to", "none-such"], ["--decisions-from", "none-such"]):
+        assert "none-such" in floodmark("inject", *place, *more).stderr
+    assert new not in existing_topics(kafka.config), "a command that fails leaves no topic"
+    assert floodmark("inject", *place).returncode == 0
+    assert new in existing_topics(kafka.config)
 
 
 @pytest.mark.kafka

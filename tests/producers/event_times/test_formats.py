@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.harness import EVENT, record_schema
 
+NOW = 1_763_712_000_000
 FORMATS = {"cockroachdb": CockroachDb(), "ticdc-canal": TiCdcCanal(), "ticdc-open": TiCdcOpen()}
 TABLE = tomllib.loads(Path(__file__).with_name("changefeeds.toml").read_text(encoding="utf-8"))
 MESSAGES = [(name, message) for name, messages in TABLE.items() for message in messages]
@@ -90,6 +91,22 @@ def test_a_time_within_a_record_of_avro():
             fmt.read(None, codec.encode(empty), 0)
     with pytest.raises(SchemaError, match=r"no field 'payload\.when'"):
         AvroField(json.dumps(order), "payload.when")
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "fitting"),
+    [
+        ("ms", NOW * 1_000, "us"),
+        ("ms", NOW * 10**6, "ns"),
+        ("s", NOW, "ms"),
+        ("s", NOW + 0.5, "ms"),
+        ("us", NOW * 10**6, "ns"),
+    ],
+)
+def test_a_time_in_a_finer_unit_is_refused_with_the_unit_that_fits(unit, number, fitting):
+    with pytest.raises(InvalidEventTimeError, match=f"in {fitting} it fits: use unit {fitting}"):
+        JsonField("at", unit).read(None, json.dumps({"at": number}).encode(), 0)
+    assert JsonField("at", fitting).read(None, json.dumps({"at": number}).encode(), 0)
 
 
 @given(st.floats(min_value=0, max_value=4e9), st.sampled_from(["s", "ms", "us"]))
