@@ -51,13 +51,7 @@ def update_progress(
 ) -> tuple[Counter[str], tuple[Discrepancy, ...]]:
     """Apply a batch to the progress; return its counts without late rows, and where marks and counted rows disagree."""
     counts = Counter(dict.fromkeys(COUNTED, 0))
-    for spec, found in observed.inputs:
-        counts.update(records=found.total, tombstones=found.tombstones)
-        for kind, skipped in found.unusable.items():
-            counts[kind] += skipped.count
-            if skipped.count:
-                _log.warning("job %s: %s rows: %s", job, kind, skipped)
-        progress.tally(spec.topics[0], found.rows, found.unusable)
+    _tally(job, progress, observed, counts)
     marks = BatchMarks.of((found.marks, found.records) for _, found in observed.inputs)
     for mark in marks.marks:
         counts["marks"] += 1
@@ -79,6 +73,17 @@ def update_progress(
     return counts, tuple(discrepancies)
 
 
+def _tally(job: str, progress: Progress, observed: ObservedBatch, counts: Counter[str]) -> None:
+    """Count the records of a batch; log the number of unusable ones when it has doubled."""
+    for spec, found in observed.inputs:
+        counts.update(records=found.total, tombstones=found.tombstones)
+        for kind, skipped in found.unusable.items():
+            counts[kind] += skipped.count
+        for kind, total in progress.tally(spec.topics[0], found.rows, found.unusable).items():
+            if progress.doublings.has_doubled((spec.topics[0], kind), total):
+                _log.warning("job %s: %d %s rows so far; in this batch: %s", job, total, kind, found.unusable[kind])
+
+
 def _warn_of_seconds(job: str, observed: ObservedBatch, marks: Sequence[AnyMark]) -> None:
     """Log a warning if rows are in January 1970 and the marks beside them are not: the sources know the right unit."""
     known = [mark.record.watermark for mark in marks if isinstance(mark, Mark)]
@@ -93,10 +98,11 @@ def _warn_of_seconds(job: str, observed: ObservedBatch, marks: Sequence[AnyMark]
 
 
 def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> None:
-    """Log an error if no record of a source could be used so far; raise it if the input has ended."""
+    """Raise an error if no record of a source could be used and the input has ended; before its end, log it."""
     for spec in specs:
         error = progress.nothing_usable(spec.topics)
         if error is not None:
             if progress.next_watermark == END_OF_TIME:
                 raise error
-            _log.error("job %s, so far: %s", job, error)
+            if progress.doublings.has_doubled(error.topic, error.count):
+                _log.error("job %s, so far: %s", job, error)

@@ -23,7 +23,7 @@ from floodmark.spark_jobs.progress.ignored import Ignored
 from floodmark.spark_jobs.progress.lateness import NOTHING, LateThresholds, Promises
 from floodmark.spark_jobs.progress.offsets import from_spark, to_spark
 from floodmark.spark_jobs.progress.reconcile import BatchMarks, reconcile
-from floodmark.spark_jobs.progress.unusable import Skipped, TopicRecords, nothing_usable
+from floodmark.spark_jobs.progress.unusable import Doublings, Skipped, TopicRecords, nothing_usable
 
 FORMAT: Final = 1
 
@@ -42,7 +42,16 @@ class Progress:
 
     __slots__ = (
         *("_ahead", "_batch_watermark", "_counts", "_epoch", "_full_tracker", "_next_watermark", "_output"),
-        *("_promises", "_record_counts", "_records", "_tracker", "ignored", "processing_time", "topic_ids"),
+        *(
+            "_promises",
+            "_record_counts",
+            "_records",
+            "_tracker",
+            "doublings",
+            "ignored",
+            "processing_time",
+            "topic_ids",
+        ),
     )
 
     def __init__(
@@ -63,6 +72,7 @@ class Progress:
         self._epoch = epoch
         self.processing_time: int | None = None  # the processing-time watermark, see `Batch`; it never regresses
         self.ignored: Final = Ignored()
+        self.doublings: Final = Doublings()  # of the counts of unusable records, for the log of this run
         self.topic_ids = TopicIds()
         self._tracker = tracker
         self._next_watermark = next_watermark
@@ -200,9 +210,9 @@ class Progress:
         """Tell whether the input watermark has reached a value."""
         return self.watermark is not None and self.watermark >= watermark
 
-    def tally(self, topic: str, rows: int, unusable: Mapping[str, Skipped]) -> None:
-        """Add up the records of one source, under its first topic."""
-        self._records.setdefault(topic, TopicRecords()).add(rows, unusable)
+    def tally(self, topic: str, rows: int, unusable: Mapping[str, Skipped]) -> dict[str, int]:
+        """Add up the records of one source, under its first topic; return its totals of the kinds in ``unusable``."""
+        return self._records.setdefault(topic, TopicRecords()).add(rows, unusable)
 
     def reconcile(
         self, marks: BatchMarks, start: Offsets, end: Offsets, uncounted: Collection[str]

@@ -57,6 +57,25 @@ class Skipped:
         return f"{where}: its time is {self.seconds} s from 1970; {hint}"
 
 
+class Doublings:
+    """Decides when a growing count is logged: at first, and when it has doubled since, so that no log is flooded.
+
+    >>> doublings = Doublings()
+    >>> [count for count in (0, 3, 3, 5, 6, 7, 8, 12) if doublings.has_doubled("unreadable", count)]
+    [3, 6, 12]
+    """
+
+    def __init__(self) -> None:
+        self._logged: dict[object, int] = {}
+
+    def has_doubled(self, what: object, count: int) -> bool:
+        """Return whether to log a count now, which then counts as logged."""
+        if count < max(1, 2 * self._logged.get(what, 0)):
+            return False
+        self._logged[what] = count
+        return True
+
+
 @dataclass(slots=True)
 class TopicRecords:
     """The records of one topic since the checkpoint was created."""
@@ -67,14 +86,15 @@ class TopicRecords:
     partition: int = 0
     offset: int = 0  # of the first unusable record
 
-    def add(self, rows: int, unusable: Mapping[str, Skipped]) -> None:
-        """Add the records of one batch."""
+    def add(self, rows: int, unusable: Mapping[str, Skipped]) -> dict[str, int]:
+        """Add the records of one batch; return the totals of the kinds that it had."""
         self.rows += rows
         for kind, skipped in unusable.items():
             if skipped.count and not any(self.unusable.values()):
                 self.partition, self.offset = skipped.partition, skipped.offset
             self.unusable[kind] = self.unusable.get(kind, 0) + skipped.count
             self.too_large = self.too_large or skipped.too_large
+        return {kind: self.unusable[kind] for kind, skipped in unusable.items() if skipped.count}
 
 
 def nothing_usable(found: Mapping[str, TopicRecords], topics: Sequence[str]) -> UnreadableTopicError | None:
@@ -83,9 +103,11 @@ def nothing_usable(found: Mapping[str, TopicRecords], topics: Sequence[str]) -> 
     >>> found = {"t": TopicRecords()}
     >>> nothing_usable(found, ["t"])
     >>> found["t"].add(0, {"missing_event_time": Skipped(2, "t", 0, 7)})
+    {'missing_event_time': 2}
     >>> nothing_usable(found, ["t"]).cause
     '2 missing_event_time (event_time= names a field that these records do not have)'
     >>> found["t"].add(1, {})
+    {}
     >>> nothing_usable(found, ["t"])
     """
     given = [found[topic] for topic in topics if topic in found]

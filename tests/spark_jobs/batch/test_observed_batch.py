@@ -10,9 +10,10 @@ from floodmark.producers.testing import mark
 from floodmark.schemas import Tracker
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.tracker import AS_WRITTEN
-from floodmark.spark_jobs.batch.observed_batch import ObservedBatch, update_progress
+from floodmark.spark_jobs.batch.observed_batch import ObservedBatch, require_usable, update_progress
 from floodmark.spark_jobs.batch.output_observation import Output
 from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.unusable import Skipped
 from floodmark.spark_jobs.reading.observation import Observation
 
 
@@ -33,16 +34,23 @@ class Partition:
         self._marks.append({"topic": "clicks", "partition": 0, "offset": self._offset, "log_time": 0, **text})
         self._offset += 1
 
-    def batch(self, earliest=None):
+    def batch(self, earliest=None, unusable=()):
         begin, self._begin = self._begin, self._offset
         marks, self._marks = self._marks, []
         read = self._offset - begin
         found = Observation(
-            marks=json.dumps(marks), records={("clicks", 0): read}, rows=read - len(marks), earliest=earliest
+            marks=json.dumps(marks),
+            records={("clicks", 0): read},
+            rows=read - len(marks),
+            earliest=earliest,
+            unusable=dict(unusable),
         )
         spec = SimpleNamespace(topics=("clicks",), mark_policy=AS_WRITTEN)
         offsets = [{("clicks", 0): offset} for offset in (begin, self._offset)]
-        return update_progress("counts", self.progress, ObservedBatch([(spec, found)], Output(), {}, *offsets), ())
+        batch = ObservedBatch([(spec, found)], Output(), {}, *offsets)
+        done = update_progress("counts", self.progress, batch, ())
+        require_usable("counts", self.progress, [spec])
+        return done
 
 
 @pytest.fixture
@@ -99,6 +107,17 @@ def test_surplus_rows_are_logged_where_one_process_writes(logged):
         partition.rows(10)
         partition.batch()
     assert len([line for line in logged() if "surplus" in line]) == 4
+
+
+def test_unusable_records_are_logged_when_their_number_has_doubled(logged):
+    partition = Partition()
+    for _ in range(100):
+        partition.batch(unusable={"out_of_range": Skipped(3, "clicks", 0, 7, 5), "unreadable": Skipped()})
+        partition.batch()
+    kinds = [line for line in logged() if "out_of_range rows so far" in line]
+    assert [int(line.split()[2]) for line in kinds] == [3, 6, 12, 24, 48, 96, 192]
+    assert len([line for line in logged() if "none of its" in line]) == len(kinds)
+    assert len(logged()) == 2 * len(kinds)
 
 
 @pytest.mark.parametrize(("earliest", "warns"), [(1_767_225_600, True), (1_767_225_600_000, False), (5_000, False)])
