@@ -1,8 +1,11 @@
 """How long a job takes to catch up, at a rate, while more records arrive.  Pure."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from floodmark.schemas.records import Holder
 
 
 def seconds_to_read(unread: int, read_rate: float, arrival_rate: float) -> float | None:
@@ -22,6 +25,22 @@ class JobMark(NamedTuple):
 
     at: int
     processing_time: int
+
+
+def inputs_named(holder: Holder | None, read: bytes | None) -> set[str]:
+    """Return the input topics that a mark of a job names: all with a `READ_HEADER`, else the one that holds it.
+
+    >>> inputs_named(Holder("clicks"), b'{"input_offsets": {"clicks": {"0": 7}, "views": {"0": 9}}}') == {
+    ...     "clicks", "views"}
+    True
+    >>> inputs_named(Holder("clicks"), None)
+    {'clicks'}
+    """
+    held = set() if holder is None else {holder.topic}
+    try:
+        return held | set(json.loads(read or b"")["input_offsets"])
+    except (ValueError, TypeError, LookupError):
+        return held
 
 
 class TopicGap(NamedTuple):

@@ -60,7 +60,7 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
         now = Clock().wall()
         time = None if since is None else _time(since, now)
         backlog = InputBacklog(settings, topics)
-        marks = [] if output is None else last_marks(settings, output)
+        marks = [] if output is None else last_marks(settings, output, topics)
         if marks:
             time = marks[-1].processing_time
         read = backlog.offsets_at(time) if group is None else backlog.offsets_of_group(group)

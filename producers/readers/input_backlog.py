@@ -1,17 +1,17 @@
 """The unread records of a job's input topics, and how quickly the topics grow.  A thin shell around a consumer."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 
 from confluent_kafka import TopicPartition
-from floodmark.producers.board.estimate import JobMark, TopicGap
+from floodmark.producers.board.estimate import JobMark, TopicGap, inputs_named
 from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, first_since, offset_bounds
 from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.producers.readers.replay import REACHES, BackwardReader
-from floodmark.schemas.classify import Mark, Partition
+from floodmark.schemas.classify import Mark, Partition, mark_header
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import processing_time_of
+from floodmark.schemas.records import READ_HEADER, processing_time_of
 
 
 class InputBacklog:
@@ -55,16 +55,24 @@ class InputBacklog:
         return tuple(found)
 
 
-def last_marks(config: Config, topic: str) -> list[JobMark]:
-    """Return the latest marks of the job that is furthest behind, the last mark last; UsageError if there are none."""
+def last_marks(config: Config, topic: str, inputs: Collection[str]) -> list[JobMark]:
+    """Return the latest marks, the last one last, of the job of ``inputs`` that is furthest behind; or UsageError."""
     bounds = offset_bounds(config, topic)
     by_source: defaultdict[str, set[JobMark]] = defaultdict(set)
+    named: defaultdict[str, set[str]] = defaultdict(set)
     for record in BackwardReader(config, bounds).stretch(bounds, REACHES[1]):
         if isinstance(record, Mark) and record.record.processing_time_watermark is not None:
-            said = processing_time_of(record.record)
+            source, said = record.record.source, processing_time_of(record.record)
+            named[source] |= inputs_named(record.record.holder, mark_header(record, source, READ_HEADER))
             if said is not None:
-                by_source[record.record.source].add(JobMark(record.record.emitted_at, said))
+                by_source[source].add(JobMark(record.record.emitted_at, said))
     if not by_source:
         reason = f"no mark near the end of {topic!r} says up to when a job has worked off its input"
         raise UsageError(reason=f"{reason}: say it with --since, or name the group (--group)")
-    return min((sorted(marks) for marks in by_source.values()), key=lambda marks: marks[-1].processing_time)
+    # A job that names no input, such as one of another program, may read any topic.
+    found = [sorted(marks) for source, marks in by_source.items() if not named[source] or named[source] >= set(inputs)]
+    if not found:
+        jobs = "; ".join(f"{job} reads {', '.join(sorted(named[job]))}" for job in sorted(by_source))
+        reason = f"no job that writes to {topic!r} reads {', '.join(inputs)}, by its marks: {jobs}"
+        raise UsageError(reason=f"{reason}. Name the input topics of the job, or its own output topic")
+    return min(found, key=lambda marks: marks[-1].processing_time)

@@ -103,6 +103,10 @@ def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic, mo
     found = json.loads(shown)
     assert (status, found["unread"], found["read_rate"]) == (0, 1_200, approx(60)), "600 records in ten seconds"
 
+    status, shown, said = estimate(kafka, topic(1), "--output", out)
+    assert (status, shown) == (2, ""), "the job of that output reads another topic"
+    assert f"counts reads {given_}" in said
+
     status, shown, _ = estimate(kafka, given_)
     assert status == 2
     assert "1 min: " in shown
