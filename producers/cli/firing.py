@@ -124,6 +124,7 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
     *,
     opens: Callable[[Mapping[str, Any] | None], TopicInput | TableInput],
     begin: int | str,
+    judges: bool,
     pace: Pace,
     position_topic: str,
     metrics_port: int | None,
@@ -152,26 +153,39 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
         status = opened.enter_context(Console(stderr=True).status("reading"))
         started = stored is not None
 
+        def first_line() -> str:
+            first = None if loop.schedule is None else loop.schedule.fired.first
+            return _first_line(rules.trigger, first, begin, judges=judges)
+
         def progress() -> None:
             nonlocal started
             if exporter is not None:
                 exporter.update(loop.metrics(), source.holders())
             status.update(escape(_state_line(loop)))
-            if not started and loop.schedule is not None:
+            if not started and (loop.schedule is not None or source.ended):
                 started = True
-                typer.echo(_first_line(loop), err=True)
+                typer.echo(first_line(), err=True)
 
         loop.run(stop=stop, until_end=until_end or dry_run, progress=progress)
         progress()
         typer.echo("nothing was fired or stored" if dry_run else _state_line(loop), err=True)
 
 
-def _first_line(loop: TriggerLoop) -> str:
-    first = instant(loop.schedule.fired.first) if loop.schedule is not None else "unknown"
-    return (
-        f"trigger {loop.rules.trigger!r} is new: its first period begins at {first}. It does not fire earlier periods; "
-        "for them, use --from earliest or a time."
-    )
+def _first_line(trigger: str, first: int | None, begin: int | str, *, judges: bool) -> str:
+    """Return where a new trigger begins; ``first``: ``None``, its topics have ended; ``judges``: it reads event times.
+
+    >>> _first_line("orders", 0, "earliest", judges=True)
+    "trigger 'orders' is new: its first period begins at 1970-01-01T00:00:00Z."
+    """
+    if first is None:
+        line = f"trigger {trigger!r} is new, and its input has ended: nothing will fire."
+        return f"{line} For the past, use --from earliest with --json-field, or a time."
+    line = f"trigger {trigger!r} is new: its first period begins at {instant(first)}."
+    if begin == "now":
+        return f"{line} It does not fire earlier periods; for them, use another --name with --from earliest or a time."
+    if begin == "earliest" and not judges:
+        return f"{line} --from earliest needs --json-field or --event-time to find the first row."
+    return line
 
 
 def _state_line(loop: TriggerLoop) -> str:

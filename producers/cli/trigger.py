@@ -39,7 +39,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         str | None,
         _target("Bearer token for HTTP, or where it is: ${file:PATH:KEY}.", envvar="FLOODMARK_TRIGGER_TOKEN"),
     ] = None,
-    every: Annotated[str, _when("Length of a period: 15min, 1h, 1d. Periods begin at full hours and days in UTC.")],
+    every: Annotated[str, _when("Length of a period: 15min, 1h, 1d. Periods follow each other from 1970-01-01 UTC.")],
     begin: Annotated[
         str, _when("First period of a new trigger: 'now', 'earliest' or a time: 2026-01-31T08:00Z.", "--from")
     ] = "now",
@@ -52,7 +52,9 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     event_time: Annotated[str | None, _late("Avro field with the event time; late rows fire a repair.")] = None,
     registry: RegistryUrl = None,
     repair_after: Annotated[str, _late("Time to collect late rows for one repair.")] = "1min",
-    name: Annotated[str, _running("Name of the trigger, under which its position is stored; default: TOPICS.")] = "",
+    name: Annotated[
+        str, _running("Name of the trigger, under which its position is stored; default: the names of the topics.")
+    ] = "",
     position_topic: Annotated[str, _running("Compacted topic with the positions.")] = "floodmark-trigger",
     retry_for: Annotated[str, _running("Stop if the target refuses an event for this long.")] = "1h",
     until_end: Annotated[bool, _running("Stop at the current end of the topics.", "--until-end")] = False,
@@ -97,6 +99,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         target_of(places, asset, partition, token, width),
         opens=partial(TopicInput, kafka, list(names), times) if column is None else partial(TableInput, names, column),
         begin=begin_of(begin),
+        judges=times is not None,
         pace=Pace(duration(retry_for, "--retry-for") / 1_000, duration(repair_after, "--repair-after")),
         position_topic=position_topic,
         metrics_port=metrics_port,

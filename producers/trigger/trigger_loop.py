@@ -1,16 +1,18 @@
 """The loop of a trigger: read, decide, store, fire.  The rules are in `plan.schedule`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.metrics import Metrics, delay, state_of
 from floodmark.producers.trigger.outlook import Input, Outlook
+from floodmark.producers.trigger.plan.periods import duration_text
 from floodmark.producers.trigger.plan.schedule import Fired, Rules, Schedule
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.target import Delivery
 from floodmark.schemas.errors import TriggerError
+from floodmark.schemas.timestamps import END_OF_TIME
 
 _STORE_INTERVAL: Final = 60_000
 """Milliseconds after which a position is stored although nothing was fired, so that a restart reads less."""
@@ -37,7 +39,7 @@ class Pace:
 
 
 def first_period(rules: Rules, begin: int | str, found: Input, now: int) -> Fired | None:
-    """Return the state of a new trigger; ``None``: where it begins is not known yet.
+    """Return the state of a new trigger; ``None``: where it begins is not known yet, or its input has ended before.
 
     ``begin``: ``"earliest"``, ``"now"``, or a time in epoch milliseconds; ``now``: the wall clock.
     """
@@ -46,6 +48,8 @@ def first_period(rules: Rules, begin: int | str, found: Input, now: int) -> Fire
         return None
     if begin == "earliest" and lowest is not None:
         time = min(time, lowest)  # what comes later is not below the watermark, or late
+    if time == END_OF_TIME:
+        return None
     past = now - rules.every - (rules.deadline or 0)  # deadlines up to here have passed: none is fired as incomplete
     return Fired.begin(rules.floor(time), rules.floor(past) + rules.every)
 
@@ -86,7 +90,8 @@ class TriggerLoop:
         self.schedule = None if stored is None else Schedule(rules, Fired.of(stored["fired"]))
         self._first = begin, source.end() if stored is None else {}
         if stored is not None and stored["rules"] != _identity(rules):
-            reason = f"its position was stored for {stored['rules']}, and now it has {_identity(rules)}"
+            before, after = (_shown(identity) for identity in (stored["rules"], _identity(rules)))
+            reason = f"its position was stored for {before}, and now it has {after}"
             raise TriggerError(trigger=rules.trigger, reason=reason, advice="choose another --name for another trigger")
 
     def run(
@@ -166,3 +171,7 @@ class TriggerLoop:
 def _identity(rules: Rules) -> dict[str, Any]:
     """Return what a stored position is only valid for, as JSON values."""
     return {"topics": list(rules.topics), "every_ms": rules.every}
+
+
+def _shown(identity: Mapping[str, Any]) -> str:
+    return f"--every {duration_text(identity['every_ms'])} of {', '.join(identity['topics'])}"

@@ -31,6 +31,18 @@ def duration(text: str, option: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
+def duration_text(milliseconds: int) -> str:
+    """Return a duration as `duration` reads it.
+
+    >>> duration_text(300_000), duration_text(5_400_000), duration_text(86_400_000), duration_text(1_001)
+    ('5min', '90min', '1d', '1001ms')
+    """
+    unit = max(
+        (unit for unit in _UNITS if milliseconds % _UNITS[unit] == 0), key=lambda unit: (_UNITS[unit], len(unit))
+    )
+    return f"{milliseconds // _UNITS[unit]}{unit}"
+
+
 def instant(time: int) -> str:
     """Return a time in ISO 8601, UTC.
 

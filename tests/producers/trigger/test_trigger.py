@@ -125,7 +125,7 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
     assert hook.requests == []
 
     shown = floodmark(kafka, *http, FLOODMARK_TRIGGER_TOKEN="${env:HUSH}", HUSH="hunter2")  # noqa: S106  # where it is
-    assert "first period begins at 1970-01-01T00:00:00Z" in shown.stderr
+    assert "first period begins at 1970-01-01T00:00:00Z.\n" in shown.stderr, "no hint to what was given"
     assert "hunter2" not in shown.stderr
     fired = events_of(shown)
     assert [body for _, body in hook.requests] == fired
@@ -157,6 +157,12 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
     written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("out/*/*/*"))
     assert written == ["out/1970-01-01/hour=04/_SUCCESS", "out/1970-01-01/hour=05/_SUCCESS"]
     assert json.loads(tmp_path.joinpath(written[0]).read_text())["end_ms"] == 5 * HOUR
+    done = floodmark(kafka, *run, "--run", "true", "--name", "past")
+    assert events_of(done) == []
+    assert "its input has ended: nothing will fire" in done.stderr
+    done = floodmark(kafka, *run, "--run", "true", "--name", "past", "--from", "earliest")
+    assert len(events_of(done)) == 3, "the rows before the first mark, at 3 h, are not read; no position was stored"
+    assert "begins at 1970-01-01T03:00:00Z. --from earliest needs --json-field" in done.stderr
 
 
 @pytest.mark.kafka

@@ -233,7 +233,7 @@ def test_a_position_of_another_trigger_is_refused():
     run(world)
     other = Rules("hourly", ("orders",), EVERY)
     position = MemoryPosition(world)
-    with pytest.raises(TriggerError, match="choose another --name"):
+    with pytest.raises(TriggerError, match="and now it has --every 100ms of orders; choose another --name"):
         TriggerLoop(other, LogInput(world, None), Delivery(MemoryTarget(world), 1, lambda *_: None), position)
 
 
