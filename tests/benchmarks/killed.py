@@ -24,7 +24,7 @@ from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.spark_jobs.demo.processes import Child
 from support.harness import until
 from support.operators import Query
-from support.streams import Log, Put, Say, Values, batches_of, total
+from support.streams import Log, Put, Say, batches_of, total
 
 STEPS_PER_KILL = 60
 STEP = 6
@@ -63,8 +63,8 @@ def differences(
     """Say for each kind what is wrong; one line each."""
     found = []
     for name, query in kinds.items():
-        rows = query.plain([log.rows for log in logs.values()][: query.source.inputs])[0]
-        expected, written = Counter[Values]((row.k, row.stamp, row.n) for row in rows), total(batches_of(config, name))
+        expected = query.results(*[log.rows for log in logs.values()][: query.source.inputs])
+        written = total(batches_of(config, name))
         wrong = {what: counts[name].get(what, 0) for what in ("late", "lost", "surplus", "sequence_gaps")}
         missing, more = expected - written, written - expected
         if missing or more or any(wrong.values()):

@@ -17,16 +17,16 @@ from support.trial import frames, quick, start
 
 KINDS: Final = {
     "mixed": {
-        "windows": ops.Query(ops.one(), (ops.tumbling(5_000),)),
-        "sessions": ops.Query(ops.one(), (ops.session(900),)),
+        "windows": ops.Query(ops.one, (ops.tumbling(5_000),)),
+        "sessions": ops.Query(ops.one, (ops.session(900),)),
         "join": ops.Query(ops.joined("left", 700)),
-        "function": ops.Query(ops.one(), (ops.pandas_state(5_000),)),
-        "duplicates": ops.Query(ops.one(), (ops.deduplicated(),)),
+        "function": ops.Query(ops.one, (ops.pandas_state(5_000),)),
+        "duplicates": ops.Query(ops.one, (ops.deduplicated,)),
     },
     "temporal": {
-        "looked-back": ops.Query(ops.one(), (recipes.looked_back(),)),
-        "sliding": ops.Query(ops.one(), (recipes.sliding_sums(),)),
-        "inner": ops.Query(recipes.temporal_join()),
+        "looked-back": ops.Query(ops.one, (recipes.looked_back,)),
+        "sliding": ops.Query(ops.one, (recipes.sliding_sums,)),
+        "inner": ops.Query(recipes.temporal_join),
         "outer-left": ops.Query(ops.joined("left", 700)),
         "outer-right": ops.Query(ops.joined("right", 700)),
         "outer-full": ops.Query(ops.joined("full", 700)),

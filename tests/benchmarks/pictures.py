@@ -19,7 +19,7 @@ from floodmark.producers.readers.chain import ChainReader
 from rich.console import Console
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
-from support.marked_chain import MarkedChain
+from support.marked_chain import marked_chain
 
 PRODUCERS = Path(__file__).parents[2] / "producers"
 TOPICS = {"clicks": 2, "counts": 1, "means": 1}
@@ -46,7 +46,7 @@ def main():
     given = parser.parse_args()
     with TemporaryDirectory() as folder, EmbeddedKafka(Path(folder)) as kafka:
         create_topics(kafka.config, TOPICS)
-        with MarkedChain(kafka.config, *TOPICS) as chain:
+        with marked_chain(kafka.config, *TOPICS) as chain:
             time.sleep(given.seconds)
             chain.paused.add("web-2")
             time.sleep(given.seconds / 3)

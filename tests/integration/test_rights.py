@@ -198,14 +198,14 @@ def test_a_member_of_a_group_of_injectors(guarded, grant, fed, tmp_path):
     identities = [f"floodmark-inject-{raw}-{number}-{marked}" for number in (0, 1)]
     config = grant("`floodmark inject --group`", raw, marked, *identities, group="members")
     options = ["--from", raw, "--to", marked, "--json-field", "at", "--group", "members", "--json"]
-    member = Process("member", command(config, tmp_path, "inject", *options), tmp_path, os.environ)
+    member = Process("member", command(config, tmp_path, "inject", *options), tmp_path)
     try:
-        until(lambda: member.code is not None or '"records": 100' in "".join(member.lines()), "the last record")
+        until(lambda: member.poll() is not None or '"records": 100' in "".join(member.lines()), "the last record")
         os.kill(member.pid, signal.SIGTERM)
-        until(lambda: member.code is not None, "its end")
+        until(lambda: member.poll() is not None, "its end")
     finally:
         member.kill()
-    assert member.code == 0, member.log()
+    assert member.poll() == 0, member.log()
     assert "100 records read" in member.log()
 
 

@@ -76,7 +76,7 @@ class Pipeline:
 
     def said(self):
         """What it has printed since its start."""
-        assert not self.driver.code, self.driver.log()[-4000:]
+        assert not self.driver.poll(), self.driver.log()[-4000:]
         return [json.loads(line) for line in self.driver.lines() if line.startswith("{")]  # Spark prints errors there
 
     def go_on(self):
@@ -89,7 +89,7 @@ class Pipeline:
 
     def end(self):
         """Wait for its end; returns what the jobs have counted."""
-        until(lambda: self.said() and self.driver.code == 0, "the end", _LIMIT)
+        until(lambda: self.said() and self.driver.poll() == 0, "the end", _LIMIT)
         return self.said()[-1]["counts"]
 
 

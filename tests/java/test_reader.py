@@ -19,7 +19,7 @@ from floodmark.schemas.classify import Data, Mark
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, header_time
 from support.counting import counted, read_events, windowed
 from support.harness import Stream
-from support.histories import History
+from support.histories import History, apply
 from support.injection import send
 
 pytestmark = pytest.mark.kafka
@@ -35,14 +35,10 @@ def line_of(topic, partition, entry, offset, log_time):
     return place | {"key": key.hex(), "value": value.hex()}
 
 
-def apply(tracker, topic, partition, entry, offset, log_time):
+def applied(tracker, topic, partition, entry, *place):
     """Apply the same; return the parts of the reader's line that are to be equal."""
-    if isinstance(entry, str):
-        tracker.apply_unreadable(entry, topic=topic, partition=partition, offset=offset, log_time=log_time)
-        verdict = "unreadable"
-    else:
-        accepted = tracker.apply(entry, topic=topic, partition=partition, log_time=log_time) in ACCEPTED
-        verdict = "mark" if accepted else "ignored"
+    accepted = apply(tracker, topic, partition, entry, *place) in ACCEPTED
+    verdict = "unreadable" if isinstance(entry, str) else "mark" if accepted else "ignored"
     tracker.advance()
     return verdict, tracker.watermark, tracker.partition_watermark(topic, partition)
 
@@ -127,7 +123,7 @@ def test_any_history(plain, draw):
         given.append({"topics": topics})
         for step in [*history, *history[: seed % 60]]:
             given.append(line_of(*step))
-            expected.append((draw.__name__, seed, step[3], *apply(tracker, *step)))
+            expected.append((draw.__name__, seed, step[3], *applied(tracker, *step)))
     found = [told(line) for line in plain("Reader", lines=given)]
     for line, wanted in zip(found, expected, strict=True):
         assert (*wanted[:3], *line) == wanted
@@ -149,8 +145,8 @@ def judged_alike(lines, config, *topics):
             assert line["watermark"] == tracker.watermark
         else:
             entry = record.record if isinstance(record, Mark) else record.source
-            applied = apply(tracker, record.topic, record.partition, entry, record.offset, record.log_time)
-            assert told(line) == applied
+            place = record.topic, record.partition, entry, record.offset, record.log_time
+            assert told(line) == applied(tracker, *place)
             marks += 1
     return marks, tracker
 

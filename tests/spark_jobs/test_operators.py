@@ -28,9 +28,9 @@ def query(source: ops.Source, *steps: ops.Step) -> ops.Query:
 
 
 CHAINS_AND_JOINS = [
-    query(ops.one(), ops.tumbling(5_000), ops.tumbling(20_000)),
-    query(ops.one(), ops.session(3_000), ops.tumbling(20_000)),
-    query(ops.one(), ops.deduplicated(), ops.tumbling(10_000), ops.sliding(20_000, 10_000)),
+    query(ops.one, ops.tumbling(5_000), ops.tumbling(20_000)),
+    query(ops.one, ops.session(3_000), ops.tumbling(20_000)),
+    query(ops.one, ops.deduplicated, ops.tumbling(10_000), ops.sliding(20_000, 10_000)),
     query(ops.joined("inner", 4_000)),
     query(ops.joined("left", 4_000)),
     query(ops.joined("right", 4_000)),
@@ -39,43 +39,43 @@ CHAINS_AND_JOINS = [
 ]
 
 TABLE = [
-    query(ops.one(), ops.tumbling(10_000)),
-    query(ops.one(), ops.sliding(10_000, 5_000)),
-    query(ops.one(), ops.session(3_000)),
-    query(ops.one(), ops.first_and_last(10_000)),
-    query(ops.one(), ops.deduplicated()),
-    query(ops.one(), ops.past(), ops.distinct()),
-    query(ops.one(), ops.pandas_state(10_000)),
-    query(ops.one(), ops.timers(10_000)),
-    query(ops.one(), ops.seen_once()),
-    query(ops.one(), ops.viewed(10_000)),
+    query(ops.one, ops.tumbling(10_000)),
+    query(ops.one, ops.sliding(10_000, 5_000)),
+    query(ops.one, ops.session(3_000)),
+    query(ops.one, ops.first_and_last(10_000)),
+    query(ops.one, ops.deduplicated),
+    query(ops.one, ops.past, ops.distinct),
+    query(ops.one, ops.pandas_state(10_000)),
+    query(ops.one, ops.timers(10_000)),
+    query(ops.one, ops.seen_once),
+    query(ops.one, ops.viewed(10_000)),
     *CHAINS_AND_JOINS,
     query(ops.joined("inner", 4_000), ops.tumbling(10_000)),
     query(ops.joined("left", 4_000), ops.tumbling(10_000)),
     query(ops.joined("right", 4_000), ops.tumbling(10_000)),
     query(ops.joined_windows(10_000)),
-    query(ops.union(), ops.session(3_000)),
-    query(ops.one(), ops.static_join("inner"), ops.tumbling(10_000)),
-    query(ops.one(), ops.static_join("left")),
+    query(ops.union, ops.session(3_000)),
+    query(ops.one, ops.static_join("inner"), ops.tumbling(10_000)),
+    query(ops.one, ops.static_join("left")),
     query(
-        ops.one(),
-        ops.exploded(),
-        ops.udf(),
-        ops.filtered(),
+        ops.one,
+        ops.exploded,
+        ops.udf,
+        ops.filtered,
         ops.tumbling(10_000),
-        ops.pandas_udf(),
-        ops.mapped_in_pandas(),
+        ops.pandas_udf,
+        ops.mapped_in_pandas,
     ),
-    query(ops.one(), ops.pandas_udf(), ops.tumbling(10_000), ops.exploded(), ops.udf(), ops.renumbered()),
-    query(ops.one(), ops.deduplicated_within(1_000)),
-    query(ops.one(), ops.mapped_in_pandas(), ops.again(), ops.tumbling(10_000)),
-    query(ops.one(), ops.timers(5_000), ops.again(), ops.tumbling(20_000)),
-    query(ops.one(), ops.floored(1_000), ops.tumbling(10_000)),
-    query(ops.one(), ops.tumbling(10_000, "start")),
-    query(ops.one(), ops.tumbling(10_000, "earliest")),
-    query(ops.one(), ops.tumbling(10_000, "latest")),
-    query(ops.one(), ops.session(3_000, "latest")),
-    query(ops.one(), ops.tumbling(5_000), ops.session(3_000)),
+    query(ops.one, ops.pandas_udf, ops.tumbling(10_000), ops.exploded, ops.udf, ops.renumbered),
+    query(ops.one, ops.deduplicated_within(1_000)),
+    query(ops.one, ops.mapped_in_pandas, ops.again, ops.tumbling(10_000)),
+    query(ops.one, ops.timers(5_000), ops.again, ops.tumbling(20_000)),
+    query(ops.one, ops.floored(1_000), ops.tumbling(10_000)),
+    query(ops.one, ops.tumbling(10_000, "start")),
+    query(ops.one, ops.tumbling(10_000, "earliest")),
+    query(ops.one, ops.tumbling(10_000, "latest")),
+    query(ops.one, ops.session(3_000, "latest")),
+    query(ops.one, ops.tumbling(5_000), ops.session(3_000)),
 ]
 
 
@@ -96,7 +96,7 @@ _FIRST = 90_000
 def walk(case: ops.Query, closes: int = 1) -> tuple[list[Log], int]:
     """Return logs that step through the moments at which results are out, and how many records each batch reads."""
     base = [rows_of(seed, 14) for seed in range(case.source.inputs)]
-    moments = sorted({row.out for row in case.plain(base, closes)[0] if row.out is not None} or {110_000, 120_000})
+    moments = sorted({row.out for row in case.plain(base, closes) if row.out is not None} or {110_000, 120_000})
     chosen = [moments[len(moments) // 3], moments[2 * len(moments) // 3]]
     marks = sorted({moment + step + case.shift for moment in chosen for step in (-1, 0, 1)})
     size = len(base[0]) + 2
@@ -128,16 +128,16 @@ def test_exact_at_each_watermark(session, kafka, topic, checkpoint, case):
 
 
 AHEAD = [
-    query(ops.one(), ops.sliding(10_000, 5_000)),
-    query(ops.one(), ops.session(3_000)),
-    query(ops.one(), ops.deduplicated()),
-    query(ops.one(), ops.deduplicated_within(1_000)),
+    query(ops.one, ops.sliding(10_000, 5_000)),
+    query(ops.one, ops.session(3_000)),
+    query(ops.one, ops.deduplicated),
+    query(ops.one, ops.deduplicated_within(1_000)),
     *CHAINS_AND_JOINS,
     query(ops.joined("right", 4_000), ops.tumbling(10_000)),
     query(ops.joined_windows(10_000)),
-    query(ops.union(), ops.session(3_000)),
-    query(ops.one(), ops.floored(1_000), ops.tumbling(10_000)),
-    query(ops.one(), ops.tumbling(10_000, "earliest")),
+    query(ops.union, ops.session(3_000)),
+    query(ops.one, ops.floored(1_000), ops.tumbling(10_000)),
+    query(ops.one, ops.tumbling(10_000, "earliest")),
 ]
 
 
@@ -150,7 +150,7 @@ def test_exact_at_each_watermark_with_a_look_ahead(session, kafka, topic, checkp
     assert ran.looked_ahead > 0
 
 
-@pytest.mark.parametrize("case", [query(ops.one(), ops.timers(10_000)), query(ops.one(), ops.filtered())])
+@pytest.mark.parametrize("case", [query(ops.one, ops.timers(10_000)), query(ops.one, ops.filtered)])
 def test_a_function_that_is_shown_the_watermark_or_a_job_without_state_never_looks_ahead(
     session, kafka, topic, checkpoint, case
 ):
@@ -161,7 +161,7 @@ def test_a_function_that_is_shown_the_watermark_or_a_job_without_state_never_loo
     assert ran.looked_ahead == 0
 
 
-@pytest.mark.parametrize("case", [query(ops.one(), ops.sliding(10_000, 5_000)), query(ops.one(), ops.viewed(10_000))])
+@pytest.mark.parametrize("case", [query(ops.one, ops.sliding(10_000, 5_000)), query(ops.one, ops.viewed(10_000))])
 def test_windows_that_close_at_their_end_are_out_a_mark_earlier(session, kafka, topic, checkpoint, case):
     logs, size = walk(case, closes=0)
     trial = Trial(case, logs, size, write={"windows_close": "at"})
@@ -171,12 +171,12 @@ def test_windows_that_close_at_their_end_are_out_a_mark_earlier(session, kafka, 
 @pytest.mark.parametrize(
     ("case", "dropped"),
     [
-        (query(ops.one(), ops.tumbling(50_000)), []),  # its window is still open
-        (query(ops.one(), ops.tumbling(10_000)), [105_000]),  # that of the other one ends at 120,000
-        (query(ops.one(), ops.session(3_000)), [105_000]),  # the other one's own session would end later
-        (query(ops.one(), ops.deduplicated()), [105_000, 119_999]),
-        (query(ops.one(), ops.pandas_state(10_000)), [105_000, 119_999]),
-        (query(ops.one(), ops.timers(10_000)), [105_000, 119_999]),
+        (query(ops.one, ops.tumbling(50_000)), []),  # its window is still open
+        (query(ops.one, ops.tumbling(10_000)), [105_000]),  # that of the other one ends at 120,000
+        (query(ops.one, ops.session(3_000)), [105_000]),  # the other one's own session would end later
+        (query(ops.one, ops.deduplicated), [105_000, 119_999]),
+        (query(ops.one, ops.pandas_state(10_000)), [105_000, 119_999]),
+        (query(ops.one, ops.timers(10_000)), [105_000, 119_999]),
         (query(ops.joined("left", 4_000)), [105_000, 119_999]),
     ],
     ids=lambda value: value.name if isinstance(value, ops.Query) else f"{len(value)} dropped",
@@ -191,29 +191,28 @@ def test_what_an_operator_drops_of_late_rows(session, kafka, topic, checkpoint, 
     logs = [log, other][: case.source.inputs]
     ran = run(session, kafka.config, Trial(case, logs, 4), topic, checkpoint)
     kept = [row for row in log.rows if row[1] not in dropped]
-    expected = Counter((row.k, row.stamp, row.n) for row in case.plain([kept, []][: case.source.inputs])[0])
-    assert total(ran.written) == expected
+    assert total(ran.written) == case.results(*[kept, []][: case.source.inputs])
     assert ran.counts["late"] == 2
 
 
 def test_in_update_mode_the_last_revision_of_a_window_is_its_result(session, kafka, topic, checkpoint):
-    case = query(ops.one(), ops.tumbling(10_000))
+    case = query(ops.one, ops.tumbling(10_000))
     logs, size = walk(case)
     trial = Trial(case, logs, size, write={"output_mode": "update"})
     ran = run(session, kafka.config, trial, topic, checkpoint)
     revised = {}
     for batch in ran.written:
         revised |= {(k, ended): n for k, ended, n in batch.rows}
-    rows, _ = case.plain([log.rows for log in logs])
-    assert revised == {(row.k, row.stamp): row.n for row in rows}
-    assert total(ran.written).total() > len(rows), "some windows were revised"
+    results = case.results(*(log.rows for log in logs))
+    assert revised == {(k, ended): n for k, ended, n in results}
+    assert total(ran.written).total() > len(results), "some windows were revised"
 
 
 def test_several_jobs_use_one_read(session, kafka, topic, tmp_path):
     cases = [
-        query(ops.one(), ops.tumbling(10_000)),
-        query(ops.one(), ops.session(3_000)),
-        query(ops.one(), ops.filtered()),
+        query(ops.one, ops.tumbling(10_000)),
+        query(ops.one, ops.session(3_000)),
+        query(ops.one, ops.filtered),
     ]
     log, size = walk(cases[0])[0][0], 20
     given, outs = topic(1), [topic(2) for _ in cases]
@@ -222,13 +221,12 @@ def test_several_jobs_use_one_read(session, kafka, topic, tmp_path):
     jobs = [start(case.spark(rows), out, str(tmp_path / out)) for case, out in zip(cases, outs, strict=True)]
     for job, case, out in zip(jobs, cases, outs, strict=True):
         job.awaitTermination(_LIMIT)
-        expected = Counter((row.k, row.stamp, row.n) for row in case.plain([log.rows])[0])
-        assert total(batches_of(kafka.config, out)) == expected
+        assert total(batches_of(kafka.config, out)) == case.results(log.rows)
         assert (job.counts["late"], job.counts["records"] - job.counts["marks"]) == (0, len(log.rows))
 
 
 def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka, topic, tmp_path):
-    case, membership, out = query(ops.one(), ops.tumbling(10_000)), Membership(version=1, size=2), topic(1)
+    case, membership, out = query(ops.one, ops.tumbling(10_000)), Membership(version=1, size=2), topic(1)
     logs = [Log(1, [*(Put("s", row) for row in rows_of(seed, 20)), Say("s", 120_000)]) for seed in (1, 2)]
     given = [topic(1) for _ in logs]
     for log, name in zip(logs, given, strict=True):
@@ -258,13 +256,12 @@ def test_two_jobs_write_to_one_topic_and_the_slower_one_holds_it(session, kafka,
         Log(1, [Say("s", "end")]).write(kafka.config, given[1], epoch=2)
         second.awaitTermination(_LIMIT)
         until(lambda: take_in() == END_OF_TIME, "the end of both")
-    expected = Counter((row.k, row.stamp, row.n) for log in logs for row in case.plain([log.rows])[0])
-    assert found == expected
+    assert found == case.results(logs[0].rows) + case.results(logs[1].rows)
 
 
 def test_a_hold_of_the_user_replaces_that_of_the_query(session, kafka, topic, checkpoint):
     """Spark's time of a window is its end less a microsecond, so a session of them ends within a millisecond."""
-    case = query(ops.one(), ops.tumbling(5_000), ops.session(3_000))
+    case = query(ops.one, ops.tumbling(5_000), ops.session(3_000))
     logs, size = walk(case)
     given = topic(1)
     logs[0].write(kafka.config, given)
@@ -279,7 +276,7 @@ def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, to
     log = Log(1, [Say("s", 10_000), Put("s", ("a", 12_000, 1)), *marks, Say("s", "end")])
     closed, marked = {}, {}
     for stamp in ("end", "start"):
-        case = query(ops.one(), ops.sliding(10_000, 5_000, stamp))
+        case = query(ops.one, ops.sliding(10_000, 5_000, stamp))
         trial = Trial(case, [log], 1)
         ran = run(session, kafka.config, trial, topic, str(tmp_path / stamp))
         assert differences(trial, ran) == []
@@ -297,15 +294,15 @@ def test_early_stamps_of_sliding_windows_delay_the_next_stage(session, kafka, to
 
 def test_a_chain_of_jobs_over_starts_of_windows_equals_one_computation(session, kafka, topic, tmp_path):
     """Each job stamps with the start and gives no hold; the second one reads no late row, in batches of any size."""
-    cases = [query(ops.one(), ops.sliding(10_000, 5_000, "start")), query(ops.one(), ops.tumbling(20_000, "earliest"))]
+    cases = [query(ops.one, ops.sliding(10_000, 5_000, "start")), query(ops.one, ops.tumbling(20_000, "earliest"))]
     (log,), size = walk(cases[0])
     topics = [topic(1) for _ in range(3)]
     log.write(kafka.config, topics[0])
-    rows = log.rows
+    rows = Counter(log.rows)
     for case, given, out in zip(cases, topics, topics[1:], strict=False):
         result = case.spark(frames(session, kafka.bootstrap_servers, [given], size))
         job = start(result, out, str(tmp_path / out))
         job.awaitTermination(_LIMIT)
         assert job.counts["late"] == 0
-        rows = [(row.k, row.stamp, row.n) for row in case.plain([rows])[0]]
-        assert total(batches_of(kafka.config, out)) == Counter(rows)
+        rows = case.results(rows.elements())
+        assert total(batches_of(kafka.config, out)) == rows

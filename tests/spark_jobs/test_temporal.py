@@ -13,9 +13,9 @@ from support.trial import Trial, differences, quick, run
 pytestmark = pytest.mark.spark
 
 RECIPES = [
-    ops.Query(ops.one(), (recipes.looked_back(),)),
-    ops.Query(ops.one(), (recipes.sliding_sums(),)),
-    ops.Query(recipes.temporal_join()),
+    ops.Query(ops.one, (recipes.looked_back,)),
+    ops.Query(ops.one, (recipes.sliding_sums,)),
+    ops.Query(recipes.temporal_join),
 ]
 
 

@@ -18,7 +18,7 @@ def with_options(kind: type[ReadOptions | WriteOptions], arguments: dict[str, An
 
 
 def read_events(spark: SparkSession, bootstrap_servers: str, *topics: str, **options: Any) -> DataFrame:
-    """Read topics of `harness.EVENT`."""
+    """Read topics, by default of `harness.EVENT`."""
     given = {"value": avro(EVENT), "event_time": "at", "bootstrap_servers": bootstrap_servers, **options}
     return read(spark, topics=topics, **with_options(ReadOptions, given))
 
@@ -30,14 +30,12 @@ def windowed(rows: DataFrame, width: int = WIDTH) -> DataFrame:
 
 
 def counted(result: DataFrame, topic: str, checkpoint: str, **options: Any) -> Job:
-    """Start the job that writes rows of `harness.COUNT`."""
     given = {"value": avro(COUNT), "event_time": "ended", "key": "user", **options}
     return write(result, topic=topic, checkpoint_location=checkpoint, **with_options(WriteOptions, given))
 
 
 def fails(job: Job) -> bool:
     """Raise what failed a job; return ``False`` where nothing did."""
-    error = job.exception()
-    if error is not None:
-        raise error
+    if job.exception() is not None:
+        raise job.exception()
     return False

@@ -3,10 +3,9 @@
     python crashing_job.py SERVERS INPUT OUTPUT CHECKPOINT STEP [BATCHES]
 
 STEP is one of `STEPS`, or ``none``; the crash comes at that step of the BATCHES-th batch of this process.  Or it is one
-of `AHEAD`: the job then looks ahead, and the crash comes at that step as soon as it has foreseen a watermark.  Or it is
-one of `SHARDS`, and a task kills the driver.  With the delivery ``writer``, OUTPUT is the file of a `RowStore`.  With
-``iceberg`` or ``delta``, OUTPUT is the folder of a table, STEP is one of `TABLE_STEPS`, the crash also kills Spark's
-JVM, and COMMIT_EVERY is in seconds.
+of `AHEAD`: the crash comes there once the job has foreseen a watermark; of `SHARDS`: a task kills the driver; or of
+`TABLE_STEPS`: the crash also kills Spark's JVM.  With the delivery ``writer``, OUTPUT is the file of a `RowStore`; with
+``iceberg`` or ``delta``, it is the folder of a table, and COMMIT_EVERY is in seconds.
 """
 
 import itertools
@@ -37,24 +36,26 @@ from support.counting import counted, read_events, windowed
 from support.harness import SHORT_LIVED
 from support.row_store import count_store
 
+TABLES = {"iceberg", "delta"}
+SINKS = (AtLeastOnceSink, ExactlyOnceSink, StoreSink)
 STEPS = {
-    "before the batch runs": (None, "consume", "before"),
+    "before the batch runs": (SINKS, "consume", "before"),
     "after the batch ran, before its snapshot": (Snapshots, "store", "before"),
-    "after the snapshot, before the transaction": (None, "commit", "before"),
+    "after the snapshot, before the transaction": (SINKS, "commit", "before"),
     "inside the transaction": (Transaction, "commit", "before"),
-    "after the transaction, before the watermark is set": (None, "commit", "after"),
+    "after the transaction, before the watermark is set": (SINKS, "commit", "after"),
     "after the watermark is set, during Spark's commit": (Engine, "set_watermark", "after"),
 }
-"""The class (``None``: the sink's), its method, and whether the crash comes before, within or after that."""
+"""The class (or each of several), its method, and whether the crash comes before, within or after that."""
 
 AGAIN = "after that batch ran, before its snapshot"
 AHEAD = {
     "after the watermark ahead is stored, before it is set": (Snapshots, "store", "after"),
     "after it is set, during Spark's commit": (Engine, "set_watermark", "after"),
-    "the batch that it is for is planned, before it runs": (None, "consume", "before"),
+    "the batch that it is for is planned, before it runs": (SINKS, "consume", "before"),
     AGAIN: (Snapshots, "store", "before"),
-    "after its snapshot, before the transaction": (None, "commit", "before"),
-    "after the transaction": (None, "commit", "after"),
+    "after its snapshot, before the transaction": (SINKS, "commit", "before"),
+    "after the transaction": (SINKS, "commit", "after"),
 }
 
 SHARDS = {
@@ -74,18 +75,9 @@ TABLE_STEPS = {
     "after the commit": (Table, "commit", "after"),
     "during Spark's commit": (Engine, "set_watermark", "after"),
 }
-SINKS = {
-    "exactly-once": ExactlyOnceSink,
-    "exactly-once-executors": ExactlyOnceSink,
-    "at-least-once": AtLeastOnceSink,
-    "writer": StoreSink,
-    "iceberg": TableSink,
-    "delta": TableSink,
-}
 
 
 def run(*arguments: str, delivery: str = "exactly-once", **more: str) -> subprocess.CompletedProcess[str]:
-    """Run the job in a process of its own."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "DELIVERY": delivery, **more}
     options = {"capture_output": True, "text": True, "timeout": 200, "start_new_session": True}
@@ -93,19 +85,15 @@ def run(*arguments: str, delivery: str = "exactly-once", **more: str) -> subproc
 
 
 def _kill() -> None:
-    if SINKS[os.environ["DELIVERY"]] is TableSink:
+    if os.environ["DELIVERY"] in TABLES:
         os.killpg(0, signal.SIGKILL)
     os.kill(int(os.environ.get("VICTIM", os.getpid())), signal.SIGKILL)
 
 
 def _kill_when_it_has_files(folder: Path) -> None:
     """Kill as soon as a folder has one more data file, which the commit then lacks."""
-
-    def files() -> int:
-        return sum(1 for _ in folder.rglob("*.parquet"))
-
-    before = files()
-    while files() == before:
+    before = len(list(folder.rglob("*.parquet")))
+    while len(list(folder.rglob("*.parquet"))) == before:
         pass
     _kill()
 
@@ -134,43 +122,35 @@ class CrashingTask(ShardTask):
     """Crashes in a task: this module is imported there, and patches are not."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write a shard, and die where told, once."""
         once = Path(os.environ["ONCE"])
         if self.receipt.batch_id >= int(os.environ["BATCH"]) and not once.exists():
             owner, name, when = SHARDS[os.environ["STEP"]]
 
             def is_due() -> bool:
                 with suppress(FileExistsError):
-                    once.touch(exist_ok=False)
-                    return True
+                    return once.touch(exist_ok=False) is None
                 return False
 
             _kill_at(owner, name, when, is_due)
         yield from super().__call__(batches)
 
 
-def _after(batches: int) -> Callable[[], bool]:
-    """Return what tells, asked at each step, that this is the step of the right batch."""
-    calls = itertools.count(1)
-    return lambda: next(calls) >= batches
-
-
-def _once_foreseen(times: int) -> Callable[[], bool]:
-    """Return what tells, asked at each step, that it is the first, or a later, one since a watermark was foreseen."""
+def _due(times: int, *, ahead: bool) -> Callable[[], bool]:
+    """Return what tells, asked at each step, that it is time; ``ahead``: it counts since a watermark was foreseen."""
     original, foreseen, calls = Progress.look_ahead, list[int](), itertools.count(1)
 
-    def noting(progress: Progress, ahead: Ahead) -> None:
-        foreseen.append(ahead.watermark)
-        original(progress, ahead)
+    def noting(progress: Progress, found: Ahead) -> None:
+        foreseen.append(found.watermark)
+        original(progress, found)
 
     Progress.look_ahead = noting  # type: ignore[method-assign]
-    return lambda: bool(foreseen) and next(calls) >= times
+    return lambda: bool(foreseen or not ahead) and next(calls) >= times
 
 
 def _started(servers: str, given: str, out: str, checkpoint: str, *, ahead: bool) -> Job:
     delivery, lookahead = os.environ["DELIVERY"], timedelta(seconds=30 if ahead else 0)
     usual = {"job": "totals", "checkpoint_location": checkpoint, "options": WriteOptions(lookahead=lookahead)}
-    if SINKS[delivery] is TableSink:
+    if delivery in TABLES:
         from support.lake import lake_session, named_table  # noqa: PLC0415  # the other jobs start faster without it
 
         folder = Path(out)
@@ -187,16 +167,16 @@ def _started(servers: str, given: str, out: str, checkpoint: str, *, ahead: bool
 
 
 def main(servers: str, given: str, out: str, checkpoint: str, step: str, batches: str = "2") -> None:
-    """Run the job, and die where told."""
     ahead = step in AHEAD or "LOOKAHEAD" in os.environ
     if step in SHARDS and SHARDS[step][0] is not ShardWriter:
         once, driver = f"{checkpoint}.crashed-{step}", str(os.getpid())
         os.environ.update(STEP=step, BATCH=batches, ONCE=once, VICTIM=driver)
         shards.ShardTask = import_module("support.crashing_job").CrashingTask
     elif step != "none":
-        owner, name, when = {**STEPS, **AHEAD, **SHARDS, **TABLE_STEPS}[step]
-        is_due = _once_foreseen(2 if step == AGAIN else 1) if ahead else _after(int(batches))
-        _kill_at(owner or SINKS[os.environ["DELIVERY"]], name, when, is_due, out)
+        owners, name, when = {**STEPS, **AHEAD, **SHARDS, **TABLE_STEPS}[step]
+        is_due = _due(1 + (step == AGAIN) if ahead else int(batches), ahead=ahead)
+        for owner in owners if owners is SINKS else [owners]:
+            _kill_at(owner, name, when, is_due, out)
     job = _started(servers, given, out, checkpoint, ahead=ahead)
     job.awaitTermination(150)
     sys.stdout.write(f"late={job.counts['late']}\n")

@@ -2,25 +2,18 @@
 
 from floodmark.producers import EmbeddedKafka
 
+_PLAIN = {"security.protocol": "SASL_PLAINTEXT"}
+
 
 def login(user: str, certificates=None) -> dict[str, str]:
     """Return the confluent-kafka settings by which a user of `GuardedKafka` logs in."""
-    return {
-        "security.protocol": _protocol(certificates),
-        **({} if certificates is None else certificates.of_client),
-        "sasl.mechanisms": "PLAIN",
-        "sasl.username": user,
-        "sasl.password": "open",
-    }
+    protocol = {"security.protocol": "SASL_SSL", **certificates.of_client} if certificates else _PLAIN
+    return {**protocol, "sasl.mechanisms": "PLAIN", "sasl.username": user, "sasl.password": "open"}
 
 
 def jaas(user: str) -> str:
     """Return the same for Java."""
     return f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{user}" password="open"'
-
-
-def _protocol(certificates) -> str:
-    return "SASL_PLAINTEXT" if certificates is None else "SASL_SSL"
 
 
 class GuardedKafka(EmbeddedKafka):
@@ -31,16 +24,14 @@ class GuardedKafka(EmbeddedKafka):
 
     def __init__(self, directory, users=(), *, authorized=False, certificates=None):
         super().__init__(directory)
-        self._certificates = certificates
-        self._users = ("us", *users)
-        self._authorized = authorized
+        self._users, self._authorized, self._certificates = ("us", *users), authorized, certificates
 
     @property
     def config(self) -> dict[str, str]:
         return {**super().config, **login("us", self._certificates)}
 
     def _properties(self) -> str:
-        listener = _protocol(self._certificates)
+        listener = login("us", self._certificates)["security.protocol"]
         known = " ".join(f'user_{user}="open"' for user in self._users)
         settings = {
             "listeners": f"{listener}://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{self._controller_port}",
@@ -50,9 +41,8 @@ class GuardedKafka(EmbeddedKafka):
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
             "sasl.enabled.mechanisms": "PLAIN",
             f"listener.name.{listener.lower()}.plain.sasl.jaas.config": f"{jaas('us')} {known};",
+            **(self._certificates.of_broker if self._certificates else {}),
         }
-        if self._certificates is not None:
-            settings |= self._certificates.of_broker
         if self._authorized:
             settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
             settings["super.users"] = "User:us;User:ANONYMOUS"  # the latter is the broker as its own controller

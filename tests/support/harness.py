@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -24,7 +25,6 @@ TIME = {"type": "long", "logicalType": "timestamp-millis"}
 
 
 def record_schema(name: str, **types: Any) -> dict[str, Any]:  # Avro's types
-    """Return the Avro schema of a record with fields of these types."""
     return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in types.items()]}
 
 
@@ -32,7 +32,6 @@ EVENT = record_schema("Event", user="string", at=["null", TIME])
 COUNT = record_schema("Count", user="string", ended=TIME, n="long")
 events = AvroCodec(without_logical_types(EVENT))
 counts = AvroCodec(without_logical_types(COUNT))
-Encode = Callable[[dict[str, Any]], bytes]  # writes the value of an event: its user, and its time as ``at``
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,6 @@ class Stream:
 
     @property
     def times(self) -> list[int]:
-        """The times of all events."""
         return [time_ for script in self.steps.values() for times, _ in script for time_ in times]
 
     @property
@@ -68,27 +66,24 @@ class Stream:
         return len(self.times)
 
     def producers(self, config: dict[str, object], topic: str, interval: timedelta) -> dict[str, WatermarkedProducer]:
-        """Make a producer for each source."""
         options = {"strategy": explicit(), "membership": Membership(version=1, size=len(self.steps)), "topic": topic}
         options |= {"interval": interval, "on_late": "raise", "background": False}
         return {name: WatermarkedProducer(config, source=name, **options) for name in self.steps}
 
-    def produce(self, config: dict[str, str], topic: str, *, end: bool = True, encode: Encode = events.encode) -> None:
-        """Write it, the sources' steps interleaved."""
-        producers = self.producers(config, topic, timedelta(hours=1))
-        for number in range(max(map(len, self.steps.values()))):
-            for name, script in self.steps.items():
-                if number < len(script):
-                    times, watermark = script[number]
-                    self.produce_step(producers[name], times, encode)
-                    producers[name].advance(watermark)
-                    producers[name].flush()
-        for producer in producers.values() if end else ():
+    def produce(self, config: dict[str, str], topic: str, *, end: bool = True, encode: Any = events.encode) -> None:
+        """Write it, the sources' steps interleaved; ``encode`` makes the value of a user and a time as ``at``."""
+        producers = self.producers(config, topic, timedelta(hours=1)).values()
+        for steps in zip_longest(*self.steps.values(), fillvalue=([], None)):
+            for producer, (times, watermark) in zip(producers, steps, strict=True):
+                self.produce_step(producer, times, encode)
+                if watermark is not None:
+                    producer.advance(watermark)
+                    producer.flush()
+        for producer in producers if end else ():
             producer.end()
 
     @staticmethod
-    def produce_step(producer: WatermarkedProducer, times: list[int], encode: Encode = events.encode) -> None:
-        """Write the events of one step."""
+    def produce_step(producer: WatermarkedProducer, times: list[int], encode: Any = events.encode) -> None:
         for time_ in times:
             user = f"u{time_ % 5}"
             producer.produce(encode({"user": user, "at": time_}), event_time=time_, key=user)
@@ -99,7 +94,6 @@ class Stream:
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Wait for a condition, with a deadline."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
@@ -128,8 +122,7 @@ def drain(config: dict[str, str], topic: str, seconds: float = 60) -> tuple[list
 
 
 def records_by_partition(config: dict[str, str], topic: str) -> dict[int, list[Any]]:
-    """Read all of a topic that has ended."""
-    found: dict[int, list[Any]] = {}
+    found = {}
     for record in read_to_end(config, topic)[0]:
         found.setdefault(record.partition, []).append(record)
     return found
@@ -150,29 +143,25 @@ def delete_before(config: dict[str, str], topic: str, offset: int, partitions: i
 
 
 def delete_topic(config: dict[str, str], topic: str) -> None:
-    """Delete a topic, and wait until it is gone."""
     admin = AdminClient(config)
     admin.delete_topics([topic])[topic].result(15)
     until(lambda: topic not in admin.list_topics(timeout=30).topics, f"the end of {topic}")
 
 
 def recreate(config: dict[str, str], topic: str, partitions: int) -> None:
-    """Delete a topic and create it again."""
     delete_topic(config, topic)
     create_topics(config, {topic: partitions})
 
 
 def window_counts(values: list[bytes]) -> Counter[tuple[str, int]]:
     """Add up the windows in a topic; a duplicate row shows as a count too high."""
-    total: Counter[tuple[str, int]] = Counter()
-    for value in values:
-        row = counts.decode(value)
+    total = Counter()
+    for row in map(counts.decode, values):
         total[row["user"], row["ended"]] += row["n"]
     return total
 
 
 def record(event_time: int) -> bytes:
-    """Return JSON whose field ``at`` is its event time."""
     return json.dumps({"at": event_time}).encode()
 
 
@@ -182,7 +171,6 @@ def faults(kafka: EmbeddedKafka, target: str) -> list[str]:
 
 
 def until_promised(kafka: EmbeddedKafka, target: str, watermark: int) -> None:
-    """Wait until readers know of a watermark."""
     with Observer(kafka.config, [target]) as observer:
         tracker = observer.trackers[target]
         until(lambda: list(observer.poll()) and tracker.advance() == watermark, f"the watermark {watermark}")

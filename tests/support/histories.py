@@ -15,7 +15,7 @@ class Model:
     def __init__(self):
         self.version = self.size = 0
         self.records = []  # (partition, record) accepted, of sources that are not forgotten
-        self.unread = {}  # (partition, source): an unreadable mark behind its last accepted record
+        self.unread = set()  # (partition, source) with an unreadable mark behind its last accepted record
         self.offsets = {}
         self.epochs = {}  # of the forgotten
         self.silent = set()  # (partition, source) that have not spoken since the reader was started again
@@ -27,15 +27,18 @@ class Model:
     def names(self):
         return {record.source for _, record in self.records}
 
+    def current(self):
+        return {r.source for _, r in self.records if r.membership.version == self.version}
+
     def partitions(self):
         named = [record.partitions for _, record in self.records]
-        return max([0, *named, *(p + 1 for p, _ in self.records), *(p + 1 for p, _ in self.unread)])
+        return max([0, *named, *(partition + 1 for partition, _ in [*self.records, *self.unread])])
 
     def unreadable(self, partition, source, offset):
-        again = offset <= self.offsets.get(partition, -1)
-        self.offsets[partition] = max(offset, self.offsets.get(partition, -1))
-        if not again and source in self.names():
-            self.unread[partition, source] = True
+        if offset > self.offsets.get(partition, -1):
+            self.offsets[partition] = offset
+            if source in self.names():
+                self.unread.add((partition, source))
 
     def read(self, partition, record, log_time):
         last, version, size = self.last(partition, record.source), record.membership.version, record.membership.size
@@ -43,7 +46,7 @@ class Model:
         same = last is not None and record.epoch == last.epoch
         if zombie or (same and (record.sequence <= last.sequence or last.status is Status.ENDED)):
             return
-        self.unread.pop((partition, record.source), None)
+        self.unread.discard((partition, record.source))
         if version < self.version:
             return
         self.version, self.size = version, max(size, self.size) if version == self.version else size
@@ -54,12 +57,10 @@ class Model:
             self.forget()
 
     def reported(self, partition):
-        """Name the sources whose last record in a partition is of the topic's version."""
         return {n for n in self.names() if (r := self.last(partition, n)) and r.membership.version == self.version}
 
     def forget(self):
-        current = {r.source for _, r in self.records if r.membership.version == self.version}
-        for name in self.names() - current - {source for _, source in self.unread}:
+        for name in self.names() - self.current() - {source for _, source in self.unread}:
             epochs = [record.epoch for _, record in self.records if record.source == name]
             self.epochs[name] = max(self.epochs.get(name, 0), *epochs)
             self.records = [(p, record) for p, record in self.records if record.source != name]
@@ -67,7 +68,6 @@ class Model:
                 moves.append(name)
 
     def has_run_out(self, partition, name):
-        """Work a clock out from its beginning."""
         lease = self.last(partition, name).lease
         leases, clock, hands, heard, epochs = {}, 0, {}, {}, {}
         for move in self.clocks[partition]:
@@ -104,10 +104,9 @@ class Model:
         return max((min(r.watermark, END_OF_TIME - 1) for r in mine if r.watermark is not None), default=None)
 
     def absent(self, partition):
-        names = {r.source for _, r in self.records if r.membership.version == self.version}
         return {
             name
-            for name in names
+            for name in self.current()
             if self.last(partition, name) is None
             and all(record.partitions <= partition for _, record in self.records if record.source == name)
             and not self.is_active_anywhere(name)
@@ -147,6 +146,13 @@ def least(parts):
     return min(numbers) if numbers else "idle" if "idle" in parts else "ended"
 
 
+def apply(tracker, topic, partition, entry, offset, log_time):
+    """Apply a mark, or the source of an unreadable one; returns the verdict on the mark."""
+    if isinstance(entry, str):
+        return tracker.apply_unreadable(entry, topic=topic, partition=partition, offset=offset, log_time=log_time)
+    return tracker.apply(entry, topic=topic, partition=partition, log_time=log_time)
+
+
 class History:
     """Sources that do all that sources can do, also with clocks apart and wrong, and marks that nobody can read.
 
@@ -167,8 +173,9 @@ class History:
         self.partitions = {topic: chance.choice([1, 1, 2]) for topic in self.topics}
         self.skews = {source: chance.choice([0, -70, 1_000]) for source in self.sources}
         self.leases = {source: chance.choice([None, 5, 10, 30]) for source in self.sources}
-        self.weights = {status: chance.choice([0, 1, 1]) for status in (Status.IDLE, Status.ENDED)}
-        self.now, self.highest, self.combined = 2_000, None, "unknown"
+        others = [status for status in (Status.IDLE, Status.ENDED) if chance.choice([False, True, True])]
+        self.statuses = [Status.ACTIVE] * 4 + others
+        self.now, self.highest = 2_000, None
         self.pace = chance.choice([0, 3, 8, 20])
         self.wrong = chance.choice([0, 0, 0.1])
         self.gone = set()
@@ -178,36 +185,29 @@ class History:
 
     def run(self, steps=60):
         for _ in range(steps):
-            getattr(self, self.chance.choice(self.happenings))(self.chance.choice(self.sources))
+            happening, source, topic = map(self.chance.choice, (self.happenings, self.sources, self.topics))
+            getattr(self, happening)(source, topic)
             self.check()
 
     def write(self, topic, partition, entry, log_time):
-        before, offset = self.tracker.watermark, len(self.history)
+        offset, model = len(self.history), self.models[topic]
         self.history.append((topic, partition, entry, offset, log_time))
-        self.apply(*self.history[-1])
-        model = self.models[topic]
+        apply(self.tracker, *self.history[-1])
+        self.tracker.advance()
         if isinstance(entry, str):
             model.unreadable(partition, entry, offset)
         else:
             model.read(partition, entry, log_time)
-        self.tracker.advance()
-        assert before is None or self.tracker.watermark >= before
-        self.combined = least([model.topic() for model in self.models.values()])
-        number = {"ended": END_OF_TIME, "idle": None, "unknown": None}.get(self.combined, self.combined)
-        if number is not None and (self.highest is None or number > self.highest):
-            self.highest = number
-
-    def apply(self, topic, partition, entry, offset, log_time):
-        if isinstance(entry, str):
-            self.tracker.apply_unreadable(entry, topic=topic, partition=partition, offset=offset, log_time=log_time)
-        else:
-            self.tracker.apply(entry, topic=topic, partition=partition, log_time=log_time)
 
     def check(self):
+        combined = least([model.topic() for model in self.models.values()])
+        number = END_OF_TIME if combined == "ended" else combined
+        if isinstance(number, int):
+            self.highest = max(number, self.highest or 0)
         assert self.tracker.watermark == self.highest
         assert self.tracker.ended == (self.highest == END_OF_TIME)
         reasons = [hold.reason for hold in self.tracker.holders()]
-        assert bool(reasons) == (self.combined != "ended"), "every stuck state has a named holder"
+        assert bool(reasons) == (combined != "ended"), "every stuck state has a named holder"
         for topic, model in self.models.items():
             for number, name in model.unread:
                 assert any(f"unreadable mark of {name} at {topic}/{number}@" in reason for reason in reasons)
@@ -215,8 +215,8 @@ class History:
         known = said and None not in said and all(model.topic() != "unknown" for model in self.models.values())
         assert self.tracker.processing_time == (min(said) if known else None)
 
-    def statement(self, source):
-        chance, topic = self.chance, self.chance.choice(self.topics)
+    def statement(self, source, topic):
+        chance = self.chance
         if source in self.gone:
             return
         knows = self.knows.setdefault((topic, source), self.partitions[topic])
@@ -224,10 +224,9 @@ class History:
         place = (topic, partition, source, self.epochs[source])
         sequence = self.next.get(place, 0)
         self.next[place] = sequence + chance.choice([1, 1, 1, 3])
-        statuses = [Status.ACTIVE] * 4 + [status for status, weight in self.weights.items() if weight]
         watermark = chance.choice([*range(len(self.history), len(self.history) + 9), None, END_OF_TIME])
         version, size = self.memberships[topic]
-        epoch, status, lease = self.epochs[source], chance.choice(statuses), self.leases[source]
+        epoch, status, lease = self.epochs[source], chance.choice(self.statuses), self.leases[source]
         record = mark(source, watermark, sequence, epoch=epoch, status=status, version=version, size=size, lease=lease)
         waits = self.waits.choice([None, None, self.now, self.now - self.waits.randint(0, 40), EARLIEST])
         holder = self.waits.choice([None, None, Holder("before")])
@@ -236,58 +235,52 @@ class History:
         wrong = chance.random() < self.wrong
         self.write(topic, partition, record, chance.choice([0, 99_999]) if wrong else self.now + self.skews[source])
 
-    def die(self, source):
+    def die(self, source, _topic):
         self.gone.add(source)
 
-    def lease(self, source):
+    def lease(self, source, _topic):
         self.leases[source] = self.chance.choice([None, 5, 10, 30])
 
-    def unreadable(self, source):
-        topic = self.chance.choice(self.topics)
+    def unreadable(self, source, topic):
         source = self.chance.choice([source, source, "stranger"])
         self.write(topic, self.chance.randrange(self.partitions[topic]), source, self.now)
 
-    def restart(self, source):
+    def restart(self, source, _topic):
         self.epochs[source] += 1
         self.skews[source] = self.chance.choice([0, -70, 1_000])
         self.gone.discard(source)
         for topic in self.topics:
             self.knows.pop((topic, source), None)
 
-    def zombie(self, source):
-        topic = self.chance.choice(self.topics)
+    def zombie(self, source, topic):
         version, size = self.memberships[topic]
         epoch = max(1, self.epochs[source] - 1)
         self.write(topic, 0, mark(source, 99, 999, epoch=epoch, version=version, size=size), self.now)
 
-    def ignored(self, source):
+    def ignored(self, source, topic):
         """A mark of an epoch long past, with another membership."""
         more = {"version": self.chance.randint(1, 9), "size": self.chance.randint(1, 4), "partitions": 4}
-        topic = self.chance.choice(self.topics)
         if self.models[topic].last(0, source) is not None:
             self.write(topic, 0, mark(source, 99, 0, epoch=0, **more), self.now)
 
-    def join(self, _source):
-        topic = self.chance.choice(self.topics)
+    def join(self, _source, topic):
         self.memberships[topic] = (self.memberships[topic][0] + 1, self.chance.randint(1, len(self.sources)))
 
-    def grow(self, _source):
-        topic = self.chance.choice(self.topics)
+    def grow(self, _source, topic):
         self.partitions[topic] = min(3, self.partitions[topic] + 1)
 
-    def notice(self, source):
-        topic = self.chance.choice(self.topics)
+    def notice(self, source, topic):
         self.knows[topic, source] = self.partitions[topic]
 
-    def replay(self, _source):
+    def replay(self, _source, _topic):
         """Read a stretch of the past again: nothing may change."""
         before = (self.tracker.watermark, json.dumps(self.tracker.snapshot()["topics"], sort_keys=True))
         for entry in self.history[: self.chance.randint(0, len(self.history))]:
-            self.apply(*entry)
+            apply(self.tracker, *entry)
             self.tracker.advance()
         assert (self.tracker.watermark, json.dumps(self.tracker.snapshot()["topics"], sort_keys=True)) == before
 
-    def restore(self, _source):
+    def restore(self, _source, _topic):
         self.tracker = Tracker.restore(json.loads(json.dumps(self.tracker.snapshot())))
         for model in self.models.values():
             model.silent |= {(partition, record.source) for partition, record in model.records}

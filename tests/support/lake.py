@@ -19,34 +19,30 @@ from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
 
 
-def lake_session(folder: Path, *tables: Any, **settings: str) -> SparkSession:
+def lake_session(folder: Path, *tables: str) -> SparkSession:
     """Start a Spark with an Iceberg catalog in a folder."""
-    chosen = {
+    settings = {
         **SHORT_LIVED,
         **lake_settings(folder),
         "spark.sql.warehouse.dir": tempfile.mkdtemp(),
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.codegen.wholeStage": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
-        **settings,
     }
-    return local_session("tables", tables=tables or ("iceberg", "delta"), settings=chosen)
+    return local_session("tables", tables=tables or ("iceberg", "delta"), settings=settings)
 
 
 def place_of(kind: str, folder: Path, name: str) -> Path:
-    """Return the folder of a table in the folder of `lake_session`."""
     return folder / "db" / name if kind == "iceberg" else folder / name
 
 
 def named_table(kind: str, place: Path, commit_every: timedelta = timedelta(0), **settings: Any) -> Table:
-    """Return the table in a folder, for a job."""
     if kind == "delta":
         return delta(str(place), commit_every=commit_every, **settings)
     return iceberg(f"lake.{place.parent.name}.{place.name}", commit_every=commit_every, **settings)
 
 
 def is_written(place: Path) -> bool:
-    """Tell whether a folder has a table."""
     return any((*place.glob("metadata/v*.metadata.json"), *place.glob("_delta_log/0*.json")))
 
 
@@ -80,7 +76,7 @@ def millis(row: dict[str, Any]) -> int:
 
 def counts_in(table: Any) -> Counter[tuple[str, int]]:
     """Add up rows of `counting.windowed`; a row that is there twice shows as a count too high."""
-    total: Counter[tuple[str, int]] = Counter()
+    total = Counter()
     for row in rows_of(table):
         total[row["user"], millis(row)] += row["n"]
     return total

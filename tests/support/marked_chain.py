@@ -2,7 +2,10 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 
 from confluent_kafka import Producer
 from floodmark.producers import Observer, WatermarkedProducer, explicit
@@ -13,78 +16,51 @@ from floodmark.schemas.records import Membership
 STEP = 0.2  # seconds between two rounds of marks: ten of them are a pause after which a source is said to have stopped
 
 
-class MarkingJob:
-    """What a job writes behind its batches: the watermark of its input, and who holds it."""
-
-    def __init__(self, config, name, source_topic, target_topic):
-        self._input = Observer(config, [source_topic])
-        self._tracker = self._input.trackers[source_topic]
-        self._output = Producer(config)
-        self._topic = target_topic
-        self._writer = MarkWriter(Identity(name, time.time_ns() // 1_000_000, Membership()), 1)
-
-    def step(self):
-        for _ in self._input.poll(0.01):
-            pass
-        tracker, now = self._tracker, time.time_ns() // 1_000_000
-        tracker.advance()
-        known = {"watermark": tracker.watermark, "processing_time_watermark": tracker.processing_time}
-        holder = next((hold.holder for hold in tracker.holders()), None)
-        for partition, mark in self._writer.marks(now, counted=False, holder=holder, **known):
-            key, value, headers = mark_record(mark)
-            self._output.produce(self._topic, value, key, partition, headers=headers)
-        self._output.flush(10)
-
-    def close(self):
-        self._input.close()
+def marking_job(config, name, source_topic, target_topic):
+    """With each step, write what a job writes behind a batch: the watermark of its input, and who holds it."""
+    output, writer = Producer(config), MarkWriter(Identity(name, time.time_ns() // 1_000_000, Membership()), 1)
+    with Observer(config, [source_topic]) as observer:
+        tracker = observer.trackers[source_topic]
+        while True:
+            list(observer.poll(0.01))
+            tracker.advance()
+            known = {"watermark": tracker.watermark, "processing_time_watermark": tracker.processing_time}
+            holder = next((hold.holder for hold in tracker.holders()), None)
+            for partition, mark in writer.marks(time.time_ns() // 1_000_000, counted=False, holder=holder, **known):
+                key, value, headers = mark_record(mark)
+                output.produce(target_topic, value, key, partition, headers=headers)
+            output.flush(10)
+            yield
 
 
-class MarkedChain:
-    """Two sources write `first` (two partitions), job `counts` makes `second` of it, job `means` makes `third`.
+@contextmanager
+def marked_chain(config, first, second, third):
+    """Let two sources write `first` (two partitions), job `counts` make `second` of it, job `means` make `third`.
 
-    While it runs, each source promises the present with each step, but for those in ``paused``, whose marks stand, and
+    In the block, each source promises the present with each step, but for those in ``paused``, whose marks stand, and
     those in ``silent``, which send none; a job in ``silent`` does nothing.
     """
+    chain, stop = SimpleNamespace(paused=set(), silent=set()), threading.Event()
+    options = {"topic": first, "strategy": explicit(), "membership": 2, "interval": timedelta(hours=1)}
+    topics = {"counts": (first, second), "means": (second, third)}
+    jobs = {name: marking_job(config, name, *places) for name, places in topics.items()}
+    sources = {name: WatermarkedProducer(config, source=name, **options) for name in ("web-1", "web-2")}
 
-    def __init__(self, config, first, second, third):
-        self.paused, self.silent = set(), set()
-        options = {"topic": first, "strategy": explicit(), "membership": 2, "interval": timedelta(hours=1)}
-        self._sources = {name: WatermarkedProducer(config, source=name, **options) for name in ("web-1", "web-2")}
-        self._jobs = {
-            "counts": MarkingJob(config, "counts", first, second),
-            "means": MarkingJob(config, "means", second, third),
-        }
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.failed = None
+    def run():
+        while not stop.wait(STEP):
+            for name, source in sources.items():
+                if name not in chain.paused | chain.silent:
+                    source.advance(time.time_ns() // 1_000_000 - 500)
+                if name not in chain.silent:
+                    source.flush()
+            for name, job in jobs.items():
+                if name not in chain.silent:
+                    next(job)
 
-    def _run(self):
-        try:
-            while not self._stop.is_set():
-                self.step()
-                self._stop.wait(STEP)
-        except Exception as error:  # noqa: BLE001  # the test's own thread shows it
-            self.failed = error
-
-    def step(self):
-        for name, source in self._sources.items():
-            if name not in self.paused | self.silent:
-                source.advance(time.time_ns() // 1_000_000 - 500)
-            if name not in self.silent:
-                source.flush()
-        for name, job in self._jobs.items():
-            if name not in self.silent:
-                job.step()
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join(60)
-        for job in self._jobs.values():
-            job.close()
-        for source in self._sources.values():
-            source.close()
-        assert self.failed is None, self.failed
+    with ExitStack() as stack:
+        for each in (*sources.values(), *jobs.values()):
+            stack.enter_context(closing(each))
+        thread = stack.enter_context(ThreadPoolExecutor(1))
+        stack.callback(thread.submit(run).result)  # raises what failed it
+        stack.callback(stop.set)
+        yield chain

@@ -1,24 +1,20 @@
-"""An object store that speaks S3 over HTTP (moto's server, in this process); and Spark's settings for it.
+"""An object store that speaks S3 over HTTP (moto's server, in this process); and Spark's settings for it."""
 
-``FLOODMARK_S3`` names another one, as ``http://us:secret@localhost:9000``: its user and password come first.
-"""
-
-import os
 import re
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import boto3
 import pyspark
-from botocore.config import Config
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.embedded.jars import fetch
 from moto.server import ThreadedMotoServer
 from typing_extensions import override
 
 _SDK = "2.25.53"  # Hadoop 3.4.1 asks for the whole SDK, 2.24.6; these are the modules that it uses, of a later version
+
+_FILE_MANAGER = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 
 
 def jars() -> list[str]:
@@ -30,45 +26,25 @@ def jars() -> list[str]:
         *fetch("org.apache.spark", "spark-hadoop-cloud_2.13", pyspark.__version__, alone=True),
         *fetch("software.amazon.awssdk", "s3-transfer-manager", _SDK),
     ]
-    names = {_name(jar) for jar in shipped}
-    return [str(jar) for jar in found if _name(jar) not in names]
-
-
-def _name(jar: Path) -> str:
-    return re.split(r"-\d", jar.name)[0]
+    names = {re.split(r"-\d", jar.name)[0] for jar in shipped}
+    return [str(jar) for jar in found if re.split(r"-\d", jar.name)[0] not in names]
 
 
 class ObjectStore(Closing):
-    """A store with an empty bucket."""
+    """A store with an empty bucket; ``settings`` is what Spark needs to reach it, apart from `jars`."""
 
     def __init__(self) -> None:
         self._server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self._server.start()
-        usual = "http://us:secret@{}:{}".format(*self._server.get_host_and_port())
-        parts = urlsplit(os.environ.get("FLOODMARK_S3", usual))
-        endpoint, user, password = f"http://{parts.hostname}:{parts.port}", parts.username, parts.password
-        self._client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            aws_access_key_id=user,
-            aws_secret_access_key=password,
-            region_name="us-east-1",
-            # Checksums of Amazon's own are unknown to some stores.
-            config=Config(request_checksum_calculation="when_required", response_checksum_validation="when_required"),
-        )
-        self._bucket = f"states-{uuid.uuid4().hex[:12]}"
+        endpoint = "http://{}:{}".format(*self._server.get_host_and_port())
+        keys = {"aws_access_key_id": "us", "aws_secret_access_key": "secret"}
+        self._client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+        self._bucket = f"states-{uuid.uuid4()}"
         self._client.create_bucket(Bucket=self._bucket)
-        self.settings = {
-            "spark.hadoop.fs.s3a.endpoint": endpoint,
-            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-            "spark.hadoop.fs.s3a.access.key": user,
-            "spark.hadoop.fs.s3a.secret.key": password,
-            "spark.hadoop.fs.s3a.path.style.access": "true",
-            "spark.sql.streaming.checkpointFileManagerClass": (
-                "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
-            ),
-        }
-        """What Spark needs to reach it, apart from `jars`."""
+        place = {"endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
+        login = {"access.key": "us", "secret.key": "secret"}
+        self.settings = {f"spark.hadoop.fs.s3a.{name}": value for name, value in {**place, **login}.items()}
+        self.settings["spark.sql.streaming.checkpointFileManagerClass"] = _FILE_MANAGER
 
     def place(self, name: str) -> str:
         return f"s3a://{self._bucket}/{name}"
@@ -76,13 +52,13 @@ class ObjectStore(Closing):
     def read(self, name: str) -> str | None:
         """Return an object's text; ``None``: it is not there."""
         with suppress(self._client.exceptions.NoSuchKey):
-            return str(self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read().decode())
+            return self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read().decode()
         return None
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names of the objects that begin with this."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
-        return [str(found["Key"]) for page in pages for found in page.get("Contents", [])]
+        """Return the names of the first 1,000 objects that begin with this."""
+        found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix)
+        return [each["Key"] for each in found.get("Contents", [])]
 
     @override
     def close(self) -> None:

@@ -1,12 +1,12 @@
 """Spark's operators, and what each must give, worked out in plain Python: the table and the generator build on them.
 
 An operator is a step: ``spark`` applies it to a frame, ``plain`` to a list of rows.  Plain rows know the input
-watermark from which they are out (``None``: as soon as their input is read), and the clock how far the watermark of
-a step is behind that of the input.  A frame has the columns ``k``, ``at`` (the event time), ``n``, and ``stamp``, the
-time that is written for the next stage.  All numbers in calls are milliseconds.
+watermark from which they are out (``None``: as soon as their input is read).  A frame has the columns ``k``, ``at``
+(the event time), ``n``, and ``stamp``, the time that is written for the next stage.  All numbers in calls are
+milliseconds.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -31,51 +31,35 @@ class Row:
     stamp: int
     out: int | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """How a step's watermark follows the input's."""
-
-    closes: int = 1  # 1 where windows close after their end, 0 at their end
-    behind: int = 0  # by how much it is lower
-    stateful: bool = False  # whether rows are complete one batch after the marks
-
-    def out(self, time: int) -> int:
-        """Return the input watermark at which what ends at ``time`` (microseconds) is complete."""
-        return -(-time // 1000) + self.closes + self.behind
+    @property
+    def values(self) -> Values:
+        return self.k, self.stamp, self.n
 
 
 Rows = list[Row]
+Out = Callable[[int], int]  # gives the input watermark at which what ends at a time (microseconds) is complete
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
-    """An operator on one frame."""
-
     name: str
-    spark: Callable[[DataFrame], DataFrame]
-    plain: Callable[[Rows, Clock], Rows]
+    spark: Callable[..., DataFrame]
+    plain: Callable[..., Rows]
     stateful: bool = False
-    event_time: bool = True  # whether ``at`` still carries Spark's event time behind it
-    ends: bool = False  # whether ``at`` is then the end of a window, less a microsecond
-    hold: int = 0  # how much earlier than its completion a result may be stamped
+    aggregates: bool = False
+    hold: int = 0  # how much earlier than its completion a result of an aggregation or a join may be stamped
     ordered: bool = False
     """Whether its rows depend on the order of the input: it comes from one partition, and state has one, too."""
     shift: int = 0  # how much earlier than their input's the event times of its rows may be
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a query begins: one or two inputs."""
+@dataclass(frozen=True)
+class Source(Step):
+    """Where a query begins: its functions take lists of frames, and of rows, one for each input."""
 
-    name: str
-    inputs: int
-    spark: Callable[[Sequence[DataFrame]], DataFrame]
-    plain: Callable[[Sequence[Rows], Clock], Rows]
+    inputs: int = 1
     behind: int = 0
-    stateful: bool = False
-    event_time: bool = True
-    ends: bool = False
+    event_time: bool = True  # whether ``at`` still carries Spark's event time behind it
     together: bool = False  # whether one `read` takes all inputs
 
 
@@ -92,18 +76,8 @@ class Query:
 
     @property
     def hold(self) -> int:
-        """Return how far the marks may be behind the completion of results.
-
-        Rows of an outer join that have no partner, sessions and times of rows wait for Spark's watermark, which is a
-        millisecond lower: a time may have microseconds, and a stamp has none.
-        """
-        hold = int(self.source.name.startswith(("left", "right", "full")))
-        for step in self.steps:
-            if step.ends:
-                hold = step.hold + step.name.startswith("session")
-            elif step.name.startswith("per time"):
-                hold = 1
-        return hold
+        """Return how far the marks may be behind the completion of results."""
+        return next((step.hold for step in reversed(self.steps) if step.aggregates), self.source.hold)
 
     @property
     def given_hold(self) -> timedelta | None:
@@ -125,15 +99,21 @@ class Query:
             frame = step.spark(frame)
         return frame.select("k", F.col("stamp").alias("at"), "n")
 
-    def plain(self, inputs: Sequence[Iterable[Values]], closes: int = 1) -> tuple[Rows, Clock]:
-        """Work the same out; returns the rows, and the clock of the output."""
-        clock = Clock(closes)
-        rows = self.source.plain([[Row(k, at * 1000, n, at) for k, at, n in given] for given in inputs], clock)
-        clock = replace(clock, behind=self.source.behind, stateful=self.source.stateful)
+    def plain(self, inputs: Sequence[Iterable[Values]], closes: int = 1) -> Rows:
+        """Work the same out; ``closes``: 1 where windows close after their end, 0 at their end."""
+
+        def out(time: int, behind: int = 0) -> int:
+            return -(-time // 1000) + closes + behind
+
+        given = [[Row(k, at * 1000, n, at) for k, at, n in rows] for rows in inputs]
+        rows = self.source.plain(given, out)
         for step in self.steps:
-            rows = step.plain(rows, clock)
-            clock = replace(clock, stateful=clock.stateful or step.stateful)
-        return rows, clock
+            rows = step.plain(rows, partial(out, behind=self.source.behind))
+        return rows
+
+    def results(self, *inputs: Iterable[Values]) -> Counter[Values]:
+        """Work out what the job writes in all."""
+        return Counter(row.values for row in self.plain(inputs))
 
 
 # Windows -------------------------------------------------------------------------------------------------------------
@@ -152,20 +132,38 @@ def _of_windows(
     return frame.select("k", F.window_time(window).alias("at"), n, F.col(stamp).alias("stamp"))
 
 
-def _cut(rows: Rows, width: int, slide: int) -> dict[tuple[str, int, int], Rows]:
-    """Group rows by key, start and end of their windows."""
-    groups: dict[tuple[str, int, int], Rows] = defaultdict(list)
+def groups_of(rows: Rows, key: Callable[[Row], Any]) -> dict[Any, Rows]:
+    groups = defaultdict(list)
     for row in rows:
-        last = row.at // (slide * 1000) * slide * 1000
-        for start in range(last, row.at - width * 1000, -slide * 1000):
-            groups[row.k, start, start + width * 1000].append(row)
+        groups[key(row)].append(row)
     return groups
 
 
-def _result(key: str, end: int, rows: Rows, clock: Clock, n: int | None = None) -> Row:
+def _result(key: str, end: int, rows: Rows, out: Out, n: int | None = None) -> Row:
     """Make the row of a window: by default, the sum."""
-    out = max([clock.out(end), *(row.out for row in rows if row.out is not None)])
+    out = max([out(end), *(row.out for row in rows if row.out is not None)])
     return Row(key, end - 1, sum(row.n for row in rows) if n is None else n, end // 1000, out)
+
+
+def _in_windows(
+    width: int, slide: int, stamp: Stamp = "end", number: Callable[[Rows], int] | None = None
+) -> Callable[[Rows, Out], Rows]:
+    """Return the plain computation of windows: by default, the sum of each."""
+
+    def plain(rows: Rows, out: Out) -> Rows:
+        groups, results = defaultdict(list), []
+        for row in rows:
+            last = row.at // (slide * 1000) * slide * 1000
+            for start in range(last, row.at - width * 1000, -slide * 1000):
+                groups[row.k, start].append(row)
+        for (key, start), group in groups.items():
+            times, end = [row.at for row in group], start + width * 1000
+            time = {"end": end, "start": start, "earliest": min(times), "latest": max(times)}[stamp]
+            result = _result(key, end, group, out, number and number(group))
+            results.append(replace(result, stamp=time // 1000))
+        return results
+
+    return plain
 
 
 def sliding(width: int, slide: int, stamp: Stamp = "end", beside: int | None = None) -> Step:
@@ -179,18 +177,10 @@ def sliding(width: int, slide: int, stamp: Stamp = "end", beside: int | None = N
         times = F.min("at").alias("least"), F.max("at").alias("most")
         return _of_windows(frame.groupBy("k", window).agg(F.sum("n").alias("n"), *times), stamp=column)
 
-    def plain(rows: Rows, clock: Clock) -> Rows:
-        results = []
-        for (key, start, end), group in _cut(rows, width, slide).items():
-            times = [row.at for row in group]
-            time = {"end": end, "start": start, "earliest": min(times), "latest": max(times)}[stamp]
-            results.append(replace(_result(key, end, group, clock), stamp=time // 1000))
-        return results
-
     kind = f"tumbling {width}" if width == slide else f"sliding {width}/{slide}"
     kind += "" if beside is None else f" beside {beside}"
     name, hold = (kind, 0) if stamp == "end" else (f"{kind} stamped {stamp}", width)
-    return Step(name, spark, plain, stateful=True, ends=True, hold=hold)
+    return Step(name, spark, _in_windows(width, slide, stamp), stateful=True, aggregates=True, hold=hold)
 
 
 def tumbling(width: int, stamp: Stamp = "end") -> Step:
@@ -205,13 +195,11 @@ def crossed(width: int, other: int) -> Step:
         both = then.withColumn("window", _window(width)).withColumn("other", _window(other, of="then"))
         return _of_windows(both.groupBy("k", "other", "window").agg(F.sum("n").alias("n")))
 
-    def plain(rows: Rows, clock: Clock) -> Rows:
-        parts: dict[int, Rows] = defaultdict(list)
-        for row in rows:
-            parts[(row.at // 1000 + row.n * 100) // other].append(row)
-        return [row for part in parts.values() for row in tumbling(width).plain(part, clock)]
+    def plain(rows: Rows, out: Out) -> Rows:
+        parts = groups_of(rows, lambda row: (row.at // 1000 + row.n * 100) // other).values()
+        return [row for part in parts for row in tumbling(width).plain(part, out)]
 
-    return Step(f"tumbling {width} by {other} of another time", spark, plain, stateful=True, ends=True)
+    return Step(f"tumbling {width} by {other} of another time", spark, plain, stateful=True, aggregates=True)
 
 
 def per_time(beside: int) -> Step:
@@ -221,13 +209,11 @@ def per_time(beside: int) -> Step:
         more = frame.withColumn("window", _window(beside)).withColumn("end", _window(beside)["end"])
         return more.groupBy("k", "at").agg(F.sum("n").alias("n"), F.min("stamp").alias("stamp"))
 
-    def plain(rows: Rows, clock: Clock) -> Rows:
-        groups: dict[tuple[str, int], Rows] = defaultdict(list)
-        for row in rows:
-            groups[row.k, row.at].append(row)
-        return [replace(_result(k, at, group, clock), at=at, stamp=group[0].stamp) for (k, at), group in groups.items()]
+    def plain(rows: Rows, out: Out) -> Rows:
+        groups = groups_of(rows, lambda row: (row.k, row.at)).items()
+        return [replace(_result(k, at, group, out), at=at, stamp=group[0].stamp) for (k, at), group in groups]
 
-    return Step(f"per time beside {beside}", spark, plain, stateful=True)
+    return Step(f"per time beside {beside}", spark, plain, stateful=True, aggregates=True, hold=1)  # as sessions
 
 
 def first_and_last(width: int) -> Step:
@@ -238,14 +224,12 @@ def first_and_last(width: int) -> Step:
         picked = (F.min_by("n", order) * 1000 + F.max_by("n", order)).alias("n")
         return _of_windows(frame.groupBy("k", _window(width)).agg(picked))
 
-    def plain(rows: Rows, clock: Clock) -> Rows:
-        results = []
-        for (key, _, end), group in _cut(rows, width, width).items():
-            ordered = sorted(group, key=lambda row: (row.at, row.n))
-            results.append(_result(key, end, group, clock, ordered[0].n * 1000 + ordered[-1].n))
-        return results
+    def number(group: Rows) -> int:
+        ordered = sorted(group, key=lambda row: (row.at, row.n))
+        return ordered[0].n * 1000 + ordered[-1].n
 
-    return Step(f"min_by, max_by {width}", spark, plain, stateful=True, ends=True)
+    plain = _in_windows(width, width, number=number)
+    return Step(f"min_by, max_by {width}", spark, plain, stateful=True, aggregates=True)
 
 
 def session(gap: int, stamp: Literal["end", "latest"] = "end") -> Step:
@@ -257,27 +241,22 @@ def session(gap: int, stamp: Literal["end", "latest"] = "end") -> Step:
         column = "session_window.end" if stamp == "end" else "most"
         return _of_windows(summed, stamp=column, window="session_window")
 
-    def plain(rows: Rows, clock: Clock) -> Rows:
+    def plain(rows: Rows, out: Out) -> Rows:
         sessions: list[Rows] = []
         for row in sorted(rows, key=lambda row: (row.k, row.at)):
             if sessions and row.k == sessions[-1][-1].k and row.at <= sessions[-1][-1].at + gap * 1000:
                 sessions[-1].append(row)
             else:
                 sessions.append([row])
-        results = []
-        for group in sessions:
-            latest = group[-1].at
-            row = _result(group[0].k, latest + gap * 1000, group, clock)
-            results.append(row if stamp == "end" else replace(row, stamp=latest // 1000))
-        return results
+        results = [_result(group[0].k, group[-1].at + gap * 1000, group, out) for group in sessions]
+        return results if stamp == "end" else [replace(row, stamp=row.stamp - gap) for row in results]
 
-    name, hold = (f"session {gap}", 0) if stamp == "end" else (f"session {gap} stamped latest", gap)
-    return Step(name, spark, plain, stateful=True, ends=True, hold=hold)
+    # As a time of a row, its end may have microseconds, and a stamp has none.
+    name, hold = (f"session {gap}", 1) if stamp == "end" else (f"session {gap} stamped latest", gap + 1)
+    return Step(name, spark, plain, stateful=True, aggregates=True, hold=hold)
 
 
 def viewed(width: int) -> Step:
-    """Sum in tumbling windows, in SQL over a view."""
-
     def spark(frame: DataFrame) -> DataFrame:
         frame.createOrReplaceTempView("given")
         return frame.sparkSession.sql(
@@ -286,7 +265,7 @@ def viewed(width: int) -> Step:
             "SELECT k, window_time(window) AS at, n, window.end AS stamp FROM sums"
         )
 
-    return Step(f"SQL view, tumbling {width}", spark, tumbling(width).plain, stateful=True, ends=True)
+    return Step(f"SQL view, tumbling {width}", spark, tumbling(width).plain, stateful=True, aggregates=True)
 
 
 _RESULT = "k STRING, at TIMESTAMP, n BIGINT"
@@ -299,48 +278,39 @@ def _by_hand(method: str, width: int, *arguments: Any) -> Step:
         given = frame.select("k", "at", F.unix_millis("at").alias("ms"), "n").groupBy("k")
         return getattr(given, method)(*arguments).withColumn("stamp", F.col("at"))
 
-    def plain(rows: Rows, clock: Clock) -> Rows:
-        return [replace(row, at=row.stamp * 1000) for row in tumbling(width).plain(rows, clock)]
+    def plain(rows: Rows, out: Out) -> Rows:
+        return [replace(row, at=row.stamp * 1000) for row in tumbling(width).plain(rows, out)]
 
-    return Step(f"{method} {width}", spark, plain, stateful=True, event_time=False)
+    return Step(f"{method} {width}", spark, plain, stateful=True)
 
 
 def pandas_state(width: int) -> Step:
-    """Tumbling windows by a function of state and timeouts."""
     settings = pandas_windows(width), _RESULT, "open STRING", "append", "EventTimeTimeout"
     return _by_hand("applyInPandasWithState", width, *settings)
 
 
 def timers(width: int) -> Step:
-    """Tumbling windows by a stateful processor with event-time timers."""
     return _by_hand("transformWithStateInPandas", width, PandasWindows(width), _RESULT, "Append", "EventTime")
 
 
 # Duplicates ----------------------------------------------------------------------------------------------------------
 
 
-def _unique(rows: Rows, _clock: Clock) -> Rows:
-    found: dict[tuple[str, int, int], Row] = {}
-    for row in rows:
-        found.setdefault((row.k, row.at, row.n), row)
-    return list(found.values())
+def _unique(rows: Rows, _out: Out) -> Rows:
+    return list({(row.k, row.at, row.n): row for row in reversed(rows)}.values())
 
 
-deduplicated = partial(
-    Step, "dropDuplicates", lambda frame: frame.dropDuplicates(["k", "at", "n"]), _unique, stateful=True
-)
-distinct = partial(Step, "distinct", lambda frame: frame.distinct(), _unique, stateful=True)
+deduplicated = Step("dropDuplicates", lambda frame: frame.dropDuplicates(["k", "at", "n"]), _unique, stateful=True)
+distinct = Step("distinct", lambda frame: frame.distinct(), _unique, stateful=True)
 
 
-def seen_once() -> Step:
-    """Drop rows that are equal, by a stateful processor whose state lives an hour of the clock."""
+def _seen_once(frame: DataFrame) -> DataFrame:
+    given = frame.select("k", F.unix_millis("stamp").alias("ms"), "n")
+    results = given.groupBy("k").transformWithStateInPandas(SeenOnce(), _RESULT, "Append", "ProcessingTime")
+    return results.withColumn("stamp", F.col("at"))
 
-    def spark(frame: DataFrame) -> DataFrame:
-        given = frame.select("k", F.unix_millis("stamp").alias("ms"), "n")
-        results = given.groupBy("k").transformWithStateInPandas(SeenOnce(), _RESULT, "Append", "ProcessingTime")
-        return results.withColumn("stamp", F.col("at"))
 
-    return Step("transformWithStateInPandas with TTL", spark, _unique, stateful=True, event_time=False)
+seen_once = Step("transformWithStateInPandas with TTL", _seen_once, _unique, stateful=True)
 
 
 def deduplicated_within(within: int) -> Step:
@@ -353,7 +323,7 @@ def first_within(within: int) -> Step:
     """Drop rows whose key was there before, less than some event time away."""
     spark = partial(drop_duplicates_within, columns=["k"], within=timedelta(milliseconds=within))
 
-    def plain(rows: Rows, _clock: Clock) -> Rows:
+    def plain(rows: Rows, _out: Out) -> Rows:
         for offset in (0, within):
             first: dict[tuple[str, int], Row] = {}
             for row in rows:
@@ -367,23 +337,26 @@ def first_within(within: int) -> Step:
 # Row by row ----------------------------------------------------------------------------------------------------------
 
 
-def _map(name: str, number: Callable[[Column], Column], python: Callable[[int], int]) -> Step:
-    def plain(rows: Rows, _clock: Clock) -> Rows:
-        return [replace(row, n=python(row.n)) for row in rows]
-
-    return Step(name, lambda frame: frame.withColumn("n", number(F.col("n"))), plain)
-
-
-def renumbered() -> Step:
-    return _map("n + 7", lambda n: n + 7, lambda n: n + 7)
+def _map(name: str, number: Callable[[], Column], python: Callable[[int], int]) -> Step:
+    return Step(
+        name,
+        lambda frame: frame.withColumn("n", number()),
+        lambda rows, _: [replace(row, n=python(row.n)) for row in rows],
+    )
 
 
-def udf() -> Step:
-    return _map("udf", F.udf(lambda n: n * 2 + 1, LongType()), lambda n: n * 2 + 1)
-
-
-def pandas_udf() -> Step:
-    return _map("pandas udf", F.pandas_udf(lambda n: n * 3 + 2, LongType()), lambda n: n * 3 + 2)
+renumbered = _map("n + 7", lambda: F.col("n") + 7, lambda n: n + 7)
+udf = _map("udf", lambda: F.udf(lambda n: n * 2 + 1, LongType())("n"), lambda n: n * 2 + 1)
+pandas_udf = _map("pandas udf", lambda: F.pandas_udf(lambda n: n * 3 + 2, LongType())("n"), lambda n: n * 3 + 2)
+filtered = Step("filter", lambda frame: frame.where("n % 3 != 0"), lambda rows, _: [row for row in rows if row.n % 3])
+past = Step(  # by the clock of each batch, no row is of the future
+    "past", lambda frame: frame.where("stamp < now() AND to_date(at) < current_date()"), lambda rows, _: rows
+)
+exploded = Step(
+    "explode",
+    lambda frame: frame.withColumn("n", F.explode(F.array("n", F.col("n") + 1))),
+    lambda rows, _: [replace(row, n=row.n + more) for row in rows for more in (0, 1)],
+)
 
 
 def _in_pandas(change: Callable[[Any], Any]) -> Callable[[DataFrame], DataFrame]:
@@ -391,26 +364,12 @@ def _in_pandas(change: Callable[[Any], Any]) -> Callable[[DataFrame], DataFrame]
     return lambda frame: frame.mapInPandas(lambda frames: map(change, frames), schema)
 
 
-filtered = partial(
-    Step, "filter", lambda frame: frame.where("n % 3 != 0"), lambda rows, _: [row for row in rows if row.n % 3]
-)
-past = partial(  # by the clock of each batch, no row is of the future
-    Step, "past", lambda frame: frame.where("stamp < now() AND to_date(at) < current_date()"), lambda rows, _: rows
-)
-exploded = partial(
-    Step,
-    "explode",
-    lambda frame: frame.withColumn("n", F.explode(F.array("n", F.col("n") + 1))),
-    lambda rows, _: [replace(row, n=row.n + more) for row in rows for more in (0, 1)],
-)
-mapped_in_pandas = partial(  # Spark's event time ends here
-    Step,
+mapped_in_pandas = Step(  # Spark's event time ends here
     "mapInPandas",
     _in_pandas(lambda frame: frame.assign(n=frame["n"] * 2)),
     lambda rows, _: [replace(row, n=row.n * 2) for row in rows],
-    event_time=False,
 )
-again = partial(Step, "event_time", lambda frame: event_time(frame, "at"), lambda rows, _: rows)
+again = Step("event_time", lambda frame: event_time(frame, "at"), lambda rows, _: rows)
 """Make ``at`` Spark's event time again, behind Python functions."""
 
 
@@ -423,14 +382,13 @@ def floored(unit: int) -> Step:
     def spark(frame: DataFrame) -> DataFrame:
         return event_time(_in_pandas(round_down)(frame), "at", shift=timedelta(milliseconds=unit))
 
-    def plain(rows: Rows, _clock: Clock) -> Rows:
+    def plain(rows: Rows, _out: Out) -> Rows:
         return [replace(row, at=row.at // (unit * 1000) * unit * 1000, stamp=row.stamp // unit * unit) for row in rows]
 
     return Step(f"floor {unit}", spark, plain, shift=unit)
 
 
 def static_join(how: Literal["inner", "left"]) -> Step:
-    """Join a table that does not change."""
     table = {"a": 1, "b": 2}
 
     def spark(frame: DataFrame) -> DataFrame:
@@ -438,7 +396,7 @@ def static_join(how: Literal["inner", "left"]) -> Step:
         number = (F.col("n") * 10 + F.coalesce("v", F.lit(0))).alias("n")
         return frame.join(known, "k", how).select("k", "at", number, "stamp")
 
-    def plain(rows: Rows, _clock: Clock) -> Rows:
+    def plain(rows: Rows, _out: Out) -> Rows:
         return [replace(row, n=row.n * 10 + table.get(row.k, 0)) for row in rows if how == "left" or row.k in table]
 
     return Step(f"{how} join of a table", spark, plain)
@@ -447,13 +405,13 @@ def static_join(how: Literal["inner", "left"]) -> Step:
 # Where a query begins ------------------------------------------------------------------------------------------------
 
 
-def _both(inputs: Sequence[Rows], _clock: Clock) -> Rows:
+def _both(inputs: Sequence[Rows], _out: Out) -> Rows:
     return [*inputs[0], *inputs[1]]
 
 
-one = partial(Source, "read", 1, lambda frames: frames[0], lambda inputs, _: inputs[0])
-union = partial(Source, "union", 2, lambda frames: frames[0].unionByName(frames[1]), _both)
-together = partial(Source, "read of two topics", 2, lambda frames: frames[0], _both, together=True)
+one = Source("read", lambda frames: frames[0], lambda inputs, _: inputs[0])
+union = Source("union", lambda frames: frames[0].unionByName(frames[1]), _both, inputs=2)
+together = Source("read of two topics", lambda frames: frames[0], _both, inputs=2, together=True)
 
 
 def joined(kind: Literal["inner", "left", "right", "full", "semi"], bound: int) -> Source:
@@ -472,7 +430,7 @@ def joined(kind: Literal["inner", "left", "right", "full", "semi"], bound: int) 
         stamp = F.timestamp_millis(F.unix_millis(time)).alias("stamp")  # not a second event time
         return both.select(F.coalesce("k", "k2").alias("k"), time.alias("at"), number, stamp)
 
-    def plain(inputs: Sequence[Rows], clock: Clock) -> Rows:
+    def plain(inputs: Sequence[Rows], out: Out) -> Rows:
         left, right = inputs
         pairs = [(a, b) for a in left for b in right if a.k == b.k and a.at <= b.at <= a.at + bound * 1000]
         matched = {id(row) for pair in pairs for row in pair}
@@ -481,34 +439,34 @@ def joined(kind: Literal["inner", "left", "right", "full", "semi"], bound: int) 
         results = [replace(b if kind == "right" else a, n=a.n * 1000 + b.n) for a, b in pairs]
         if kind in {"left", "full"}:
             # A partner may come until the watermark is past the bound; Spark waits a millisecond more.
-            alone = [(row, clock.out(row.at) + bound + 1) for row in left if id(row) not in matched]
+            alone = [(row, out(row.at) + bound + 1) for row in left if id(row) not in matched]
             results += [replace(row, n=row.n * 1000 + 999, out=out) for row, out in alone]
         if kind in {"right", "full"}:
-            alone = [(row, clock.out(row.at) + 1) for row in right if id(row) not in matched]
+            alone = [(row, out(row.at) + 1) for row in right if id(row) not in matched]
             results += [replace(row, n=999_000 + row.n, out=out) for row, out in alone]
         return results
 
-    name, timed = f"{kind} join within {bound}", kind != "full"
-    return Source(name, 2, spark, plain, behind=bound + 1, stateful=True, event_time=timed)
+    return Source(
+        f"{kind} join within {bound}",
+        spark,
+        plain,
+        stateful=True,
+        hold=int(kind in {"left", "right", "full"}),  # rows without a partner wait for Spark's watermark, 1 ms lower
+        inputs=2,
+        behind=bound + 1,
+        event_time=kind != "full",
+    )
 
 
 def joined_windows(width: int) -> Source:
-    """Join the sums of two inputs in the same tumbling window."""
-
     def spark(frames: Sequence[DataFrame]) -> DataFrame:
         sums = F.sum("n").alias("n1"), F.sum("n").alias("n2")
         left, right = (frame.groupBy("k", _window(width)).agg(total) for frame, total in zip(frames, sums, strict=True))
         return _of_windows(left.join(right, ["k", "window"]), (F.col("n1") * 1000 + F.col("n2")).alias("n"))
 
-    def plain(inputs: Sequence[Rows], clock: Clock) -> Rows:
-        left, right = (
-            {window: sum(row.n for row in group) for window, group in _cut(rows, width, width).items()}
-            for rows in inputs
-        )
-        return [
-            _result(key, end, [], clock, n * 1000 + right[key, start, end])
-            for (key, start, end), n in left.items()
-            if (key, start, end) in right
-        ]
+    def plain(inputs: Sequence[Rows], out: Out) -> Rows:
+        left, right = (tumbling(width).plain(rows, out) for rows in inputs)
+        sums = {(row.k, row.at): row.n for row in right}
+        return [replace(row, n=row.n * 1000 + sums[row.k, row.at]) for row in left if (row.k, row.at) in sums]
 
-    return Source(f"join of windows {width}", 2, spark, plain, stateful=True, ends=True)
+    return Source(f"join of windows {width}", spark, plain, stateful=True, aggregates=True, inputs=2)

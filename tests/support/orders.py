@@ -48,21 +48,14 @@ Order: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName("shop.O
 
 Result: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName("shop.Result"))  # what jobs make of orders
 
-Write = Callable[[int, int], bytes]  # makes the value of an order: its id and its time
 
-
-def writer(url: str, topic: str, kind: str, schema: dict[str, Any] = V1) -> Write:
-    """Return what makes values of a topic with Confluent's serializer for ``avro``, ``json`` or ``protobuf``."""
+def writer(url: str, topic: str, kind: str, schema: dict[str, Any] = V1) -> Callable[[int, int], bytes]:
+    """Return what makes the value of an id and a time with Confluent's serializer of a kind: avro, json or protobuf."""
     client, context = SchemaRegistryClient({"url": url}), SerializationContext(topic, MessageField.VALUE)
     if kind == "protobuf":
         to_message = ProtobufSerializer(Order, client, {"use.deprecated.format": False})
-
-        def message(number: int, at: int) -> bytes:
-            order = Order(id=number)
-            order.payload.at.FromMilliseconds(at)
-            return bytes(to_message(order, context))
-
-        return message
+        time = lambda at: {"seconds": at // 1_000, "nanos": at % 1_000 * 1_000_000}  # noqa: E731
+        return lambda number, at: bytes(to_message(Order(id=number, payload={"at": time(at)}), context))
     if kind == "json":
         to_json = JSONSerializer(json.dumps(_JSON), client)
         return lambda number, at: bytes(to_json({"id": number, "payload": {"at": at}}, context))

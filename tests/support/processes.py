@@ -3,36 +3,20 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 
-class Process:
+class Process(subprocess.Popen):
     """A process in a group of its own, which runs in a folder, with its output in files there."""
 
-    def __init__(self, name: str, command: Iterable[str], folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, name: str, command: list[str], folder: Path, env: Mapping[str, str] = os.environ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.name, self.output, self.errors = name, folder / f"{name}.out", folder / f"{name}.log"
+        self.output, self.errors = folder / f"{name}.out", folder / f"{name}.log"
         with self.output.open("ab") as output, self.errors.open("ab") as errors:
-            self._process = subprocess.Popen(
-                list(command),
-                cwd=folder,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def code(self) -> int | None:
-        """Its exit status; ``None`` while it runs."""
-        return self._process.poll()
+            files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
+            super().__init__(command, cwd=folder, env=env, start_new_session=True, **files)
 
     def log(self) -> str:
         return self.errors.read_text(encoding="utf-8", errors="replace")
@@ -44,12 +28,9 @@ class Process:
 
     def kill(self) -> None:
         """End it at once with all that it has started (SIGKILL), as its machine would die."""
-        if self.code is None:
+        if self.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def end(self) -> None:
-        end_process(self._process)
+            self.wait()
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float = 30) -> None:

@@ -4,9 +4,10 @@ One seed, one case: the same query, the same records and marks at the same offse
 same restarts.
 """
 
+import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from support import operators as ops
@@ -19,7 +20,6 @@ _PYTHON = (ops.udf, ops.pandas_udf)
 
 
 def case(seed: int) -> Trial:
-    """Make a query and its input up."""
     chance = random.Random(seed)  # noqa: S311  # a repeatable case
     query = _query(chance)
     most = 1 if any(step.ordered for step in query.steps) else 3
@@ -57,15 +57,15 @@ def _whole_windows(query: ops.Query) -> bool:
 def _query(chance: random.Random) -> ops.Query:
     source = _source(chance)
     steps: list[ops.Step] = []
-    _maybe(chance, steps, 0.35, [*_PLAIN, *_PYTHON, lambda: ops.static_join("inner"), lambda: ops.static_join("left")])
+    _maybe(chance, steps, 0.35, [*_PLAIN, *_PYTHON, ops.static_join("inner"), ops.static_join("left")])
     if source.event_time and chance.random() < 0.12:
         # Spark loses its event time in Python, and gets it back; a time that lies back needs a watermark that does so.
         back = source.stateful or chance.random() < 0.5
-        steps += [ops.mapped_in_pandas(), ops.again()] if back else [ops.floored(1_000)]
+        steps += [ops.mapped_in_pandas, ops.again] if back else [ops.floored(1_000)]
     for left in reversed(range(chance.choice([0, 1, 1, 1, 2, 2]) if source.event_time else 0)):
         first = source.inputs == 1 and not any(step.stateful for step in steps)
-        after_windows = source.ends or any(step.ends or step.name.startswith("per time") for step in steps)
-        steps.append(_stateful(chance, first=first, last=not left, after_windows=after_windows))
+        aggregated = any(each.aggregates for each in (source, *steps))
+        steps.append(_stateful(chance, first=first, last=not left, aggregated=aggregated))
         _maybe(chance, steps, 0.2, _PLAIN)
     _maybe(chance, steps, 0.25, [*_PLAIN, *_PYTHON, ops.mapped_in_pandas])
     behind = any(step.name.startswith("applyInPandasWithState") for step in steps)
@@ -76,7 +76,7 @@ def _query(chance: random.Random) -> ops.Query:
 
 def _maybe(chance: random.Random, steps: list[ops.Step], probability: float, kinds: Sequence[Any]) -> None:
     if chance.random() < probability:
-        steps.append(chance.choice(kinds)())
+        steps.append(chance.choice(kinds))
 
 
 def _width(chance: random.Random) -> int:
@@ -86,17 +86,16 @@ def _width(chance: random.Random) -> int:
 def _source(chance: random.Random) -> ops.Source:
     pick = chance.random()
     if pick < 0.45:
-        return ops.one()
+        return ops.one
     if pick < 0.6:
-        return chance.choice([ops.union, ops.together])()
+        return chance.choice([ops.union, ops.together])
     if pick < 0.9:
         kind = chance.choice(["inner", "left", "right", "full", "semi"])
         return ops.joined(kind, chance.choice([0, 1, 500, 4_000, 9_999]))
     return ops.joined_windows(_width(chance))
 
 
-def _stateful(chance: random.Random, *, first: bool, last: bool, after_windows: bool) -> ops.Step:
-    """Choose an operator that keeps state."""
+def _stateful(chance: random.Random, *, first: bool, last: bool, aggregated: bool) -> ops.Step:
     width, slide = _width(chance), chance.choice([500, 2_592, 3_333])
     stamp = chance.choice(["end", "end", "start", "earliest", "latest"]) if last else "end"
     kinds = {
@@ -104,7 +103,7 @@ def _stateful(chance: random.Random, *, first: bool, last: bool, after_windows: 
         ops.sliding(slide * 2, slide): 15,
         ops.sliding(slide * 3, slide): 5,
         ops.session(chance.choice([500, 2_000, 4_321]), "end" if stamp in {"end", "start"} else "latest"): 20,
-        ops.deduplicated(): 8,
+        ops.deduplicated: 8,
         ops.deduplicated_within(chance.choice([1, 1_000, 20_000])): 4,
         ops.first_and_last(width): 7,
         ops.viewed(width): 5,
@@ -116,21 +115,10 @@ def _stateful(chance: random.Random, *, first: bool, last: bool, after_windows: 
     if first:
         kinds[ops.first_within(chance.choice([500, 2_000, 10_000]))] = 20
     if last:  # Spark's event time ends with them
-        kinds |= {ops.timers(width): 3, ops.seen_once(): 3}
-        if not after_windows:  # Spark takes it after no aggregation
-            kinds |= {ops.pandas_state(width): 6}
+        kinds |= {ops.timers(width): 3, ops.seen_once: 3}
+        if not aggregated:  # Spark takes it after no aggregation
+            kinds[ops.pandas_state(width)] = 6
     return chance.choices(list(kinds), list(kinds.values()))[0]
-
-
-@dataclass(slots=True)
-class _Writer:
-    """A source while its stream is made up."""
-
-    name: str
-    promised: int
-    idle: bool = False
-    ended: bool = False
-    spoke: bool = False
 
 
 def _log(chance: random.Random, most: int, *, alone: bool) -> Log:
@@ -140,52 +128,43 @@ def _log(chance: random.Random, most: int, *, alone: bool) -> Log:
     """
     partitions = min(most, chance.choice([1, 1, 2, 3]))
     used = chance.randrange(1, partitions + 1)  # the others stay empty
-    writers = [_Writer(f"s{number}", _BEGIN) for number in range(chance.choice([1, 1, 2, 3]))]
+    promised = {f"s{number}": _BEGIN for number in range(chance.choice([1, 1, 2, 3]))}
     spread = chance.choice([2_000, 10_000, 30_000])
-    log = Log(partitions)
-    highest = _BEGIN
-    for _ in range(chance.randrange(3, 9)):
-        for writer in writers:
-            may_rest = alone or writer is not writers[0]
-            _step(chance, log, writer, highest, spread, used, may_rest=may_rest)
-            highest = max(highest, writer.promised)
-    for writer in chance.sample(writers, len(writers)):
-        if not writer.ended:
-            log.entries.append(Say(writer.name, "end"))
+    states, log, highest = dict.fromkeys(promised, "new"), Log(partitions), _BEGIN
+    for _, source in itertools.product(range(chance.randrange(3, 9)), promised):
+        turn = _turn(chance, states[source], may_rest=alone or source != "s0")
+        if turn in {"idle", "end"}:
+            states[source] = turn
+            log.entries.append(Say(source, turn))
+        elif turn == "write":
+            if states[source] == "idle":
+                # The others went on without it: what it brings now must not be behind what they let readers believe.
+                promised[source] = max(promised[source], highest)
+            rows = [_row(chance, promised[source], spread) for _ in range(chance.randrange(0, 9))]
+            if rows and chance.random() < 0.3:
+                rows.append(chance.choice(rows))
+            if rows or states[source] != "idle":
+                states[source] = "active"
+                log.entries += [Put(source, row, chance.randrange(used)) for row in rows]
+                promised[source] += chance.choice([0, 1, 999, 1_000, chance.randrange(spread), spread])
+                log.entries.append(Say(source, promised[source]))
+            highest = max(highest, promised[source])
+    log.entries += [
+        Say(source, "end") for source in chance.sample(list(states), len(states)) if states[source] != "end"
+    ]
     return log
 
 
-def _step(
-    chance: random.Random, log: Log, writer: _Writer, highest: int, spread: int, used: int, *, may_rest: bool
-) -> None:
-    """Let a source write some rows and a mark, or fall idle, or end."""
-    if writer.ended:
-        return
-    pick = chance.random()
-    if may_rest and writer.spoke and not writer.idle and pick < 0.08:
-        writer.idle = True
-        log.entries.append(Say(writer.name, "idle"))
-        return
-    if may_rest and writer.spoke and pick > 0.97:
-        writer.ended = True
-        log.entries.append(Say(writer.name, "end"))
-        return
-    if pick < 0.2:
-        return  # silent for once
-    if writer.idle:
-        # The others went on without it: what it brings now must not be behind what they let readers believe.
-        writer.promised = max(writer.promised, highest)
-    rows = [_row(chance, writer.promised, spread) for _ in range(chance.randrange(0, 9))]
-    if rows and chance.random() < 0.3:
-        rows.append(chance.choice(rows))
-    writer.idle = writer.idle and not rows
-    log.entries += [Put(writer.name, row, chance.randrange(used)) for row in rows]
-    writer.spoke = writer.spoke or bool(rows)
-    if writer.idle:
-        return
-    writer.promised += chance.choice([0, 1, 999, 1_000, chance.randrange(spread), spread])
-    log.entries.append(Say(writer.name, writer.promised))
-    writer.spoke = True
+def _turn(chance: random.Random, state: str, *, may_rest: bool) -> str:
+    """Choose whether a source writes, falls idle, ends, or is silent for once."""
+    if state == "end":
+        return "silent"
+    pick, may_rest = chance.random(), may_rest and state != "new"
+    if may_rest and state != "idle" and pick < 0.08:
+        return "idle"
+    if may_rest and pick > 0.97:
+        return "end"
+    return "silent" if pick < 0.2 else "write"
 
 
 def _row(chance: random.Random, promised: int, spread: int) -> tuple[str, int, int]:

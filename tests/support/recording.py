@@ -8,8 +8,6 @@ from floodmark.spark_jobs import local_session
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-_BATCHES = 2
-
 
 def record_classes() -> None:
     """Run the program, and wait until its JVM has written the archive: it holds the pipes until then."""
@@ -22,8 +20,7 @@ def run() -> None:
     at = F.timestamp_seconds("value")
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load().withColumn("at", at)
     rows = rows.withColumn("text", F.to_json(F.struct("value"))).where("text is not null")
-    count = F.count_if(F.col("value") > 0).alias("count")
-    rows = rows.observe("observed", count, F.collect_list("text").alias("texts"))
+    rows = rows.observe("observed", F.expr("count_if(value > 0) AS count"), F.collect_list("text").alias("texts"))
     rows = rows.withWatermark("at", "1 second").dropDuplicatesWithinWatermark(["value"])
     windows = rows.groupBy("value", F.window("at", "5 seconds")).agg(F.count("*"), F.avg("value"))
 
@@ -35,7 +32,7 @@ def run() -> None:
     with tempfile.TemporaryDirectory() as folder:
         stream = windows.writeStream.foreachBatch(collect).option("checkpointLocation", folder)
         query = stream.trigger(processingTime="0 seconds").start()
-        while len(query.recentProgress) < _BATCHES and query.isActive:
+        while len(query.recentProgress) < 2 and query.isActive:
             query.awaitTermination(1)
         query.stop()
         spark.stop()

@@ -3,17 +3,18 @@
 (Confluent's own jars are not there, and Karapace is not on PyPI.)  The last one that Java 17 runs is 3.0.
 """
 
-import os
-import tarfile
+import shutil
 import tempfile
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
+from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.embedded.jars import cache, java, retrieve
 from support.harness import until
-from support.processes import Process
+from support.processes import Process, end_process
+from typing_extensions import override
 
 VERSION = "3.0.9"
 # The archive alone, without the POM, whose parents are not on every mirror.
@@ -35,53 +36,42 @@ def program() -> Path:
         home.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home.parent) as partial:
             place = Path(partial)
-            (place / "ivy.xml").write_text(_IVY, encoding="utf-8")
             (place / "fetched").mkdir()
-            (place / "settings.xml").write_text(_SETTINGS, encoding="utf-8")
+            (place / "ivy.xml").write_text(_IVY)
+            (place / "settings.xml").write_text(_SETTINGS)
             options = ["-settings", str(place / "settings.xml"), "-ivy", str(place / "ivy.xml"), "-confs", "default"]
             retrieve(options, place / "fetched", Path(f"{home}.log"), "Apicurio Registry")
             (archive,) = (place / "fetched").iterdir()
-            with tarfile.open(archive) as packed:
-                packed.extractall(place / "whole", filter="data")
+            shutil.unpack_archive(archive, place / "whole", filter="data")
             if not home.exists():  # another process may have been faster
                 (place / "whole").rename(home)
     return home / f"apicurio-registry-app-{VERSION}-runner.jar"
 
 
-class EmbeddedRegistry:
+class EmbeddedRegistry(Closing):
     """A registry on a free port of this machine; it keeps its schemas in a folder, over restarts."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
+        self.start()
 
-    def start(self) -> Self:
+    def start(self) -> None:
         """Start it, and wait until it answers, up to two minutes."""
-        settings = {
-            "quarkus.http.host": "127.0.0.1",
-            "quarkus.http.port": self.port,
-            "apicurio.datasource.url": f"jdbc:h2:file:{self.directory / 'schemas'}",
-        }
         command = [java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += [f"-D{name}={value}" for name, value in settings.items()]
-        self._process = Process("registry", [*command, "-jar", str(program())], self.directory, os.environ)
-        until(self._answers, f"an answer of the registry, see {self._process.output}", 120)
-        return self
+        command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}"]
+        command += [f"-Dapicurio.datasource.url=jdbc:h2:file:{self.directory / 'schemas'}", "-jar", str(program())]
+        self._process = Process("registry", command, self.directory)
 
-    def _answers(self) -> bool:
-        assert self._process.code is None, self._process.output.read_text()[-2000:]
-        try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:  # noqa: S310  # our own address
-                return bool(answer.status == 200)
-        except OSError:
+        def answers():
+            assert self._process.poll() is None, self._process.output.read_text()[-2000:]
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=5):  # noqa: S310  # our own
+                return True
             return False
 
-    def stop(self) -> None:
-        self._process.end()
+        until(answers, f"an answer of the registry, see {self._process.output}", 120)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    @override
+    def close(self) -> None:
+        end_process(self._process)

@@ -1,48 +1,34 @@
-"""A store of a job's results that keeps the job's position with them: one SQLite file."""
+"""A store of a job's results that keeps the job's position with them: one file, replaced at once."""
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import json
 from pathlib import Path
 
 from floodmark.spark_jobs import ExactlyOnceWriter
 from pyspark.sql import DataFrame
-
-_TABLES = "CREATE TABLE IF NOT EXISTS results (k, at, n); CREATE TABLE IF NOT EXISTS job (position)"
 
 
 class RowStore(ExactlyOnceWriter):
     """Stores a key, a time (epoch milliseconds) and a number of each row, given as SQL of Spark."""
 
     def __init__(self, path: str | Path, *columns: str) -> None:
-        self._path = path
-        self._columns = columns
-        with self._open() as db:
-            db.executescript(_TABLES)
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path)) as db, db:
-            yield db
+        self._path, self._columns = Path(path), columns
 
     def write(self, rows: DataFrame, position: str) -> None:
-        """Store rows and position in one transaction."""
-        found = [tuple(row) for row in rows.selectExpr(*self._columns).collect()]
-        with self._open() as db:
-            db.executemany("INSERT INTO results VALUES (?, ?, ?)", found)
-            db.execute("DELETE FROM job")
-            db.execute("INSERT INTO job VALUES (?)", [position])
+        stored = [*self.rows, *rows.selectExpr(*self._columns).collect()]
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(json.dumps({"rows": stored, "position": position}), encoding="utf-8")
+        draft.replace(self._path)
 
     def position(self) -> str | None:
-        with self._open() as db:
-            return next((text for (text,) in db.execute("SELECT position FROM job")), None)
+        return self._stored().get("position")
 
     @property
     def rows(self) -> list[tuple[str, int, int]]:
-        with self._open() as db:
-            return db.execute("SELECT k, at, n FROM results").fetchall()
+        return [tuple(row) for row in self._stored().get("rows", [])]
+
+    def _stored(self):
+        return json.loads(self._path.read_text(encoding="utf-8")) if self._path.exists() else {}
 
 
 def count_store(path: str | Path) -> RowStore:
-    """Return a store of the rows of `harness.COUNT`."""
     return RowStore(path, "user", "unix_millis(ended)", "n")

@@ -83,8 +83,7 @@ class _Writer:
 
     def __init__(self, log: Log, config: Mapping[str, Any], topic: str, epoch: int) -> None:
         self.log, self.config, self.topic, self.written = log, config, topic, 0
-        self.latest = 1
-        """Kafka's timestamps are event times: each record came when it happened, and its mark no earlier."""
+        self.latest = 1  # Kafka's timestamps are event times: each record came when it happened, its mark no earlier
         membership = Membership(version=1, size=len(log.sources))
         self.emitters = {
             name: Emitter(Identity(name, epoch=epoch, membership=membership), Explicit(name), log.partitions)
@@ -135,7 +134,6 @@ class _Writer:
 
 
 def encode(values: Values) -> bytes:
-    """Write a row as the topics hold it."""
     return _codec.encode(dict(zip(("k", "at", "n"), values, strict=True)))
 
 
@@ -154,9 +152,8 @@ class Written:
 
 def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> list[Written]:
     """Read an output topic of one job: the rows of each batch stand between its marks and those before."""
-    found: dict[int, Written] = defaultdict(Written)
-    seen: Counter[int] = Counter()  # marks of each partition, so the number of its batch
-    promised: dict[int, int] = {}
+    found, promised = defaultdict(Written), {}
+    seen = Counter()  # marks of each partition, so the number of its batch
     for record in read_to_end(config, topic, seconds)[0]:
         if isinstance(record, Mark):
             found[seen[record.partition]].marks.append(record.record)
@@ -165,8 +162,8 @@ def batches_of(config: Mapping[str, Any], topic: str, seconds: float = 60) -> li
                 promised[record.partition] = max(record.record.watermark, promised.get(record.partition, 0))
         elif isinstance(record, Data) and record.value is not None:
             values = decode(record.value)
-            before = promised.get(record.partition)
-            assert before is None or values[1] >= before, f"{values} is behind the mark {before} before it"
+            before = promised.get(record.partition, values[1])
+            assert values[1] >= before, f"{values} is behind the mark {before} before it"
             found[seen[record.partition]].rows[values] += 1
     return [found[number] for number in sorted(found)]
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from floodmark.schemas import END_OF_TIME, Status
 from floodmark.schemas.timestamps import to_datetime
-from floodmark.spark_jobs import Batch, Job, ReadOptions, Start, WriteOptions, avro, read, write
+from floodmark.spark_jobs import Batch, Job, Start, WriteOptions, avro, write
 from pyspark.sql import DataFrame, SparkSession
-from support.counting import fails, with_options
+from support.counting import fails, read_events, with_options
 from support.harness import until
-from support.operators import Clock, Query, Rows
+from support.operators import Query, Rows
 from support.row_store import RowStore
 from support.streams import ROW, Log, Values, Written, batches_of, total
 
@@ -58,8 +58,6 @@ class Trial:
 
 @dataclass(slots=True)
 class Ran:
-    """What a trial did."""
-
     batches: dict[int, Batch]
     written: list[Written]
     counts: Mapping[str, int]
@@ -78,14 +76,11 @@ def frames(
     per_batch: int | None = 1000,
     percentile: int | None = None,
 ) -> list[DataFrame]:
-    """Read topics of `streams.ROW`."""
-    options = ReadOptions(max_offsets_per_trigger=per_batch, percentile=percentile)
-    given: dict[str, Any] = {"value": avro(ROW), "event_time": "at", "bootstrap_servers": servers, "options": options}
-    return [read(spark, topics=topic, **given) for topic in topics]
+    given = {"value": avro(ROW), "max_offsets_per_trigger": per_batch, "percentile": percentile}
+    return [read_events(spark, servers, *([topic] if isinstance(topic, str) else topic), **given) for topic in topics]
 
 
 def start(result: DataFrame, out: str | RowStore, checkpoint: str, **options: Any) -> Job:
-    """Write rows of `streams.ROW` to a topic or a store."""
     target = {"topic": out, "value": avro(ROW)} if isinstance(out, str) else {"writer": out, "job": "stored"}
     given = {"event_time": "at", **target, **options}
     return write(result, checkpoint_location=checkpoint, **with_options(WriteOptions, given))
@@ -98,29 +93,29 @@ def run(
     rocksdb = any(step.name.startswith("transformWithState") for step in trial.query.steps)  # it asks for it
     spark.conf.set(*STATE_STORES[rocksdb])
     topics = [new_topic(log.partitions) for log in trial.logs]
-    for log, topic in zip(trial.logs, topics, strict=True) if not trial.live else ():
-        log.write(config, topic)
+    feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]
+    for entries in () if trial.live else feed:
+        list(entries)  # at once
     out = RowStore(f"{place}.db", "k", "unix_millis(at)", "n") if trial.stored else new_topic(trial.outputs)
     batches: dict[int, Batch] = {}
-    feed = [log.writing(config, topic, trial.per_batch) for log, topic in zip(trial.logs, topics, strict=True)]
     stops = list(trial.restarts)
     for number in itertools.count():
         together = [topics] if trial.query.source.together else topics
         most = None if trial.live else trial.per_batch
         given = (trial.read or frames)(spark, config["bootstrap.servers"], together, most)
         enough = len(batches) + stops.pop(0) if stops else None
+        first = 10_000 * number if trial.lost else 0
         job = start(
             trial.query.spark(given),
             out,
             f"{place}-{number}" if trial.lost else place,
             watermark_hold=trial.query.given_hold,
-            on_batch=partial(_note, batches, 10_000 * number if trial.lost else 0),
+            on_batch=lambda batch, first=first: batches.update({first + batch.batch_id: batch}),
             **_start(trial),
             **{"lookahead": timedelta(seconds=60 if trial.live else 0), **trial.write},
         )
         try:
-            if trial.live:
-                _feed(job, feed, batches, enough)
+            _feed(job, feed, batches, enough)
             until(partial(_reached, job, batches, enough), "the end" if enough is None else f"{enough} batches", _LIMIT)
         finally:
             job.stop()
@@ -128,10 +123,6 @@ def run(
             written = batches_of(config, out) if isinstance(out, str) else [Written(Counter(out.rows))]
             return Ran(batches, written, job.counts)
     raise AssertionError
-
-
-def _note(batches: dict[int, Batch], first: int, batch: Batch) -> None:
-    batches[first + batch.batch_id] = batch
 
 
 def _start(trial: Trial) -> dict[str, Any]:
@@ -150,14 +141,11 @@ def _feed(job: Job, feed: Sequence[Iterator[int]], batches: Mapping[int, Batch],
         written = [next(log, None) for log in feed]
         if written == [None] * len(feed):
             return
-        began = time.monotonic()
-        while time.monotonic() < began + _LOOK and not _has_seen(job, batches, sum(n or 0 for n in written)):
+        deadline, seen = time.monotonic() + _LOOK, -1
+        while time.monotonic() < deadline and seen < sum(n or 0 for n in written) and not fails(job):
             time.sleep(0.01)
-
-
-def _has_seen(job: Job, batches: Mapping[int, Batch], records: int) -> bool:
-    ahead = job._handler.lookahead.marks_ahead.records_ahead  # noqa: SLF001  # no user's business
-    return fails(job) or ahead + sum(batch.records for batch in list(batches.values())) >= records
+            ahead = job._handler.lookahead.marks_ahead.records_ahead  # noqa: SLF001  # no user's business
+            seen = ahead + sum(batch.records for batch in list(batches.values()))
 
 
 def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool:
@@ -167,30 +155,24 @@ def _reached(job: Job, batches: Mapping[int, Batch], enough: int | None) -> bool
 def differences(trial: Trial, ran: Ran) -> list[str]:
     """Say where a run differs from the plain computation: no line where it is right."""
     closes = int(trial.write.get("windows_close", "after") == "after")
-    rows, clock = trial.query.plain([log.rows for log in trial.logs], closes)
+    rows = trial.query.plain([log.rows for log in trial.logs], closes)
     if trial.lost or trial.output_at is not None:  # other batches than those that were published
-        first = trial.output_at or 0
-        kept = Counter((row.k, row.stamp, row.n) for row in rows if row.stamp >= first)
+        kept = Counter(row.values for row in rows if row.stamp >= (trial.output_at or 0))
         return [*_of_all(kept, total(ran.written)), *_of_doubts(ran)]
-    return [*_of_rows(rows, ran), *_of_marks(clock, trial.query.hold, ran), *_of_counts(trial, ran)]
+    return [*_of_rows(rows, ran), *_of_marks(trial.query, ran), *_of_counts(trial, ran)]
 
 
 def _of_rows(rows: Rows, ran: Ran) -> list[str]:
-    found, done = [], Counter[Values]()
-    whole = Counter((row.k, row.stamp, row.n) for row in rows)
-    timed = [row for row in rows if row.out is not None]
+    whole, timed, done = Counter(row.values for row in rows), [row for row in rows if row.out is not None], Counter()
     for number, batch in enumerate(ran.written):
         done.update(batch.rows)
-        with_ = ran.batches[number].batch_watermark
-        due = Counter((row.k, row.stamp, row.n) for row in timed if with_ is not None and row.out <= with_)
-        early = Counter((row.k, row.stamp, row.n) for row in timed if with_ is None or row.out > with_)
-        if missing := due - done:
-            found.append(f"batch {number} ran with {with_} and lacks {_few(missing)}")
-        if hasty := (done - (whole - early)):
-            found.append(f"batch {number} ran with {with_} and is too early with, or wrong in, {_few(hasty)}")
-        if found:
-            break
-    return [*found, *_of_all(whole, done)]
+        watermark = ran.batches[number].batch_watermark or -math.inf
+        missing = Counter(row.values for row in timed if row.out <= watermark) - done
+        hasty = done - (whole - Counter(row.values for row in timed if row.out > watermark))
+        if missing or hasty:
+            lacks = f"lacks {_few(missing)}, is too early with, or wrong in, {_few(hasty)}"
+            return [f"batch {number} ran with {watermark}: {lacks}", *_of_all(whole, done)]
+    return _of_all(whole, done)
 
 
 def _of_all(whole: Counter[Values], done: Counter[Values]) -> list[str]:
@@ -199,21 +181,21 @@ def _of_all(whole: Counter[Values], done: Counter[Values]) -> list[str]:
 
 
 def _of_doubts(ran: Ran) -> list[str]:
-    late = sum(batch.late for batch in ran.batches.values())
     doubts = [str(found) for batch in ran.batches.values() for found in batch.discrepancies]
-    return [*doubts, *([f"{late} rows were late"] if late else [])]
+    return doubts + [f"batch {number}: {batch.late} rows late" for number, batch in ran.batches.items() if batch.late]
 
 
-def _of_marks(clock: Clock, hold: int, ran: Ran) -> list[str]:
+def _of_marks(query: Query, ran: Ran) -> list[str]:
     """Marks keep up with what a batch ran with, and are never ahead of what it has read.
 
     `batches_of` has compared them with the rows of later batches.
     """
-    least = most = -math.inf
+    least, most, behind = -math.inf, -math.inf, query.source.behind
+    stateful = any(each.stateful for each in (query.source, *query.steps))  # then rows are complete a batch after marks
     for number, batch in enumerate(ran.written):
         with_, read_ = ran.batches[number].batch_watermark, ran.batches[number].watermark
-        least = max(least, _level(with_ if clock.stateful else read_, clock.behind + hold))
-        most = max(most, _level(with_, clock.behind), _level(read_, clock.behind))
+        least = max(least, _level(with_ if stateful else read_, behind + query.hold))
+        most = max(most, _level(with_, behind), _level(read_, behind))
         for mark in batch.marks:
             watermark = -math.inf if mark.watermark is None else mark.watermark
             if read_ != END_OF_TIME if mark.status is Status.ENDED else not least <= watermark <= most:
@@ -234,5 +216,4 @@ def _of_counts(trial: Trial, ran: Ran) -> list[str]:
 
 
 def _few(rows: Counter[Values]) -> str:
-    shown = ", ".join(map(str, sorted(rows)[:4]))
-    return f"{shown} and {len(rows) - 4} more" if len(rows) > 4 else shown
+    return f"{', '.join(map(str, sorted(rows)[:4]))} of {len(rows)}"

@@ -19,7 +19,7 @@ from floodmark.producers import Mark, Observer
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import mark_record
 from support.harness import until
-from support.marked_chain import MarkedChain
+from support.marked_chain import marked_chain
 
 COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main"]
 
@@ -73,7 +73,7 @@ def standing_since(kafka, topic, source):
 @pytest.mark.timeout(240)
 def test_a_paused_source_is_named_from_the_last_topic_and_forgotten_when_it_goes_on(kafka, topic):
     first, second, third = topic(2), topic(1), topic(1)
-    with MarkedChain(kafka.config, first, second, third) as chain:
+    with marked_chain(kafka.config, first, second, third) as chain:
 
         def is_well():
             return told(kafka, "board", third, "--once")[0] == 0
@@ -133,7 +133,7 @@ def test_a_paused_source_is_named_from_the_last_topic_and_forgotten_when_it_goes
 @pytest.mark.timeout(240)
 def test_a_job_that_is_dead_is_the_cause_though_its_input_goes_on(kafka, topic):
     first, second, third = topic(2), topic(1), topic(1)
-    with MarkedChain(kafka.config, first, second, third) as chain:
+    with marked_chain(kafka.config, first, second, third) as chain:
         until(lambda: told(kafka, "why", third)[0] == 0, "a chain that is well", 60)
         chain.silent.add("counts")
 
@@ -211,7 +211,7 @@ def test_no_broker_is_one_line():
 @pytest.mark.parametrize("shown", [[], ["--json"]])
 def test_it_follows_without_a_terminal_and_ends_at_a_signal(kafka, topic, number, shown):
     first, second, third = topic(2), topic(1), topic(1)
-    with MarkedChain(kafka.config, first, second, third):
+    with marked_chain(kafka.config, first, second, third):
         line = [*COMMAND, "board", third, "--interval", "0.2", *shown, "--bootstrap-servers", kafka.bootstrap_servers]
         with subprocess.Popen(
             line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -245,7 +245,7 @@ KEYS = {
 @pytest.mark.kafka
 def test_the_json_has_the_keys_that_scripts_rely_on(kafka, topic):
     first, second, third = topic(2), topic(1), topic(1)
-    with MarkedChain(kafka.config, first, second, third):
+    with marked_chain(kafka.config, first, second, third):
         until(lambda: told(kafka, "board", third, "--once")[0] == 0, "a board", 60)
         _, board = told(kafka, "board", third, "--once")
         _, answer = told(kafka, "why", third)
@@ -287,7 +287,7 @@ def in_terminal(line, columns, rows, number, shown):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_is_live_in_a_narrow_terminal_and_leaves_it_as_it_was(kafka, topic, number):
     first, second, third = topic(2), topic(1), topic(1)
-    with MarkedChain(kafka.config, first, second, third):
+    with marked_chain(kafka.config, first, second, third):
         line = [*COMMAND, "board", third, "--interval", "0.2", "--bootstrap-servers", kafka.bootstrap_servers]
         status, screen = in_terminal(line, 60, 20, number, b"all is well")
     assert status == 0, screen

@@ -19,7 +19,7 @@ from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.topic_state import TopicState
 from support.harness import until
-from support.marked_chain import MarkedChain
+from support.marked_chain import marked_chain
 
 COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main"]
 REQUIRED = os.environ.get("FLOODMARK_REQUIRE_BROWSER") == "1"
@@ -190,7 +190,7 @@ def served(kafka, topic):
 def test_the_page_names_a_paused_source_and_forgets_it_when_it_goes_on(kafka, topic, tmp_path):
     first, second, third = topic(2), topic(1), topic(1)
     with (
-        MarkedChain(kafka.config, first, second, third) as chain,
+        marked_chain(kafka.config, first, second, third) as chain,
         served(kafka, third) as url,
         browser(DESK) as driver,
     ):

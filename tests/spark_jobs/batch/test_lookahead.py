@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -46,7 +45,7 @@ class Live:
 
     def __init__(self, session, kafka, topic, checkpoint, steps, log):
         self.session, self.kafka, self.checkpoint = session, kafka, checkpoint
-        self.query = ops.Query(ops.one(), steps)
+        self.query = ops.Query(ops.one, steps)
         self.given, self.out, self.log = topic(log.partitions), topic(1), log
         self.feed = log.writing(kafka.config, self.given, 1)
         self.batches = []
@@ -87,7 +86,7 @@ class Live:
         return self.job._handler.lookahead.marks_ahead.records_ahead + self.read  # noqa: SLF001  # no user's business
 
     def expected(self):
-        return Counter((row.k, row.stamp, row.n) for row in self.query.plain([self.log.rows])[0])
+        return self.query.results(self.log.rows)
 
     def results(self):
         return total(batches_of(self.kafka.config, self.out))
@@ -397,7 +396,7 @@ def test_late_rows_are_counted_by_the_watermark_that_spark_drops_them_by(live):
     late = [Put("s", ("b", 105_000 + n, n)) for n in range(4)]
     steps = [[Say("s", 100_000), *ROWS[:12], Say("s", 104_000)], [late[0], Say("s", 111_000)]]
     steps += [[*late[1:3], Say("s", 115_000)], [late[3], *ROWS[16:20], Say("s", "end")]]
-    run = live((ops.deduplicated(),), [entry for step in steps for entry in step])
+    run = live((ops.deduplicated,), [entry for step in steps for entry in step])
     job = run.start()
     read = 0
     for step in steps:

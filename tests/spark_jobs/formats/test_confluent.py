@@ -122,7 +122,7 @@ def test_a_schema_registered_while_the_job_runs_and_a_registry_that_is_away(spar
 
         third = {**V2, "doc": "the third", "fields": [*V2["fields"], {"name": "x", "type": "int", "default": 0}]}
         value = writer(registry.url, source, "avro", third)(3, START + 3)
-        registry.stop()
+        registry.close()
         send(value, 3)
         with pytest.raises(JobFailedError, match=r"RegistryError: schema registry .* could not give schema") as failed:
             job.processAllAvailable(60)

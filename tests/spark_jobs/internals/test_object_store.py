@@ -26,8 +26,8 @@ def test_a_file_that_is_replaced_is_there_all_the_time(tmp_path):
 
         def done():
             seen.append(store.read(f"checkpoint/{_NAME}"))
-            assert not writer.code, writer.log()[-3000:]
-            return writer.code == 0
+            assert not writer.poll(), writer.log()[-3000:]
+            return writer.poll() == 0
 
         try:
             until(done, "the last write", 150)

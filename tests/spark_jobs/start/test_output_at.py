@@ -48,7 +48,7 @@ def written(kafka, topic):
 
 
 def windows(rows):
-    return operators.Query(operators.one(), (operators.tumbling(WIDTH),)).spark([rows])
+    return operators.Query(operators.one, (operators.tumbling(WIDTH),)).spark([rows])
 
 
 @pytest.mark.every_spark

@@ -52,7 +52,7 @@ def test_a_join_of_streams_writes_all_of_its_results_again(spark, kafka, topic, 
     assert [again.counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
 
     runs = runs_of(kafka, out)
-    whole = Counter((row.k, row.stamp, row.n) for row in query.plain(_ROWS, 1)[0])
+    whole = query.results(*_ROWS)
     assert runs[0]
     assert not runs[0] - whole
     assert runs[1] == whole
