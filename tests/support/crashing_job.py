@@ -58,13 +58,12 @@ AHEAD = {
     "after the transaction": (SINKS, "commit", "after"),
 }
 
-SHARDS = {
+SHARDS = {  # steps of a task that writes a shard; the last one is of the driver
     "a shard is fenced, nothing is written": (Shards, "last", "before"),
     "the rows of a shard are at the broker, its transaction is open": (Shards, "store", "before"),
     "a shard is committed, maybe not the other one": (Transaction, "abort", "before"),
     "all shards are committed, the marks are not": (ShardWriter, "write", "after"),
 }
-"""Steps of a task that writes a shard; the last one is of the driver."""
 
 TABLE_STEPS = {
     "before the files of a batch": (TableSink, "consume", "before"),
@@ -104,9 +103,8 @@ def _kill_at(owner: type, name: str, when: str, is_due: Callable[[], bool], fold
     def crashing(*args: object, **kwargs: object) -> object:
         due = is_due()
         if due and when == "before":
-            for one in args:
-                if isinstance(one, Transaction):
-                    one.producer.flush(30)  # the records are at the broker, the transaction is open
+            for one in (one for one in args if isinstance(one, Transaction)):
+                one.producer.flush(30)  # the records are at the broker, the transaction is open
             _kill()
         if due and when == "within":
             threading.Thread(target=_kill_when_it_has_files, args=[Path(folder)], daemon=True).start()

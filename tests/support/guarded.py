@@ -2,12 +2,11 @@
 
 from floodmark.producers import EmbeddedKafka
 
-_PLAIN = {"security.protocol": "SASL_PLAINTEXT"}
-
 
 def login(user: str, certificates=None) -> dict[str, str]:
     """Return the confluent-kafka settings by which a user of `GuardedKafka` logs in."""
-    protocol = {"security.protocol": "SASL_SSL", **certificates.of_client} if certificates else _PLAIN
+    protocol = {"security.protocol": "SASL_SSL" if certificates else "SASL_PLAINTEXT"}
+    protocol |= certificates.of_client if certificates else {}
     return {**protocol, "sasl.mechanisms": "PLAIN", "sasl.username": user, "sasl.password": "open"}
 
 

@@ -37,6 +37,7 @@ class Row:
 
 
 Rows = list[Row]
+Stamp = Literal["end", "start", "earliest", "latest"]  # which time a result has
 Out = Callable[[int], int]  # gives the input watermark at which what ends at a time (microseconds) is complete
 
 
@@ -48,8 +49,7 @@ class Step:
     stateful: bool = False
     aggregates: bool = False
     hold: int = 0  # how much earlier than its completion a result of an aggregation or a join may be stamped
-    ordered: bool = False
-    """Whether its rows depend on the order of the input: it comes from one partition, and state has one, too."""
+    ordered: bool = False  # whether its rows depend on the order of the input, which then comes from one partition
     shift: int = 0  # how much earlier than their input's the event times of its rows may be
 
 
@@ -116,18 +116,11 @@ class Query:
         return Counter(row.values for row in self.plain(inputs))
 
 
-# Windows -------------------------------------------------------------------------------------------------------------
-
-Stamp = Literal["end", "start", "earliest", "latest"]
-
-
 def _window(width: int, slide: int | None = None, of: str = "at") -> Column:
     return F.window(of, f"{width} milliseconds", f"{slide or width} milliseconds")
 
 
-def _of_windows(
-    frame: DataFrame, n: str | Column = "n", *, stamp: str = "window.end", window: str = "window"
-) -> DataFrame:
+def _of_windows(frame: DataFrame, n: str | Column = "n", stamp="window.end", window="window") -> DataFrame:
     """Take the time of each row from its window."""
     return frame.select("k", F.window_time(window).alias("at"), n, F.col(stamp).alias("stamp"))
 
@@ -145,9 +138,7 @@ def _result(key: str, end: int, rows: Rows, out: Out, n: int | None = None) -> R
     return Row(key, end - 1, sum(row.n for row in rows) if n is None else n, end // 1000, out)
 
 
-def _in_windows(
-    width: int, slide: int, stamp: Stamp = "end", number: Callable[[Rows], int] | None = None
-) -> Callable[[Rows, Out], Rows]:
+def _in_windows(width: int, slide: int, stamp: Stamp = "end", number: Callable[[Rows], int] | None = None):
     """Return the plain computation of windows: by default, the sum of each."""
 
     def plain(rows: Rows, out: Out) -> Rows:
@@ -293,9 +284,6 @@ def timers(width: int) -> Step:
     return _by_hand("transformWithStateInPandas", width, PandasWindows(width), _RESULT, "Append", "EventTime")
 
 
-# Duplicates ----------------------------------------------------------------------------------------------------------
-
-
 def _unique(rows: Rows, _out: Out) -> Rows:
     return list({(row.k, row.at, row.n): row for row in reversed(rows)}.values())
 
@@ -334,9 +322,6 @@ def first_within(within: int) -> Step:
     return Step(f"drop_duplicates_within {within} by key", spark, plain, stateful=True, ordered=True)
 
 
-# Row by row ----------------------------------------------------------------------------------------------------------
-
-
 def _map(name: str, number: Callable[[], Column], python: Callable[[int], int]) -> Step:
     return Step(
         name,
@@ -369,8 +354,7 @@ mapped_in_pandas = Step(  # Spark's event time ends here
     _in_pandas(lambda frame: frame.assign(n=frame["n"] * 2)),
     lambda rows, _: [replace(row, n=row.n * 2) for row in rows],
 )
-again = Step("event_time", lambda frame: event_time(frame, "at"), lambda rows, _: rows)
-"""Make ``at`` Spark's event time again, behind Python functions."""
+again = Step("event_time", lambda frame: event_time(frame, "at"), lambda rows, _: rows)  # behind Python functions
 
 
 def floored(unit: int) -> Step:
@@ -400,9 +384,6 @@ def static_join(how: Literal["inner", "left"]) -> Step:
         return [replace(row, n=row.n * 10 + table.get(row.k, 0)) for row in rows if how == "left" or row.k in table]
 
     return Step(f"{how} join of a table", spark, plain)
-
-
-# Where a query begins ------------------------------------------------------------------------------------------------
 
 
 def _both(inputs: Sequence[Rows], _out: Out) -> Rows:
@@ -446,16 +427,9 @@ def joined(kind: Literal["inner", "left", "right", "full", "semi"], bound: int) 
             results += [replace(row, n=999_000 + row.n, out=out) for row, out in alone]
         return results
 
-    return Source(
-        f"{kind} join within {bound}",
-        spark,
-        plain,
-        stateful=True,
-        hold=int(kind in {"left", "right", "full"}),  # rows without a partner wait for Spark's watermark, 1 ms lower
-        inputs=2,
-        behind=bound + 1,
-        event_time=kind != "full",
-    )
+    hold = int(kind in {"left", "right", "full"})  # rows without a partner wait for Spark's watermark, 1 ms lower
+    more = {"hold": hold, "behind": bound + 1, "event_time": kind != "full"}
+    return Source(f"{kind} join within {bound}", spark, plain, stateful=True, inputs=2, **more)
 
 
 def joined_windows(width: int) -> Source:

@@ -15,11 +15,10 @@ from support.harness import TIME, record_schema
 V1 = record_schema("Order", id="int", payload=record_schema("Payload", at=TIME))  # what the first producers wrote
 
 V2 = record_schema("Order", note={"type": "string"}, id="long", payload=record_schema("Payload", at=TIME))
-V2["fields"][0]["default"] = "-"
-"""Wider ids, and a new field before the others."""
+V2["fields"][0]["default"] = "-"  # wider ids, and a new field before the others
 
+# No frame, half a frame, another one, a schema that nobody has registered.
 GARBAGE = [b"", b"\x00", b"{}", b"\x00\x00\x00\xff\xff\x02", b"\x01\x00\x00\x00\x01\x02\x02"]
-"""No frame, half a frame, another one, a schema that nobody has registered."""
 
 _JSON = {
     "title": "Order",
@@ -43,9 +42,8 @@ _result.field.add(name="at", number=2, type=3, label=1)
 _pool = descriptor_pool.DescriptorPool()
 _pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
 _pool.AddSerializedFile(_file.SerializeToString())
+# A message that is not the first of its file, with a message of its own and a time of Protobuf's.
 Order: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName("shop.Order"))
-"""A message that is not the first of its file, with a message of its own and a time of Protobuf's."""
-
 Result: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName("shop.Result"))  # what jobs make of orders
 
 

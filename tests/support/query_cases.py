@@ -15,6 +15,7 @@ from support.streams import Log, Put, Say
 from support.trial import Trial
 
 _BEGIN = 1_000_000
+_WIDTHS = [1_000, 3_000, 5_000, 10_000, 7_777, 20_000]
 _PLAIN = (ops.renumbered, ops.filtered, ops.exploded)
 _PYTHON = (ops.udf, ops.pandas_udf)
 
@@ -79,10 +80,6 @@ def _maybe(chance: random.Random, steps: list[ops.Step], probability: float, kin
         steps.append(chance.choice(kinds))
 
 
-def _width(chance: random.Random) -> int:
-    return chance.choice([1_000, 3_000, 5_000, 10_000, 7_777, 20_000])
-
-
 def _source(chance: random.Random) -> ops.Source:
     pick = chance.random()
     if pick < 0.45:
@@ -90,13 +87,13 @@ def _source(chance: random.Random) -> ops.Source:
     if pick < 0.6:
         return chance.choice([ops.union, ops.together])
     if pick < 0.9:
-        kind = chance.choice(["inner", "left", "right", "full", "semi"])
-        return ops.joined(kind, chance.choice([0, 1, 500, 4_000, 9_999]))
-    return ops.joined_windows(_width(chance))
+        kinds, bounds = ["inner", "left", "right", "full", "semi"], [0, 1, 500, 4_000, 9_999]
+        return ops.joined(chance.choice(kinds), chance.choice(bounds))
+    return ops.joined_windows(chance.choice(_WIDTHS))
 
 
 def _stateful(chance: random.Random, *, first: bool, last: bool, aggregated: bool) -> ops.Step:
-    width, slide = _width(chance), chance.choice([500, 2_592, 3_333])
+    width, slide = chance.choice(_WIDTHS), chance.choice([500, 2_592, 3_333])
     stamp = chance.choice(["end", "end", "start", "earliest", "latest"]) if last else "end"
     kinds = {
         ops.tumbling(width, stamp): 25,
@@ -107,9 +104,9 @@ def _stateful(chance: random.Random, *, first: bool, last: bool, aggregated: boo
         ops.deduplicated_within(chance.choice([1, 1_000, 20_000])): 4,
         ops.first_and_last(width): 7,
         ops.viewed(width): 5,
-        ops.sliding(width, width, stamp, beside=_width(chance)): 8,
-        ops.sliding(slide * 2, slide, beside=_width(chance)): 4,
-        ops.crossed(width, _width(chance)): 4,
+        ops.sliding(width, width, stamp, beside=chance.choice(_WIDTHS)): 8,
+        ops.sliding(slide * 2, slide, beside=chance.choice(_WIDTHS)): 4,
+        ops.crossed(width, chance.choice(_WIDTHS)): 4,
         ops.per_time(width): 4,
     }
     if first:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,7 @@ def _of_recipe(name: str, frames: list[DataFrame], *numbers: str) -> DataFrame:
 
 
 def _packed(*numbers: int | None) -> int:
-    packed = 0
-    for number in numbers:
-        packed = packed * 1000 + (_NONE if number is None else number)
-    return packed
+    return reduce(lambda packed, number: packed * 1000 + (_NONE if number is None else number), numbers, 0)
 
 
 def _in_order(rows: Rows) -> dict[str, Rows]:

@@ -52,8 +52,7 @@ class EmbeddedRegistry(Closing):
     """A registry on a free port of this machine; it keeps its schemas in a folder, over restarts."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.port = free_port()
+        self.directory, self.port = directory, free_port()
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
         self.start()
 

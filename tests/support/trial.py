@@ -22,12 +22,10 @@ from support.streams import ROW, Log, Values, Written, batches_of, total
 
 _LIMIT = 240
 _LOOK = 5.0
-_STATE = "org.apache.spark.sql.execution.streaming.state"
-STATE_STORES = [
-    ("spark.sql.streaming.stateStore.providerClass", f"{_STATE}.{name}StateStoreProvider")
-    for name in ("HDFSBacked", "RocksDB")
+STATE_STORES = [  # the setting of Spark, and each of its state stores
+    ("spark.sql.streaming.stateStore.providerClass", f"org.apache.spark.sql.execution.streaming.state.{name}")
+    for name in ("HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider")
 ]
-"""The setting of Spark, and each of its state stores."""
 
 
 def quick(spark: SparkSession) -> SparkSession:
@@ -69,13 +67,7 @@ class Ran:
         return sum(batch.batch_watermark != before.watermark for before, batch in pairs)
 
 
-def frames(
-    spark: SparkSession,
-    servers: str,
-    topics: Sequence[str | Sequence[str]],
-    per_batch: int | None = 1000,
-    percentile: int | None = None,
-) -> list[DataFrame]:
+def frames(spark, servers, topics, per_batch=1000, percentile=None):
     given = {"value": avro(ROW), "max_offsets_per_trigger": per_batch, "percentile": percentile}
     return [read_events(spark, servers, *([topic] if isinstance(topic, str) else topic), **given) for topic in topics]
 
@@ -86,9 +78,7 @@ def start(result: DataFrame, out: str | RowStore, checkpoint: str, **options: An
     return write(result, checkpoint_location=checkpoint, **with_options(WriteOptions, given))
 
 
-def run(
-    spark: SparkSession, config: Mapping[str, str], trial: Trial, new_topic: Callable[[int], str], place: str
-) -> Ran:
+def run(spark: SparkSession, config, trial: Trial, new_topic, place: str) -> Ran:
     """Write the input, run the job to its end, and read the output."""
     rocksdb = any(step.name.startswith("transformWithState") for step in trial.query.steps)  # it asks for it
     spark.conf.set(*STATE_STORES[rocksdb])
@@ -158,7 +148,9 @@ def differences(trial: Trial, ran: Ran) -> list[str]:
     rows = trial.query.plain([log.rows for log in trial.logs], closes)
     if trial.lost or trial.output_at is not None:  # other batches than those that were published
         kept = Counter(row.values for row in rows if row.stamp >= (trial.output_at or 0))
-        return [*_of_all(kept, total(ran.written)), *_of_doubts(ran)]
+        late = [f"batch {number}: {batch.late} rows late" for number, batch in ran.batches.items() if batch.late]
+        doubts = [str(found) for batch in ran.batches.values() for found in batch.discrepancies]
+        return [*_of_all(kept, total(ran.written)), *doubts, *late]
     return [*_of_rows(rows, ran), *_of_marks(trial.query, ran), *_of_counts(trial, ran)]
 
 
@@ -178,11 +170,6 @@ def _of_rows(rows: Rows, ran: Ran) -> list[str]:
 def _of_all(whole: Counter[Values], done: Counter[Values]) -> list[str]:
     differing = {"missing": whole - done, "too many": done - whole}
     return [f"in all {rows.total()} rows are {what}: {_few(rows)}" for what, rows in differing.items() if rows]
-
-
-def _of_doubts(ran: Ran) -> list[str]:
-    doubts = [str(found) for batch in ran.batches.values() for found in batch.discrepancies]
-    return doubts + [f"batch {number}: {batch.late} rows late" for number, batch in ran.batches.items() if batch.late]
 
 
 def _of_marks(query: Query, ran: Ran) -> list[str]:
