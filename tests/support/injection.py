@@ -20,8 +20,8 @@ def send(kafka, topic, *rows, partition=0):
 
 def written_ends(kafka, topic):
     """Return where the partitions of a topic end: Kafka answers a commit before readers of it see its last records."""
-    partitions = range(require_topics(kafka.config, [topic])[topic])
-    found = AdminClient(kafka.config).list_offsets({TopicPartition(topic, n): OffsetSpec.latest() for n in partitions})
+    partitions, admin = range(require_topics(kafka.config, [topic])[topic]), AdminClient(kafka.config)
+    found = admin.list_offsets({TopicPartition(topic, number): OffsetSpec.latest() for number in partitions})
     return {place.partition: end.result(15).offset for place, end in found.items()}
 
 
