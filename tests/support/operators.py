@@ -47,7 +47,7 @@ class Step:
     spark: Callable[..., DataFrame]
     plain: Callable[..., Rows]
     stateful: bool = False
-    aggregates: bool = False
+    aggregates: bool = False  # whether its rows are results of groups, with a hold of their own
     hold: int = 0  # how much earlier than its completion a result of an aggregation or a join may be stamped
     ordered: bool = False  # whether its rows depend on the order of the input, which then comes from one partition
     shift: int = 0  # how much earlier than their input's the event times of its rows may be
@@ -134,8 +134,8 @@ def groups_of(rows: Rows, key: Callable[[Row], Any]) -> dict[Any, Rows]:
 
 def _result(key: str, end: int, rows: Rows, out: Out, n: int | None = None) -> Row:
     """Make the row of a window: by default, the sum."""
-    out = max([out(end), *(row.out for row in rows if row.out is not None)])
-    return Row(key, end - 1, sum(row.n for row in rows) if n is None else n, end // 1000, out)
+    complete = max([out(end), *(row.out for row in rows if row.out is not None)])
+    return Row(key, end - 1, sum(row.n for row in rows) if n is None else n, end // 1000, complete)
 
 
 def _in_windows(width: int, slide: int, stamp: Stamp = "end", number: Callable[[Rows], int] | None = None):
