@@ -13,13 +13,13 @@ class Process(subprocess.Popen):
 
     def __init__(self, name: str, command: list[str], folder: Path, env: Mapping[str, str] = os.environ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.output, self.errors = folder / f"{name}.out", folder / f"{name}.log"
-        with self.output.open("ab") as output, self.errors.open("ab") as errors:
+        self.output, self.error_log = folder / f"{name}.out", folder / f"{name}.log"
+        with self.output.open("ab") as output, self.error_log.open("ab") as errors:
             files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
             super().__init__(command, cwd=folder, env=env, start_new_session=True, **files)
 
     def log(self) -> str:
-        return self.errors.read_text(encoding="utf-8", errors="replace")
+        return self.error_log.read_text(encoding="utf-8", errors="replace")
 
     def lines(self) -> list[str]:
         """Return what it has written so far, whole lines only."""
