@@ -90,7 +90,7 @@ def local_session(
 
     Raises:
         JavaError: if there is no Java 17 or newer.
-        EmbeddedKafkaError: if a jar cannot be fetched.
+        JarDownloadError: if a jar cannot be downloaded, or Maven has none for this Spark.
         MissingConnectorError: if the tables have no connector for this Spark.
     """
     archive = archive_options()  # first, since it fails without Java before anything is fetched

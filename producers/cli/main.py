@@ -268,8 +268,10 @@ def tail(  # noqa: PLR0913  # each is an option of the command line
     decode = decoder_of(schema, registry_of(registry, config))
     with ended_by_signals(0):
         start = 0 if from_beginning else offset
-        lines = tail_lines(settings, topic, decode, offset=start, until_end=until_end, marks_only=marks, as_json=json)
-        for line in lines:
+        told = partial(typer.echo, err=True)
+        for line in tail_lines(
+            settings, topic, decode, offset=start, until_end=until_end, marks_only=marks, as_json=json, note=told
+        ):
             typer.echo(line)
 
 

@@ -60,7 +60,7 @@ class EmbeddedKafka:
         return one, other
 
     def start(self) -> Self:
-        """Start the broker and wait until it answers; `JavaError` without Java 17, `EmbeddedKafkaError` otherwise."""
+        """Start it and wait until it answers, or raise `JavaError`, `JarDownloadError` or `EmbeddedKafkaError`."""
         jars = fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.running:

@@ -9,9 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
+from floodmark.schemas.errors import JarDownloadError, JavaError
 
 JAVA: Final = 17
+_UNREACHABLE: Final = re.compile(r"Server access error|Host \S+ not found|SERVER ERROR")
 
 
 def java() -> str:
@@ -64,13 +65,21 @@ def fetch(organisation: str, module: str, version: str, *, alone: bool = False) 
 
 
 def retrieve(what: list[str], target: Path, log: Path, name: str) -> None:
-    """Download files with Ivy; raises `JavaError` and `EmbeddedKafkaError`."""
+    """Download files with Ivy; raises `JavaError` and `JarDownloadError`."""
     spark = find_spec("pyspark")
     ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")) if spark and spark.origin else []
     if not ivy:
-        raise EmbeddedKafkaError(reason="pyspark, whose Ivy fetches the jars, is not installed", log="pip list")
+        raise JarDownloadError(name=name, reason="this needs Ivy, a part of pyspark", advice="pip install pyspark")
     command = [*(java(), "-jar", str(ivy[-1])), *what, *("-retrieve", f"{target}/[artifact]-[revision].[ext]")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)  # noqa: S603
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not any(target.iterdir()):
-        raise EmbeddedKafkaError(reason=f"{name} could not be fetched", log=log)
+        raise JarDownloadError(name=name, **_why(name, done.stdout + done.stderr, log))
+
+
+def _why(name: str, said: str, log: Path) -> dict[str, str]:
+    """Return the reason and the advice for a download that failed, by what Ivy has ``said``."""
+    if f"{name.replace(':', '#', 1).replace(':', ';')}: not found" not in said or _UNREACHABLE.search(said):
+        return {"reason": f"see {log}", "advice": "Check the network, and start again"}
+    advice = "Install a Spark that has it: pip install 'pyspark==4.0.0'" if "spark" in name else f"See {log}"
+    return {"reason": "Maven does not have this version", "advice": advice}

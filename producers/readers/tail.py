@@ -27,19 +27,29 @@ def tail_lines(  # options of a command
     until_end: bool = False,
     marks_only: bool = False,
     as_json: bool = False,
+    note: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[str]:
-    """Yield a line per record, from ``offset`` of each partition (negative: from its end; ``None``: new records)."""
+    """Yield a line per record, from ``offset`` of each partition (negative: from its end; ``None``: new records).
+
+    ``note`` gets the number of records if ``marks_only`` has shown no line.
+    """
     bounds = offset_bounds(config, topic)
     starts = {} if offset == 0 else {place: _start(offset, *at) for place, at in bounds.items()}
     with Observer(config, [topic], offsets=starts) as observer:
-        tracker = observer.trackers[topic]
-        while True:
-            for record in observer.poll(0.2):
-                moved = tracker.advance() if isinstance(record, Mark) else None
-                if not (marks_only and isinstance(record, Data)):
-                    yield _json(record, decode, moved) if as_json else _line(record, decode, moved)
-            if until_end and all(observer.ends.get(place, -1) >= end for place, (_, end) in bounds.items()):
-                return
+        tracker, records, shown = observer.trackers[topic], 0, False
+        try:
+            while True:
+                for record in observer.poll(0.2):
+                    records += 1
+                    moved = tracker.advance() if isinstance(record, Mark) else None
+                    if not (marks_only and isinstance(record, Data)):
+                        shown = True
+                        yield _json(record, decode, moved) if as_json else _line(record, decode, moved)
+                if until_end and all(observer.ends.get(place, -1) >= end for place, (_, end) in bounds.items()):
+                    return
+        finally:
+            if marks_only and not shown:
+                note(f"{topic}: no marks in {records:,} records")
 
 
 def _start(offset: int | None, begin: int, end: int) -> int:

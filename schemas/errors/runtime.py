@@ -120,8 +120,17 @@ class JavaError(InfrastructureError):
     advice: str
 
 
+class JarDownloadError(InfrastructureError):
+    """Jars of Kafka, Spark or a connector that could not be downloaded from Maven."""
+
+    template = "{name} could not be downloaded: {reason}. {advice}."
+    name: str
+    reason: str
+    advice: str
+
+
 class EmbeddedKafkaError(InfrastructureError):
-    """The embedded Kafka did not start, or its jars could not be downloaded."""
+    """The embedded Kafka did not start."""
 
     template = "embedded Kafka: {reason}; see {log}"
     reason: str

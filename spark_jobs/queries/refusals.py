@@ -6,7 +6,7 @@ Spark would fail such a query later, run it for ever, or drop rows uncounted.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from floodmark.schemas.errors import UnsupportedQueryError
+from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.spark_jobs.queries.plan import Operator
 
 _MODES: Final = ("append", "update")
@@ -30,6 +30,9 @@ def refuse(
     ... except UnsupportedQueryError as error:
     ...     print(error.operator)
     the stream 'rate', not from read(),
+    >>> refuse(Operator("Project"), output_mode="append", trigger="1 s", settings={})
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: trigger is '1 s', expected a dict such as {"processingTime": "10 seconds"}
     """
     for name, reason in SETTINGS.items():
         if str(settings.get(name) or "true").lower() != "true":
@@ -38,12 +41,19 @@ def refuse(
         reason = "each batch writes the whole table, so no row is ever final"
         advice = "use 'append' for final results, or 'update' for partial ones"
         raise UnsupportedQueryError(operator=f"output_mode={output_mode!r}", reason=reason, advice=advice)
+    _require_dict(trigger)
     for name in trigger or {}:
         if name not in _TRIGGERS:
             reason = "it does not run batch after batch, and only a batch advances the watermark"
             advice = "use {'availableNow': True} to stop when all existing records are processed, or 'processingTime'"
             raise UnsupportedQueryError(operator=f"trigger {name!r}", reason=reason, advice=advice)
     _refuse_operators(plan, under_watermark=False, under_state=False)
+
+
+def _require_dict(trigger: object) -> None:
+    if not isinstance(trigger, Mapping | None):
+        reason = f'trigger is {trigger!r}, expected a dict such as {{"processingTime": "10 seconds"}}'
+        raise UsageError(reason=reason)
 
 
 def refuse_two_event_times(judged: Iterable[tuple[str, Sequence[str]]]) -> None:

@@ -15,7 +15,7 @@ from floodmark.producers import EmbeddedKafka, WatermarkedProducer, ascending, c
 from floodmark.producers.embedded import broker, jars
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.embedded.jars import java
-from floodmark.schemas.errors import EmbeddedKafkaError, JavaError
+from floodmark.schemas.errors import EmbeddedKafkaError, JarDownloadError, JavaError
 from support.harness import drain, until
 from support.processes import processes_of
 
@@ -76,6 +76,29 @@ def test_programs_that_start_together_download_one_after_the_other(tmp_path, mon
         found = list(programs.map(lambda module: jars.fetch("org", module, "1"), ["a", "b", "a", "b"]))
     assert sorted(fetched) == ["org:a:1", "org:b:1"]
     assert [len(paths) for paths in found] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            ":: org.apache.spark#spark-avro_2.13;4.2.1: not found",
+            r"does not have this version\. .*pip install 'pyspark==",
+        ),
+        (
+            "Server access error at url https://repo1\n:: org.apache.spark#spark-avro_2.13;4.2.1: not found",
+            "the network",
+        ),
+        ("out of memory", r"see \S+spark-avro_2\.13-4\.2\.1\.log"),
+    ],
+)
+def test_a_jar_that_cannot_be_downloaded_is_named_with_the_cause(tmp_path, monkeypatch, said, told):
+    failed = SimpleNamespace(returncode=1, stdout=said, stderr="")
+    monkeypatch.setenv("FLOODMARK_CACHE", str(tmp_path))
+    monkeypatch.setattr(jars, "java", lambda: "java")
+    monkeypatch.setattr(jars.subprocess, "run", lambda *_, **_options: failed)
+    with pytest.raises(JarDownloadError, match=rf"^org\.apache\.spark:spark-avro_2\.13:4\.2\.1 could not .*{told}"):
+        jars.fetch("org.apache.spark", "spark-avro_2.13", "4.2.1")
 
 
 @pytest.mark.kafka

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -233,16 +234,23 @@ def test_json_is_judged_settings_come_from_a_file_and_adjusted_rows_are_not_late
     target, settings = topic(1), tmp_path / "kafka.properties"
     settings.write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n")
     with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
-        ours.produce(b'{"payload": {"at": 30}}', event_time=30_000)
+        ours.produce(b'{"payload": {"at": 1790000030}}', event_time=1_790_000_030_000)
         ours.flush()
-        ours.produce(b'{"payload": {"at": 29}}', event_time=30_000, headers=[(TIME_HEADER, b"30000")])
+        ours.produce(
+            b'{"payload": {"at": 1790000029}}', event_time=1_790_000_030_000, headers=[(TIME_HEADER, b"1790000030000")]
+        )
         ours.flush()
         options = ["--config", str(settings), "--json-field", "payload.at", "--unit", "s"]
         assert run_check(target, *options).returncode == 0
-        ours.produce(b'{"payload": {"at": 28}}', event_time=28_000)
+        other_unit = run_check(target, *options[:-2])
+        assert (other_unit.returncode, other_unit.stdout) == (2, ""), "no fault for each record"
+        assert re.search(r"read as .* 1,000 times that is 2026-\S+\. Use --unit s", other_unit.stderr)
+        ours.produce(b'{"payload": {"at": 1790000028}}', event_time=1_790_000_028_000)
         ours.flush()
     done = run_check(target, *options)
-    assert (done.returncode, "event time 28000 is behind" in done.stdout) == (1, True), done.stdout + done.stderr
+    assert (done.returncode, "event time 1790000028000 is behind" in done.stdout) == (1, True), (
+        done.stdout + done.stderr
+    )
     wrong = run_check(target, "--config", str(settings), "--json-field", "att", "--json")
     found = [json.loads(line)["fault"] for line in wrong.stdout.splitlines()[:-1]]
     assert (wrong.returncode, found) == (1, ["unreadable row"] * 2)

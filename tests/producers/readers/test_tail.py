@@ -42,7 +42,10 @@ def test_it_stops_at_the_end_also_behind_a_transaction_and_in_empty_partitions(k
     until_readable(kafka, target)
     lines = [json.loads(line) for line in tail_lines(kafka.config, target, offset=0, until_end=True, as_json=True)]
     assert sorted(line["value"] for line in lines) == ["0", "1", "2"]
-    assert list(tail_lines(kafka.config, target, until_end=True)) == []
+    told = []
+    assert list(tail_lines(kafka.config, target, until_end=True, note=told.append)) == []
+    assert list(tail_lines(kafka.config, target, offset=0, until_end=True, marks_only=True, note=told.append)) == []
+    assert told == [f"{target}: no marks in 3 records"]
 
 
 @pytest.mark.kafka
