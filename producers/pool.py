@@ -1,5 +1,6 @@
 """Many sources of a topic in one process, with one Kafka client; they join and end while it runs."""
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -11,12 +12,17 @@ from floodmark.producers.clients.clock import Clock
 from floodmark.producers.other_runs import last_marks, last_membership_version
 from floodmark.producers.producer import WatermarkedProducer
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
-from floodmark.producers.sender import Sender
+from floodmark.producers.sender import MergedSender, Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.interface import Strategy
+from floodmark.producers.strategies.merged import MergedEmitter
+from floodmark.producers.strategies.numbering import Identity
+from floodmark.producers.strategies.scopes import PerPartition
 from floodmark.schemas.errors import BrokerUnavailableError, DeliveryError, UnknownTopicError, UsageError
 from floodmark.schemas.records import Membership, check_versioned
 from floodmark.schemas.timestamps import duration_of
+
+_log = logging.getLogger(__name__)
 
 
 class PoolMembership:
@@ -74,6 +80,11 @@ class SourcePool:
     The pool manages the topic's membership, whose version grows with each `join`, and after a source has ended.  So the
     pool must be the topic's only writer; otherwise, pass a ``membership`` that counts all sources.
 
+    With ``source``, the pool writes the marks of one source.  Its watermark is the lowest of all sources that have
+    joined and are not idle, and a failed record of any of them holds it.  Sources join and end without a new
+    membership.  Records of a source that joins behind the watermark are late.  Readers wait for the pool until the
+    first source has joined.  When all are idle or have ended, the pool is idle; `end` ends it.
+
     The next call raises errors of the thread.  The end of the process closes the pool.  In a forked process, its calls
     raise `ForkedError`.
 
@@ -82,6 +93,8 @@ class SourcePool:
         topic: must exist.
         membership: number of sources that write to the topic, in this process and elsewhere, or a `Membership` once it
             has changed; default: the pool counts its sources.
+        source: id of the pool as one source of the topic, the same after a restart; its marks are sent every
+            ``interval``, also with `punctuated`.  Default: each source that joins has marks of its own.
         interval: time between the marks of each source.
         alignment: how far each source may be ahead of another topic, before its ``produce`` blocks; give each source a
             thread then, or a bound above how far the sources are apart.
@@ -98,11 +111,13 @@ class SourcePool:
         *,
         topic: str,
         membership: Membership | int | None = None,
+        source: str | None = None,
         interval: timedelta = timedelta(seconds=1),
         alignment: Alignment | None = None,
         clock: Clock = Clock(),
     ) -> None:
-        given = check_settings(config, f"pool of {topic}", 1 if membership is None else membership, "send")
+        name = f"pool of {topic}" if source is None else source
+        given = check_settings(config, name, 1 if membership is None else membership, "send")
         milliseconds = duration_of(interval, f"the pool of {topic!r}: the interval of marks", 1)
         self.topic = topic
         self._config, self._clock, self._interval = config, clock, interval
@@ -117,12 +132,33 @@ class SourcePool:
         self._membership = PoolMembership(f"the pool of {topic!r}", None if membership is None else given, version)
         if alignment is not None:
             channel.alignment = AlignmentReader(config, require_topic(alignment, repr(self)), topic=topic)
+        self._speaker = None if source is None else self._speak_as(source, milliseconds)
         channel.owner = repr(self)
         channel.start_background(self._background_step, self.close, milliseconds)
 
     def __repr__(self) -> str:
         """Show no setting: it may be a secret."""
         return f"SourcePool(topic={self.topic!r}, sources={len(self._sources)})"
+
+    def _speak_as(self, source: str, interval: int) -> MergedSender:
+        """Return the sender of the one source that the topic has."""
+        wall = self._clock.wall()
+        before = self._channel.predecessors(source, wall)
+        if self._membership.counts:
+            self._membership.current = self._membership.grown(0, 1)
+        membership = self._membership.current
+        advice = before.advice(membership, wall)
+        if advice is not None:
+            _log.warning("%r: %s", self, advice)
+        identity = Identity(source, before.next_epoch(wall), membership)
+        return MergedSender(
+            self._channel, self.topic, MergedEmitter(identity, self._channel.partitions), self._clock, interval
+        )
+
+    @property
+    def _speakers(self) -> list[Sender]:
+        """Return the senders whose marks the topic has."""
+        return list(self._senders.values()) if self._speaker is None else [self._speaker]
 
     @property
     def sources(self) -> dict[str, WatermarkedProducer]:
@@ -147,7 +183,8 @@ class SourcePool:
         """Add sources in one step; readers wait for all of them from the next mark of any source on.
 
         At startup, add all sources in one call, or the watermark of one may make the first records of the others late.
-        ``lease``, ``on_late`` and ``early`` are as for `WatermarkedProducer`.
+        ``lease``, ``on_late`` and ``early`` are as for `WatermarkedProducer`.  A pool with ``source`` refuses ``lease``
+        and `per_partition`.
 
         Returns:
             The sources, in the order of their ids in the call.
@@ -165,7 +202,15 @@ class SourcePool:
             joined = sorted(set(sources) & self._sources.keys())
             if joined:
                 raise UsageError(reason=f"{self!r}: {joined} have joined already; end() them before they join again")
-            membership = self._membership.grown(len(self._open_emitters()), len(sources))
+            membership, epoch = self._membership.current, None
+            if self._speaker is None:
+                membership = self._membership.grown(len(self._open_emitters()), len(sources))
+            elif lease is None and not isinstance(strategy, PerPartition):
+                epoch = self._speaker.emitter.identity.epoch
+            else:
+                raise UsageError(
+                    reason=f"{self!r} writes as one source, without lease= and per_partition(): leave them out"
+                )
             new = [
                 WatermarkedProducer(
                     self._config,
@@ -173,25 +218,30 @@ class SourcePool:
                     source=name,
                     strategy=strategy,
                     membership=membership,
+                    epoch=epoch,
                     interval=self._interval,
                     lease=lease,
                     on_late=on_late,
                     early=early,
                     clock=self._clock,
                     channel=self._channel,
+                    speaker=self._speaker,
                 )
                 for name in sources
             ]
-            self._use_membership(membership)
-            for source in new:
-                sender = source._sender  # noqa: SLF001  # the pool sends the marks of its sources; users need not
-                self._sources[source.source], self._senders[source.source] = source, sender
+            senders = {source.source: source._sender for source in new}  # noqa: SLF001  # the pool sends their marks
+            if self._speaker is None:
+                self._use_membership(membership)
+            else:
+                self._speaker.join(senders.values())
+            self._sources |= {source.source: source for source in new}
+            self._senders |= senders
             self._channel.lowest_epoch = max(source.epoch for source in new) + 1
             return new
 
     def _open_emitters(self) -> list[Emitter]:
         """Return the emitters of sources that have not ended."""
-        return [sender.emitter for sender in self._senders.values() if not sender.emitter.ended]
+        return [sender.emitter for sender in self._speakers if not sender.emitter.ended]
 
     def _shrink_membership(self) -> None:
         """Remove ended sources from the membership, once all others have marked under its current version."""
@@ -234,7 +284,7 @@ class SourcePool:
                 self._shrink_membership()
             if now >= channel.next_refresh:
                 channel.refresh_in_background(now)
-            due = [sender for sender in self._senders.values() if sender.due_at <= now]
+            due = [sender for sender in self._speakers if sender.due_at <= now]
         self._for_each(due, Sender.send_due_marks_in_background)
 
     def _for_each(self, senders: Iterable[Sender], do: Callable[[Sender], None]) -> None:
@@ -256,11 +306,11 @@ class SourcePool:
             errors = self._flush_and_check(senders, timeout)
             with suppress(BrokerUnavailableError, UnknownTopicError):
                 self._channel.ask_partitions(timeout)
-            self._for_each(senders, Sender.emit_unless_fenced)
-            errors += self._flush_and_check(senders, timeout, marks=True)
+            self._for_each(self._speakers, Sender.emit_unless_fenced)
+            errors += self._flush_and_check(self._speakers, timeout, marks=True)
             if errors:
                 raise errors[0]
-            self._raise_failures(senders)
+            self._raise_failures([*senders, *self._speakers])
             return 0
 
     def end(self, timeout: float = 60) -> None:
@@ -268,29 +318,31 @@ class SourcePool:
 
         Raises:
             DeliveryError: of the first source with a rejected record or mark.  That source has not ended, others have:
-                call its ``resend``, then ``end`` again.
+                call its ``resend``, then ``end`` again.  With ``source``, none has ended.
             BrokerUnavailableError: Kafka does not return the topic's partitions; no source has ended.
         """
         with self._channel.lock:
             senders = list(self._senders.values())
             errors = self._flush_and_check(senders, timeout)
             failed = {error.source for error in errors}
-            ending = {name: sender for name, sender in self._senders.items() if name not in failed}
+            ending = [sender for sender in senders if sender.emitter.identity.source not in failed]
+            if self._speaker is not None:
+                ending = [] if failed else [self._speaker]
             try:
                 self._channel.ask_partitions(timeout)
             except (BrokerUnavailableError, UnknownTopicError):
                 if errors:
                     raise errors[0] from None
                 raise
-            self._for_each(ending.values(), Sender.emit_end)
-            errors += self._flush_and_check(ending.values(), timeout, marks=True)
-            for name, sender in ending.items():
-                if sender.outbox.settled:
+            self._for_each(ending, Sender.emit_end)
+            errors += self._flush_and_check(ending, timeout, marks=True)
+            for name, sender in list(self._senders.items()):
+                if sender.emitter.ended and sender.outbox.settled:
                     self._remove(name)
             if errors:
                 raise errors[0]
             self._channel.stop_background()
-            self._raise_failures(senders)
+            self._raise_failures([*senders, *self._speakers])
 
     def _flush_and_check(
         self, senders: Iterable[Sender], timeout: float, *, marks: bool = False
@@ -319,13 +371,13 @@ class SourcePool:
             try:
                 client.flush(timeout)
                 if promise:
-                    self._for_each(senders, lambda sender: sender.emit(wait=False))
+                    self._for_each(self._speakers, lambda sender: sender.emit(wait=False))
                     client.flush(timeout)
-                closed = all(sender.outbox.unacknowledged == 0 for sender in senders)
+                closed = all(sender.outbox.unacknowledged == 0 for sender in self._speakers)
             finally:
                 self._channel.stop_background()
             if promise:
-                self._raise_failures(senders)
+                self._raise_failures([*senders, *self._speakers])
             return closed
 
     def _raise_failures(self, senders: Iterable[Sender]) -> None:

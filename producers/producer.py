@@ -16,7 +16,7 @@ from floodmark.producers.metrics import Metrics, delay, state_of
 from floodmark.producers.other_runs import Predecessors
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader
 from floodmark.producers.record_checks import RecordChecks
-from floodmark.producers.sender import FailedRecord, Headers, OnDelivery, Sender
+from floodmark.producers.sender import FailedRecord, Headers, MergedSender, OnDelivery, Sender
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE
 from floodmark.producers.strategies.interface import Strategy, strategy_of
@@ -62,7 +62,7 @@ class WatermarkedProducer:
             be called in the thread, and the next call raises its errors.  With ``False``, call ``poll`` at least once
             an interval, or readers wait.
         clock: for tests, a `ManualClock`.
-        channel: set by `SourcePool.join`; default: a Kafka client for this source alone.
+        channel, speaker: set by `SourcePool.join`; default: a Kafka client and marks for this source alone.
 
     Raises:
         UnknownTopicError, BrokerUnavailableError: at once, not at the first record.
@@ -86,6 +86,7 @@ class WatermarkedProducer:
         background: bool = True,
         clock: Clock = Clock(),
         channel: Channel | None = None,
+        speaker: MergedSender | None = None,
     ) -> None:
         membership = check_settings(config, source, membership, on_late)
         early_ms = None if early is None else duration_of(early, f"source {source!r}: early")
@@ -103,20 +104,23 @@ class WatermarkedProducer:
         self._clock, self._steady = clock, clock.steady
         self._served = clock.steady()
         self._next_look = clock.steady()
-        self._announced: int | None = None  # the watermark of the last marks that were sent early for the other sources
         channel = self._channel = Channel(config, topic, clock) if channel is None else channel
         wall = clock.wall()
-        before = channel.predecessors(source, wall)
+        before = channel.predecessors(source if speaker is None else speaker.emitter.identity.source, wall)
         if epoch is None:
             identity = replace(identity, epoch=before.next_epoch(wall))
-        self._emitter = Emitter(identity, generator, channel.partitions, apart)
+        if speaker is None:
+            emitter = Emitter(identity, generator, channel.partitions, apart)
+            self._sender = Sender(channel, topic, emitter, clock, self._interval)
+        else:
+            self._sender = speaker.joining(identity, generator)
+        self._emitter = self._sender.emitter
         self._checks = RecordChecks(repr(self), clock, stamps=generator.stamps, early=early_ms)
         if generator.stamps:
             channel.require_timestamps(repr(self))
-        self._sender = Sender(channel, topic, self._emitter, clock, self._interval)
         self._outbox = self._sender.outbox
         self._outbox.on_delivery = config.get("on_delivery")
-        self._resume(before, wall)
+        self._resume(before, wall, joined=speaker is not None)
         if alignment is not None:
             channel.alignment = AlignmentReader(config, alignment, topic=topic, source=source)
         if channel.on_source_ended is None:
@@ -125,12 +129,13 @@ class WatermarkedProducer:
                 channel.start_background(self._background_step, self.close, self._interval)
         self._sender.polled = channel.background is None
 
-    def _resume(self, before: Predecessors, wall: int) -> None:
+    def _resume(self, before: Predecessors, wall: int, *, joined: bool) -> None:
         """Continue after the last run of this source; warn of sources that the membership does not count."""
         identity = self._emitter.identity
-        if self._generator.stamps and before.watermark is not None:
-            self._generator.on_tick(self._clock.steady(), before.watermark)  # stamps never go back
-        advice = before.advice(identity.membership, wall)
+        for known in (before.watermark, self._emitter.scope(0).promised):
+            if self._generator.stamps and known is not None:
+                self._generator.on_tick(self._clock.steady(), known)  # stamps never go back
+        advice = None if joined else before.advice(identity.membership, wall)
         if advice is not None:
             _log.warning("%r: %s", self, advice)
         if identity.epoch <= before.epoch:
@@ -300,11 +305,7 @@ class WatermarkedProducer:
             return
         self._next_look = now + _LOOK_INTERVAL
         alignment.poll(now)
-        watermark = self._emitter.watermark
-        if watermark is not None and (self._announced is None or watermark - self._announced > alignment.bound // 2):
-            self._announced = watermark
-            if self._emitter.registered and not self._outbox.has_mark_backlog:
-                self._sender.emit(wait=False)
+        self._sender.announce(alignment.bound // 2)
 
     def _wait_for_others(self) -> None:
         """Wait while this source is ahead, without the lock, which other sources of a pool and other threads need."""
@@ -338,7 +339,7 @@ class WatermarkedProducer:
         if self._emitter.ended:
             raise EndedError(source=self._emitter.identity.source, action="send a record")
         if self._raise_late and event_time is not None and not self._emitter.registered:
-            self._refuse_late(event_time, self._emitter.scope(partition).watermark)  # of the marks that are sent next
+            self._refuse_late(event_time, self._emitter.next_watermark(partition))
         self._register()
 
     def _register(self) -> None:

@@ -1,7 +1,7 @@
 """How a source hands its records and marks to Kafka, when it sends marks, and what Kafka rejects."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -12,8 +12,12 @@ from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.transaction import send
 from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.in_flight import InFlight
+from floodmark.producers.strategies.interface import Generator
+from floodmark.producers.strategies.merged import JoinedEmitter, MergedEmitter
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import MarkRecord, round_records
 from floodmark.schemas.errors import DeliveryError, FencedError
+from typing_extensions import override
 
 _log = logging.getLogger(__name__)
 _RETRY_INTERVAL: Final = 100  # milliseconds
@@ -263,6 +267,7 @@ class Sender:
         self._interval = interval
         self._next_mark = clock.steady() + interval
         self._partitions = emitter.partitions
+        self._announced: int | None = None  # the watermark of the last marks of `announce`
 
     def send_due_marks(self, now: int) -> None:
         """Send the marks that are due, if the client's queue has room: ``produce`` must not fail because of a mark."""
@@ -322,6 +327,14 @@ class Sender:
             advice = "if two processes have its id, stop one, or rename it; if you pass epoch=, pass a higher one"
             raise FencedError(writer=identity.source, topic=self._topic, reason=reason, advice=advice)
 
+    def announce(self, step: int) -> None:
+        """Send marks early if the watermark is over ``step`` milliseconds above the last ones that were sent early."""
+        watermark = self.emitter.watermark
+        if watermark is not None and (self._announced is None or watermark - self._announced > step):
+            self._announced = watermark
+            if self.emitter.registered and not self.outbox.has_mark_backlog:
+                self.emit(wait=False)
+
     def raise_failures(self) -> None:
         """Raise `FencedError`, or an error of an ``on_delivery`` or of the background thread."""
         self.check_fenced()
@@ -337,3 +350,52 @@ class Sender:
                 "once an interval, or leave out background=False",
                 *(self.emitter.identity.source, (overdue_ms + self._interval) // 1000),
             )
+
+
+class MergedSender(Sender):
+    """Sends the marks of one source that others join."""
+
+    def __init__(self, channel: Channel, topic: str, emitter: MergedEmitter, clock: Clock, interval: int) -> None:
+        super().__init__(channel, topic, emitter, clock, interval)
+        self._merged = emitter
+        self.polled = False
+
+    def joining(self, identity: Identity, generator: Generator) -> "JoinedSender":
+        """Return the sender of a source that is about to join."""
+        emitter = JoinedEmitter(identity, generator, self._merged)
+        return JoinedSender(self, self._channel, self._topic, emitter, self._clock)
+
+    def join(self, senders: Iterable[Sender]) -> None:
+        """Let them join."""
+        self._merged.join(sender.emitter for sender in senders if isinstance(sender.emitter, JoinedEmitter))
+
+
+class JoinedSender(Sender):
+    """Sends the records of a source that has joined others; its marks are those of ``speaker``."""
+
+    def __init__(self, speaker: Sender, channel: Channel, topic: str, emitter: JoinedEmitter, clock: Clock) -> None:
+        super().__init__(channel, topic, emitter, clock, interval=0)
+        self._speaker = speaker
+
+    @override
+    def send_due_marks(self, now: int) -> None:
+        self._speaker.send_due_marks(now)
+
+    @override
+    def emit(self, *, wait: bool = True) -> None:
+        self._speaker.emit(wait=wait)
+
+    @override
+    def emit_end(self) -> None:
+        """End the source: the next marks that are due no longer wait for it."""
+        if not self.emitter.ended:
+            self.emitter.end()
+        self.check_fenced()
+
+    @override
+    def check_fenced(self) -> None:
+        self._speaker.check_fenced()
+
+    @override
+    def announce(self, step: int) -> None:
+        self._speaker.announce(step)

@@ -52,8 +52,9 @@ POOL = SimpleNamespace(
     _interval=timedelta(seconds=1),
     _channel=SimpleNamespace(lock=nullcontext(), raise_failure=lambda: None, stopped=False),
     _sources={},
-    _membership=SimpleNamespace(grown=lambda _now, _more: Membership()),
+    _membership=SimpleNamespace(current=Membership(), grown=lambda _now, _more: Membership()),
     _open_emitters=list,
+    _speaker=None,
 )
 joining = partial(SourcePool.join, POOL, "a", strategy=ascending())
 SLIPS = {

@@ -66,6 +66,10 @@ class Emitter:
         """Return the watermark of a partition, and what holds it."""
         return self._scopes[0 if self._apart is None else partition]
 
+    def next_watermark(self, partition: int) -> int | None:
+        """Return the watermark of the next mark of a partition, if the source is active by then."""
+        return self.scope(partition).watermark
+
     @property
     def identity(self) -> Identity:
         """Source id, epoch, membership and lease."""
@@ -200,11 +204,7 @@ class Emitter:
     def marks(self, now: int, *, steady: int | None = None) -> Round:
         """Return one mark for every partition, to be sent at once and in this order; after the end, each only once."""
         steady = now if steady is None else steady
-        if self.status is not Status.ENDED:
-            for scope in self._scopes:
-                scope.generator.on_tick(steady, now)
-                scope.listen(self._awake(steady), None if self._apart is None else self._apart.quiet)
-            self._mark_idle_if_silent()
+        self.tick(steady, now)
         oldest = self.oldest_arrival()
         self.marked_membership = self.identity.membership
         self._registered_before, self.registered = self.registered, self.status is Status.ACTIVE
@@ -218,6 +218,14 @@ class Emitter:
             status=self.status,
             processing_time_watermark=None if oldest is None else now - (steady - oldest),
         )
+
+    def tick(self, steady: int, wall: int | None) -> None:
+        """Take note of the clocks, and go idle after silence."""
+        if self.status is not Status.ENDED:
+            for scope in self._scopes:
+                scope.generator.on_tick(steady, wall)
+                scope.listen(self._awake(steady), None if self._apart is None else self._apart.quiet)
+            self._mark_idle_if_silent()
 
     def _promises(self) -> list[Promise]:
         """Return what the next marks promise, for each scope."""

@@ -1,5 +1,6 @@
 """Many sources over one client: joins and leaves, restarts, failures of one that must not touch the others."""
 
+import itertools
 import json
 import random
 import re
@@ -20,10 +21,12 @@ from floodmark.producers import (
     Observer,
     SourcePool,
     Strategy,
+    WatermarkedProducer,
     ascending,
     bounded_out_of_orderness,
     create_topics,
     explicit,
+    per_partition,
     punctuated,
 )
 from floodmark.producers.clients.admin import end_offsets
@@ -33,8 +36,15 @@ from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import Membership
 from floodmark.schemas.classify import mark_record
-from floodmark.schemas.errors import DeliveryError, EndedError, FencedError, InvalidRecordError, UsageError
-from support.harness import drain, faults, grow, record, until, until_promised
+from floodmark.schemas.errors import (
+    DeliveryError,
+    EndedError,
+    FencedError,
+    InvalidRecordError,
+    LateRecordError,
+    UsageError,
+)
+from support.harness import drain, faults, grow, read_to_end, record, until, until_promised
 
 pytestmark = pytest.mark.kafka
 PAGE = Path(__file__).parents[2] / "producers" / "SERVICES.md"
@@ -268,6 +278,13 @@ def test_what_cannot_be_right_is_refused_and_changes_nothing(kafka, topic):
         assert list(pool.sources) == ["a"]
     with pytest.raises(UsageError, match="is closed"):
         pool.join("b", strategy=ascending())
+    with SourcePool(kafka.config, topic=target, source="a") as one:
+        for wrong in ({"lease": DAY, "strategy": ascending()}, {"strategy": per_partition(ascending())}):
+            with pytest.raises(UsageError, match="writes as one source"):
+                one.join("b", **wrong)
+        assert (one.sources, one.membership.size) == ({}, 1)
+    with pytest.raises(UsageError, match="expected a name"):
+        SourcePool(kafka.config, topic=target, source="")
     with pytest.raises(UsageError, match="is closed"):
         pool.sources["a"].produce(b"x", event_time=1)
     with pytest.raises(UsageError, match="idempotence"):
@@ -385,26 +402,126 @@ def test_an_error_of_one_source_silences_no_other_and_is_raised(kafka, topic):
 
 def test_a_broker_that_is_gone_holds_those_that_wrote_and_resend_lets_go(tmp_path):
     with EmbeddedKafka(tmp_path / "dying") as broker:
-        create_topics(broker.config, {"t": 1})
-        config = {**broker.config, "message.timeout.ms": 5_000}
-        pool = SourcePool(config, topic="t", interval=timedelta(milliseconds=100))
-        one, two = pool.join("one", "two", strategy=ascending())
-        for source in (one, two):
+        create_topics(broker.config, {"apart": 1, "merged": 1})
+        config, soon = {**broker.config, "message.timeout.ms": 5_000}, timedelta(milliseconds=100)
+        pools = [
+            SourcePool(config, topic="apart", interval=soon),
+            SourcePool(config, topic="merged", source="gateway", interval=soon),
+        ]
+        joined = [pool.join("one", "two", strategy=ascending()) for pool in pools]
+        for source in itertools.chain(*joined):
             source.produce(record(12), event_time=12)
-        pool.flush()
+        for pool in pools:
+            pool.flush()
         broker.kill()
-        one.produce(record(30), event_time=30)
-        with pytest.raises(DeliveryError) as caught:
-            pool.end(timeout=30)
-        assert (caught.value.source, caught.value.held_at) == ("one", 30)
+        for one, _ in joined:
+            one.produce(record(30), event_time=30)
+        for pool in pools:
+            with pytest.raises(DeliveryError) as caught:
+                pool.end(timeout=30)
+            assert (caught.value.source, caught.value.held_at) == ("one", 30)
         broker.start()
-        until(
-            lambda: not (one.failed and one.resend()) and one.metrics().processing_time_delay_seconds == 0, "delivery"
-        )
-        until_promised(broker, "t", 12)
-        pool.end(timeout=60)
-        values, _ = drain(broker.config, "t")
-        assert set(values) == {record(12), record(30)}
+        [*_, two] = joined[1]
+        two.produce(record(50), event_time=50)
+        until_promised(broker, "merged", 30)
+        for pool, (one, _), held in zip(pools, joined, (12, 30), strict=True):
+            until(
+                lambda one=one: not (one.failed and one.resend()) and one.metrics().processing_time_delay_seconds == 0,
+                "delivery",
+            )
+            until_promised(broker, pool.topic, held)
+            pool.end(timeout=60)
+        for pool, sent in zip(pools, ({12, 30}, {12, 30, 50}), strict=True):
+            values, _ = drain(broker.config, pool.topic)
+            assert set(values) == set(map(record, sent))
+
+
+GATEWAY = """
+    import os, sys
+    from datetime import timedelta
+    from floodmark.producers import SourcePool, explicit
+    pool = SourcePool({config!r}, topic={topic!r}, source="gateway", membership=2, interval=timedelta(milliseconds=1))
+    one, two = pool.join("one", "two", strategy=explicit())
+    for source, time in ((one, 100), (two, 200)):
+        source.produce(b'{{"at": %d}}' % time, event_time=time)
+        source.advance(time)
+    pool.flush()
+    print(pool.sources["one"].epoch, flush=True)
+    one.produce(b'{{"at": 101}}', event_time=101)
+    two.advance(300)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_pool_with_a_source_is_one_source_of_the_topic_whoever_joins_leaves_and_is_killed(kafka, topic):
+    target = topic(3)
+    with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=explicit(), membership=2) as web:
+        web.advance(5_000)
+        web.flush()
+        script = dedent(GATEWAY).format(config=kafka.config, topic=target)
+        killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        assert (killed.returncode, killed.stderr) == (-9, "")
+        until_promised(kafka, target, 100)
+        pool = SourcePool(kafka.config, topic=target, source="gateway", membership=2, interval=SOON)
+        one, three = pool.join("one", "three", strategy=explicit(), on_late="raise")
+        assert one.epoch == three.epoch > int(killed.stdout)
+        pool.flush()
+        for source, time in ((one, 400), (three, 300)):
+            source.produce(record(time), event_time=time, key="k")
+            source.advance(time)
+        until_promised(kafka, target, 300)
+        three.mark_idle()
+        until_promised(kafka, target, 400)
+        [late] = pool.join("late", strategy=explicit())
+        late.produce(record(399), event_time=399)
+        with pytest.raises(LateRecordError):
+            three.produce(record(399), event_time=399)
+        one.advance(900)
+        late.advance(500)
+        until_promised(kafka, target, 500)
+        late.end()
+        until_promised(kafka, target, 900)
+        assert (late.late, one.late, sorted(pool.sources)) == (1, 0, ["one", "three"])
+        one.end()
+        three.end()
+        until_promised(kafka, target, 5_000)
+        with pytest.raises(EndedError):
+            one.produce(record(1), event_time=1)
+        [last] = pool.join("last", strategy=ascending())
+        last.produce(record(6_000), event_time=6_000)
+        assert pool.membership == Membership(1, 2)
+        pool.end()
+        web.end()
+    records, observer = read_to_end(kafka.config, target)
+    marks = [one.record for one in records if isinstance(one, Mark)]
+    assert {mark.source for mark in marks} == {"gateway", "web"}
+    assert len({(mark.source, mark.epoch) for mark in marks}) == 3
+    assert observer.trackers[target].ended
+    [fault] = faults(kafka, target)
+    assert fault.startswith("late row")
+
+
+def test_of_two_pools_with_one_source_the_older_stops(kafka, topic):
+    target, clock = topic(2), ManualClock(wall=datetime.now(UTC))
+    older, newer = (SourcePool(kafka.config, topic=target, source="gateway", clock=one) for one in (clock, Clock()))
+    one, two = older.join("one", "two", strategy=ascending())
+    one.produce(record(5), event_time=5)
+    older.flush()
+    newer.join("one", strategy=ascending())
+    newer.flush()
+
+    def is_fenced():
+        clock.advance(timedelta(seconds=10))
+        with suppress(FencedError):
+            one.poll()
+            return False
+        return True
+
+    until(is_fenced, "the look at later runs")
+    for call in (lambda: two.produce(record(10), event_time=10), two.end, older.flush, older.end):
+        with pytest.raises(FencedError, match="'gateway' was fenced"):
+            call()
+    newer.end()
 
 
 def test_the_end_of_the_process_flushes_and_a_fork_is_refused(kafka, topic):
