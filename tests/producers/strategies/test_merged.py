@@ -220,9 +220,10 @@ class Pool(RuleBasedStateMachine):
         busy = {id(one) for one, *_ in self.reports}
         active = self.active()  # after the marks, which let those that are silent fall asleep
         assert busy <= {id(one) for one in active}, "one with a record that Kafka may not have is not asleep"
+        assert all(group.earliest <= row["time"] for *_, row, group in self.reports), "records in a group hold as one"
         known = []
         for one in active:
-            mine = [row["time"] for which, _, row, _ in self.reports if which is one]
+            mine = [group.earliest for which, *_, group in self.reports if which is one]
             known.append(None if self.joined[one] is None else min([self.joined[one], *mine]))
         expected = None if not known or None in known else min(known)
         if self.promised is not None:
