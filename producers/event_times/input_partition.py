@@ -63,10 +63,12 @@ class InputPartition:
         ``resolved`` messages, and ``late`` records, which are below the last of these."""
         self.has_event_time = False  # whether any record had an event time, or a watermark of its own
         self.trouble: str | None = None
+        self.elapsed = 0  # milliseconds between the last record and the last estimate, also over restarts
         self._substream_by, self._fit, self._drop_late = substream_by, fit, drop_late
 
     def take(self, key: bytes | None, value: bytes | None, log_time: int) -> Routed:
         """Route one record, in the order of the log."""
+        self.elapsed = 0
         if is_mark_key(key):
             self._count("reserved", "the input has marks already; this record is left out")
             return Routing.DROP, ()
@@ -140,24 +142,26 @@ class InputPartition:
 
     def estimate(self, elapsed: int) -> None:
         """Advance the watermark without a record, ``elapsed`` milliseconds after the last one; not of a changefeed."""
+        self.elapsed = elapsed
         self.policy_state.estimate(elapsed)
 
-    def open(self, now: int) -> None:
-        """Note that the partition is read to its end (wall clock, epoch milliseconds)."""
-        if not self.fmt.promises:
-            self.policy_state.expect(now)
+    def open(self, now: int) -> bool:
+        """Note that the partition is read to its end (wall clock, epoch milliseconds); tell if it is the first time."""
+        return not self.fmt.promises and self.policy_state.expect(now)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         if self.fmt.promises:
             return {"watermark": self.watermark, "timed": self.has_event_time}
-        return self.policy_state.snapshot()
+        return {**self.policy_state.snapshot(), "elapsed": self.elapsed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `snapshot` into an empty partition, or raise CorruptSnapshotError."""
         if not self.fmt.promises:
             self.policy_state.restore(state)
             self.has_event_time = bool(self.policy_state.counts)
+            with restoring("of an input partition", "begin anew"):
+                self.elapsed = int(state.get("elapsed", 0))  # older states have none
             return
         with restoring("of a changefeed", "begin anew"):
             if state["watermark"] is not None:

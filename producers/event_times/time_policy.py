@@ -180,10 +180,12 @@ class TimePolicyState:
         self.watermark = watermark
         return watermark
 
-    def expect(self, arrival: int) -> None:
-        """Note that all events will arrive at this time or later; ignored after the first arrival."""
-        if self._arrival is None:
-            self._arrival = arrival
+    def expect(self, arrival: int) -> bool:
+        """Note that all events will arrive at this time or later; ignored, with ``False``, after the first arrival."""
+        if self._arrival is not None:
+            return False
+        self._arrival = arrival
+        return True
 
     def advance(self, watermark: int) -> None:
         """Raise the watermark to one that was decided elsewhere, such as in a run that is repeated."""

@@ -139,22 +139,24 @@ class Injector(Closing):
     ) -> None:
         """Copy records until ``stop``, called between the steps, returns true; then commit.
 
-        With ``until_end``, it stops at the end of the input.  ``progress`` is called after each transaction.
+        With ``until_end``, it stops at the end that the input has now.  ``progress`` is called after each transaction.
 
         Raises:
             InjectorError: if it cannot continue; with ``until_end`` also if no record of the input has an event time.
             RecreatedTopicError, UnknownTopicError: if the input was created again, or is missing.
             FencedError, BrokerUnavailableError: if Kafka does not commit.
         """
-        ended = False
-        while not (ended or stop()):
+        ends = admin.end_offsets(self._config, self.injection.source_topic) if until_end else {}
+        unread = {number: ends.get(number, 0) for number in self._partitions.used}
+        while unread and not stop():
             self.step(progress)
-            ended = until_end and all(one.at_end for one in self._partitions.used.values())
+            if until_end:
+                unread = {number: end for number, end in unread.items() if not self._partitions[number].has_passed(end)}
         if self.counts["transactions"]:
             self.commit()
         self._partitions.fit.judge()
         self._warn_of_misfit()
-        if ended and not self.injection.allow_unreadable:
+        if not (unread or self.injection.allow_unreadable):
             self._partitions.require_time(self.first_trouble)
 
     def step(self, progress: Callable[["Injector"], None] | None = None, timeout: float = 0.1) -> None:
@@ -214,7 +216,7 @@ class Injector(Closing):
             if error is None:
                 self._pass_on(record, partition, bounds, seen)
             elif self._input.is_at_end(error):
-                partition.reach_end(self._clock.wall())
+                partition.reach_end(self._clock.wall(), self._clock.steady())
         if not self._partitions.format_confirmed:  # the first records may come long after the start
             require_plausible(self.injection, self._partitions.fit)
         self._warn_of_misfit()

@@ -30,7 +30,7 @@ class InjectedPartition:
 
     input: InputPartition  # its time policy and watermark
     next: int  # the offset of the next record
-    seen: int  # when the last record was read, steady clock, milliseconds
+    seen: int  # when the last record was read, steady clock, milliseconds; after a restart, less the time of other runs
     used: bool = True  # whether the input has this partition; if not, it follows the slowest of the others
     decisions: deque[tuple[int, int]] | None = None  # the remaining `Decisions` of an earlier run, if it is repeated
     at_end: bool = False
@@ -46,6 +46,7 @@ class InjectedPartition:
         self.next = state.next_offset
         self.input.restore(state.partition)
         self.input.counts.update(state.counts)
+        self.seen -= self.input.elapsed
 
     def take(
         self, key: bytes | None, value: bytes | None, offset: int, log_time: int, *, taken: int, seen: int
@@ -62,13 +63,20 @@ class InjectedPartition:
             self.advance_processing_time(time)
         return routed
 
-    def reach_end(self, now: int) -> None:
-        """Note that the partition is read to its end (wall clock).  A repeated run uses decisions, not the clock."""
+    def reach_end(self, now: int, seen: int) -> None:
+        """Note that the partition is read to its end, at ``now`` (wall clock) and ``seen`` (steady clock).
+
+        A repeated run uses decisions, not the clock.
+        """
         if self.paused:
             return
         self.at_end = self.polled_to_end = True
-        if self.decisions is None:
-            self.input.open(now)
+        if self.decisions is None and self.input.open(now):
+            self.seen = seen  # ``now`` is its first arrival
+
+    def has_passed(self, end: int) -> bool:
+        """Tell whether it is read to its end, or, if it grows, past an earlier one."""
+        return self.at_end or self.next > end
 
     def hold(self, *, paused: bool) -> None:
         """Note whether reading is paused: records may arrive unread, so its watermark must not follow the clock."""
@@ -165,7 +173,12 @@ class InjectedPartitions:
                     partition.input.policy_state.advance(slowest)
 
     def estimate(self) -> None:
-        """Advance the watermarks of partitions read to their end, by the time since their last record."""
+        """Advance the watermarks of partitions read to their end, by the time since their last record.
+
+        The invariant: this time is not longer than the real one, so no record that arrives now is later than its policy
+        allows.  It is therefore the time in which an injector ran, by its steady clock: a wall clock may be set, also
+        between two runs, so the time between them does not count.
+        """
         now = self._clock.steady()
         for partition in self.used.values() if self._decisions is None else ():
             if partition.at_end:

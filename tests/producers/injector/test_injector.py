@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from threading import Event, Thread
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conformance.golden import POLICIES, golden
 from floodmark.producers import Mark, TimePolicy
+from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal, TiCdcOpen
 from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
@@ -239,6 +241,34 @@ def test_both_topics_grow_while_it_runs(kafka, topic):
     shrunk = topic(1)
     with pytest.raises(InjectorError, match="as many partitions"):
         Injector(Injection(raw, shrunk, JsonField("at")), kafka.config)
+
+
+def test_until_end_stops_at_the_end_of_the_start_while_the_input_grows(kafka, topic):
+    raw, marked, done = topic(2), topic(2), Event()
+    for partition in (0, 1):
+        send(kafka, raw, *((n, n) for n in range(1, 101)), partition=partition)
+
+    def grow_on():
+        producer = Producer({**kafka.config, "linger.ms": 0})
+        while not done.wait(0.001):
+            for partition in (0, 1):
+                producer.produce(raw, b'{"at": 101}', partition=partition, timestamp=101)
+            producer.poll(0)
+        producer.flush(30)
+
+    writer, deadline = Thread(target=grow_on), Deadline(30)
+    with Injector(Injection(raw, marked, JsonField("at"), interval=FAST), kafka.config) as injector:
+        writer.start()
+        try:
+            injector.run(until_end=True, stop=lambda: deadline.passed)
+        finally:
+            done.set()
+            writer.join()
+        assert not deadline.passed
+    data, _, _ = look(kafka, marked)
+    assert sorted((row.partition, at) for row in data if (at := times([row])[0][0]) <= 100) == [
+        (partition, n) for partition in (0, 1) for n in range(1, 101)
+    ]
 
 
 def test_an_empty_partition_and_silence_hold_nothing_for_ever(kafka, topic):
