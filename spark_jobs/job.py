@@ -207,7 +207,9 @@ class Job:
         if isinstance(error, FloodmarkError):
             return error
         kind = "" if failure is None else f"{type(failure).__name__}: "
-        failed = JobFailedError(job=self.name, reason=kind + reason_of(error))
+        reason = kind + reason_of(error)
+        lost = self._handler.lost_topic() if "UnknownTopic" in reason else None
+        failed = lost or JobFailedError(job=self.name, reason=reason)
         failed.__cause__ = error
         return failed
 
@@ -225,7 +227,7 @@ class Job:
             DeadlineError: at the timeout; names the sources that hold the watermark.  The job continues.
             JobFailedError, or the error of Floodmark that failed the job.
         """
-        self._await(lambda: self.ended or not self.isActive, timeout, "the end of all input")
+        self._await(lambda: self.ended or not self.isActive, timeout, "finish")
         if not self.ended:
             why = "has processed all records that existed at its start" if self._available_now else "was stopped"
             _log.warning("job %s %s; its input has not ended: %s", self.name, why, self._held())
@@ -244,7 +246,9 @@ class Job:
         waiting.start()
         with self._handler.lookahead.without_waiting():
             self._await(
-                lambda: not waiting.is_alive() or arrived.processed_by(self.query.lastProgress), timeout, "the work"
+                lambda: not waiting.is_alive() or arrived.processed_by(self.query.lastProgress),
+                timeout,
+                "process the records",
             )
 
     def _await_idle(self) -> None:
@@ -261,7 +265,7 @@ class Job:
         while not condition():
             self._raise_failure()
             if deadline is not None and time.monotonic() > deadline:
-                raise DeadlineError(what=f"job {self.name!r}: {what}", seconds=timeout, last_seen=self._held())
+                raise DeadlineError(what=f"job {self.name!r} did not {what}", seconds=timeout, last_seen=self._held())
             time.sleep(_POLL)
         self._raise_failure()
 

@@ -210,7 +210,7 @@ class JobFailedError(FloodmarkError):
 class DeadlineError(FloodmarkError):
     """A wait that reached its timeout."""
 
-    template = "{what} did not happen within {seconds} s; last seen: {last_seen}"
+    template = "{what} within {seconds} s. Last seen: {last_seen}"
     what: str
     seconds: float | None
     last_seen: object

@@ -114,8 +114,7 @@ class PublishedError(SnapshotError):
     """A new checkpoint of a job that has written results from another one: the job would write them twice."""
 
     template = (
-        "job {job!r} has written results to {output}, {extent}. {checkpoint_location} is new, so the job would write "
-        "them again. {advice}"
+        "job {job!r} has {extent}. {checkpoint_location} is new, so the job would write its results again. {advice}"
     )
     job: str
     output: str

@@ -47,7 +47,7 @@ from weakref import WeakValueDictionary
 
 from floodmark.producers.clients.admin import TopicWatch, compacted_topics
 from floodmark.schemas.classify import Offsets
-from floodmark.schemas.errors import LookaheadError
+from floodmark.schemas.errors import FloodmarkError, LookaheadError, RecreatedTopicError, UnknownTopicError
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.late_rows import count_late_rows, pass_thresholds
 from floodmark.spark_jobs.batch.lookahead import Lookahead, withdraw, withdraw_stored
@@ -171,6 +171,15 @@ class BatchHandler:
         self.failure = error
         self.lookahead.close()
         clear_frames(error.__traceback__)  # their variables would hold the query
+
+    def lost_topic(self) -> FloodmarkError | None:
+        """Return the error of an input topic that was deleted, or created again; ``None``: neither, or not known."""
+        try:
+            for watch in self._watches * 2:  # a watch ignores the first time that a topic is missing
+                watch.check()
+        except (RecreatedTopicError, UnknownTopicError) as error:
+            return error
+        return None
 
     def _lacks_marks(self) -> bool:
         """Tell whether the batch ends before the marks that its watermark rests on."""

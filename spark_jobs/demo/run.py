@@ -282,4 +282,6 @@ class _Flow:
             moment = self.watch.moment(doing, self.total)
             self.show(moment)
             if time.monotonic() - self.began > self.options.timeout:
-                raise DeadlineError(what=f"the demo ({doing})", seconds=self.options.timeout, last_seen=moment.counts)
+                raise DeadlineError(
+                    what=f"the demo ({doing}) did not finish", seconds=self.options.timeout, last_seen=moment.counts
+                )

@@ -1,6 +1,7 @@
 """Access to Spark's own objects in the JVM, which only classic sessions (not Connect) have."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -16,16 +17,23 @@ RELEASE: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
 
 FAILURES: Final = (Py4JError, PySparkException)  # what Spark and its connectors raise
 
+_LACKS: Final = re.compile(
+    r"py4j\.Py4JException|Py4JSecurity|does not exist in the JVM|"
+    r"NoSuch(Method|Field)E|ClassNotFoundE|NoClassDef|AbstractMethodE"
+)
+"""In the message of py4j: the JVM has no such class or method, or does not allow the call."""
 _SHOWN: Final = 200
 _SELECTED: Final = 1_024  # ``select`` accepts only files with a lower number
 
 
 @contextmanager
 def reaching(missing: str) -> Iterator[None]:
-    """Raise `UnsupportedSparkError`, which names ``missing``, if the block cannot reach an object of the JVM."""
+    """Raise `UnsupportedSparkError`, which names ``missing``, if the JVM lacks a class or method."""
     try:
         yield
     except (AttributeError, TypeError, Py4JError) as error:
+        if isinstance(error, Py4JError) and not _LACKS.search(str(error).partition("\n\tat ")[0]):
+            raise
         reason = str(error).splitlines()[0][:_SHOWN]
         raise UnsupportedSparkError(version=pyspark.__version__, missing=missing, reason=reason) from error
 

@@ -90,6 +90,15 @@ def _whole(node: Operator, depth: int) -> Iterator[str]:
             yield from _whole(child, depth)
 
 
+def has_windows(plan: Operator) -> bool:
+    """Tell whether a query computes windows of any time.
+
+    >>> has_windows(Operator("Aggregate", "Aggregate [session_window#7, k#3], [count(1)]"))
+    True
+    """
+    return any(name in node.text for node in plan.walk() for name in (_WINDOW, "session_window#"))
+
+
 def _renumbered(lines: Iterator[str]) -> list[str]:
     numbers: dict[str, int] = {}
 

@@ -89,15 +89,19 @@ class JobStart:
     def _published(self, output: JobOutput, last: LastBatch) -> PublishedError:
         """Return the error for results that would be written again, with advice that no start refuses."""
         advice = f"write them again with Start(published='repeat'), or use {output.new}"
+        extent = f"written results to {output.name}, complete up to {iso(last.watermark)}"
         if last.ended:
-            advice = f"use {output.new}"
+            advice, extent = f"use {output.new}", f"written results to {output.name}, and has ended there"
+        elif last.watermark is None:
+            extent = f"started on {output.name}, but has no watermark there, so it may have written results or none"
+            advice = f"if it has none, use WriteOptions(start=Start(published='repeat')). Otherwise, use {output.new}"
         elif self._can_continue(output, last):
             advice = f"Continue after them with WriteOptions(start=Start(published='continue')), {advice}"
         return PublishedError(
             job=self.job,
             output=output.name,
             watermark=last.watermark,
-            extent="and has ended there" if last.ended else f"complete up to {iso(last.watermark)}",
+            extent=extent,
             checkpoint_location=self.snapshots.checkpoint_location,
             advice=advice[0].upper() + advice[1:],
         )

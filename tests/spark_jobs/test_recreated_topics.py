@@ -1,11 +1,15 @@
 """A topic that was deleted and created again is not the one that a job has read, though it has the same name."""
 
+import re
+
 import pytest
+from confluent_kafka import Producer
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.schemas.errors import RecreatedTopicError
+from floodmark.schemas.errors import DeadlineError, PublishedError, RecreatedTopicError, UnknownTopicError
+from floodmark.schemas.tracker import UNMARKED
 from floodmark.spark_jobs import Start
 from support.counting import counted, fails, read_events, windowed
-from support.harness import Stream, recreate, until
+from support.harness import Stream, delete_topic, events, recreate, until
 from support.trial import quick
 
 pytestmark = pytest.mark.spark
@@ -43,6 +47,25 @@ def test_a_job_does_not_start_with_the_offsets_of_another_topic(kafka, given, st
         with pytest.raises(RecreatedTopicError, match=out):
             start(**({} if stored == "in its checkpoint" else new))
     assert end_offsets(kafka.config, out) == before
+
+
+def test_a_job_names_an_input_topic_without_marks_and_one_that_was_deleted(kafka, start, given, checkpoint, caplog):
+    """And a start with another checkpoint does not claim results that the first job may not have."""
+    recreate(kafka.config, given, 2)
+    plain = Producer(kafka.config)
+    plain.produce(given, events.encode({"user": "u", "at": 1_000}))
+    plain.flush(30)
+    job = start()
+    job.processAllAvailable()
+    assert f"job {job.name} has read rows, but has no watermark. Topic {given}: {UNMARKED}" in caplog.messages
+    waiting = re.escape(f"job {job.name!r} did not finish within 0 s. Last seen: {given}: {UNMARKED}")
+    with pytest.raises(DeadlineError, match=waiting):
+        job.awaitTermination(0)
+    with pytest.raises(PublishedError, match=r"has started on topic .* none, use WriteOptions\(start=.*'repeat'"):
+        start(f"{checkpoint}-new")
+    delete_topic(kafka.config, given)
+    with pytest.raises(UnknownTopicError, match=f"{given!r} does not exist"):
+        until(lambda: fails(job), "the error", 60)
 
 
 def test_a_running_job_writes_nothing_of_another_topic(kafka, given, start, monkeypatch):

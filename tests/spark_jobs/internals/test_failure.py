@@ -8,7 +8,7 @@ from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.jvm import reaching
 from floodmark.spark_jobs.internals.texts import reason_of
 from floodmark.spark_jobs.job import Job
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
@@ -35,6 +35,10 @@ class Ended:
 
     def toString(self):  # noqa: N802  # Spark's own name
         return f"org.apache.spark.Ended: {self.getCause().getMessage()}\n=== Streaming Query ===\nIdentifier: j\nPlan"
+
+
+def throw(error):
+    raise error
 
 
 def job_of(query, failure=None):
@@ -79,14 +83,24 @@ def test_an_interrupt_by_a_stop_is_no_failure_however_it_is_wrapped(java):
 def test_an_interrupt_of_a_batch_by_a_stop_is_no_failure(java):
     for thrown in interrupts(java):
         failure = Py4JJavaError("An error occurred while calling o1.count.\n", thrown)
-        with pytest.raises(UnsupportedSparkError) as wrapped, reaching("count()"):
+        with pytest.raises(Py4JJavaError), reaching("count()"):
             raise failure
-        for found in (failure, wrapped.value):
-            job = job_of(Query(None, active=True), found)
-            assert job.exception() is not None
-            job._handler.stopping.request_stop()  # noqa: SLF001
-            assert job.exception() is None
-            assert job_of(Query(None), found).exception() is None, "Spark took it for a stop, so another has stopped it"
+        job = job_of(Query(None, active=True), failure)
+        assert job.exception() is not None
+        job._handler.stopping.request_stop()  # noqa: SLF001
+        assert job.exception() is None
+        assert job_of(Query(None), failure).exception() is None, "Spark took it for a stop, so another has stopped it"
+
+
+def test_only_a_missing_class_or_method_means_that_spark_is_not_supported(spark, java):
+    lacks = Py4JJavaError("An error occurred while calling o1.count.\n", java.lang.NoSuchMethodError("count()"))
+    for missing in (spark._jsparkSession.noSuchMethod, spark._jvm.no.Such, lambda: throw(lacks)):  # noqa: SLF001
+        with pytest.raises(UnsupportedSparkError, match=r"a part is not reachable"), reaching("a part"):
+            missing()
+    for other in (Py4JError("An error occurred while calling o1105.execute"), Py4JNetworkError("Answer is empty")):
+        with pytest.raises(type(other)) as kept, reaching("a part"):
+            throw(other)
+        assert kept.value is other
 
 
 def test_an_error_stays_a_failure_behind_a_stop_and_its_reason_is_said(java):

@@ -88,6 +88,11 @@ REFUSED = {
     "continuous": (lambda rows, _: rows, {"trigger": {"continuous": "1 second"}}, "trigger 'continuous'"),
     "real time": (lambda rows, _: rows, {"trigger": {"realTime": "1 second"}}, "trigger 'realTime'"),
     "no event time in append": (counted_by("user"), {}, "aggregations.*watermark.*window of the event time"),
+    "a window of a time that the query computes": (
+        lambda rows, _: windowed(rows.withColumn("at", F.date_trunc("minute", "at"))),
+        {},
+        r"aggregations.*watermark.*event_time\(rows, column, shift=\)",
+    ),
     "an outer join in update": (
         lambda a, b: a.join(b, F.expr(BETWEEN), "leftOuter"),
         {"output_mode": "update"},
@@ -337,7 +342,9 @@ def test_the_work_has_a_deadline(spark, kafka, topic, checkpoint):
 
     rows = read_events(spark, kafka.bootstrap_servers, given)
     job = write(windowed(rows), writer=slow, job="j", checkpoint_location=checkpoint)
-    with pytest.raises(DeadlineError, match="no batch yet"):
+    with pytest.raises(
+        DeadlineError, match=r"job 'j' did not process the records within 0\.5 s\. Last seen: no batch yet"
+    ):
         job.processAllAvailable(0.5)
     open_.set()
     job.awaitTermination(_LIMIT)
