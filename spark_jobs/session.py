@@ -26,6 +26,9 @@ _DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+_CONNECTOR_VERSIONS: Final[dict[tuple[int, ...], str]] = {(4, 3): "4.2.0"}
+"""Spark's own connectors where they are not of its version: those that the tests of that Spark use."""
+
 Connector = Literal["iceberg", "delta"]
 
 _CONNECTORS: Final[dict[tuple[Connector, tuple[int, ...]], str]] = {
@@ -45,7 +48,7 @@ def packages(*tables: Connector) -> str:
     Raises:
         MissingConnectorError: if the tables have no connector for this Spark.
     """
-    version = pyspark.__version__
+    version = _CONNECTOR_VERSIONS.get(RELEASE, pyspark.__version__)
     return ",".join(
         [
             f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",

@@ -142,7 +142,7 @@ class UnsupportedSparkError(InfrastructureError):
 
     template = (
         "Spark {version} is not supported: {missing} is not reachable ({reason}). Use a classic session (not Spark "
-        "Connect) of pyspark>=4.0,<4.3."
+        "Connect) of pyspark>=4.0,<4.4."
     )
     version: str
     missing: str

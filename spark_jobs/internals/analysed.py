@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import pyspark
 from floodmark.schemas.errors import UnsupportedSparkError
-from floodmark.spark_jobs.internals.jvm import each, kind_of, nodes, reaching
+from floodmark.spark_jobs.internals.jvm import RELEASE, each, kind_of, nodes, reaching
 from floodmark.spark_jobs.queries.plan import Operator, Windows
 from pyspark.sql import DataFrame
 
@@ -16,6 +16,9 @@ DELAY: Final = "spark.watermarkDelayMs"  # the metadata that makes a column Spar
 _NEVER: Final = "9000 years"
 NEVER_MS: Final = 289_267_200_000_000
 """The delay of the event-time column of `read`: in it, a year has twelve months of 31 days."""
+
+_INLINE: Final = (True, False) if RELEASE < (4, 3) else (True, False, False)
+"""The arguments of `InlineCTE`: always; leave no definition; not during the analysis."""
 
 NAMED: Final = {"AttributeReference", "Alias"}
 PASSING: Final = {
@@ -97,7 +100,7 @@ def check_supported(frame: DataFrame, output_mode: str) -> None:
 def analysed(frame: DataFrame) -> Any:  # noqa: ANN401  # a JVM plan
     """Return a DataFrame's plan, with the names of a WITH clause replaced by their queries."""
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
-    inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False)  # noqa: FBT003  # always, none left
+    inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*_INLINE)
     return inline.apply(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
 
 
