@@ -53,7 +53,7 @@ def test_every_error_a_user_can_meet_is_in_the_table():
     table = JOBS.split("\n## When something is wrong")[1].split("\n## ")[0]
     named = set(re.findall(r"`(\w+Error)`", table))
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FloodmarkError)]
-    assert named == {kind.__name__ for kind in kinds if not kind.__subclasses__()}
+    assert {kind.__name__ for kind in kinds if not kind.__subclasses__()} <= named <= {kind.__name__ for kind in kinds}
 
 
 def test_every_count_is_explained():

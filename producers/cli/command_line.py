@@ -43,6 +43,8 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
         if not isinstance(error, (FloodmarkError, KafkaException)):
             raise
         told = f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error)
+        if isinstance(error, KafkaException) and "authorization failed" in told.lower():
+            told = f'{told.removesuffix(".")}. Your user lacks a right: see "Rights" in OPERATING.md'
         typer.echo(f"floodmark: {printable_lines(told)}", err=True)
         raise SystemExit(COULD_NOT) from None
 

@@ -1,6 +1,7 @@
 """Requests to a Kafka cluster, with clear errors.  A thin shell around AdminClient."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -24,16 +25,25 @@ from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.completeness.position import TopicIds
-from floodmark.schemas.errors import BrokerUnavailableError, UnknownTopicError
+from floodmark.schemas.errors import BrokerUnavailableError, MissingRightError, UnknownTopicError
 
 TIMEOUT: Final = 15.0  # seconds to wait for a broker's answer
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False  # its many lines become one error
 _NO_ID: Final = str(Uuid(0, 0))
-_SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info", "username")
+_SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info")
+_LONG: Final = 6  # a secret with as many characters is in no text by chance
 _ELECTING: Final = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
 _MOVING: Final = _ELECTING | {KafkaError.UNKNOWN_TOPIC_OR_PART}  # while a leader moves, or a topic is new
+_UNAUTHORIZED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 Answer = TypeVar("Answer")
 Config = Mapping[str, Any]  # confluent-kafka settings, passed through
 _log = logging.getLogger(__name__)
@@ -45,10 +55,16 @@ def redacted(config: Config) -> dict[str, Any]:
 
 
 def without_secrets(text: str, config: Config) -> str:
-    """Replace the values of secrets in a text by stars."""
+    """Replace the values of secrets in a text by stars; short ones only where they are whole words.
+
+    >>> without_secrets("no property: word:or", {"sasl.username": "property", "sasl.password": "or"})
+    'no property: word:****'
+    """
     for name, shown in redacted(config).items():
         if shown != config[name] and config[name]:
-            text = text.replace(str(config[name]), str(shown))
+            secret = re.escape(str(config[name]))
+            whole = rf"(?<!\w){secret}(?!\w)" if len(str(config[name])) < _LONG else secret
+            text = re.sub(whole, str(shown), text)
     return text
 
 
@@ -79,7 +95,12 @@ def answering(
         if error.args[0].code() != but:
             reason = f"{about}: {error.args[0].str()}" if about else error.args[0].str()
             place = bootstrap_servers or "an unknown address (set bootstrap.servers)"
-            raise BrokerUnavailableError(bootstrap_servers=place, seconds=seconds, reason=reason) from error
+            kind: type[BrokerUnavailableError] = BrokerUnavailableError
+            if error.args[0].code() in _UNAUTHORIZED:
+                kind, reason = MissingRightError, f"{reason.removesuffix('.')}."
+            elif error.args[0].code() < 0:  # of the client: no broker has answered
+                reason = f"{reason}. Check the address, security.protocol, user and password"
+            raise kind(bootstrap_servers=place, seconds=seconds, reason=reason) from error
 
 
 def answered(ask: Callable[[], Answer], bootstrap_servers: object) -> Answer:

@@ -40,18 +40,24 @@ class InfrastructureError(FloodmarkError):
 class BrokerUnavailableError(InfrastructureError):
     """No Kafka broker answered."""
 
-    template = "no Kafka broker answered at {bootstrap_servers} within {seconds} s: {reason}"
+    template = "no Kafka broker answered at {bootstrap_servers}: {reason}"
     bootstrap_servers: object
     seconds: float
     reason: str
 
 
+class MissingRightError(BrokerUnavailableError):
+    """Kafka refused a request, because the user lacks a right."""
+
+    template = 'Kafka at {bootstrap_servers} refused: {reason} Your user lacks a right: see "Rights" in OPERATING.md'
+
+
 class UnknownTopicError(InfrastructureError):
-    """A topic that does not exist."""
+    """A topic that does not exist, or that you may not describe."""
 
     template = (
-        "topic {topic!r} does not exist on {bootstrap_servers}. Check the name, or create the topic with "
-        "create_topics(); floodmark inject --create creates its output topic."
+        "topic {topic!r} does not exist on {bootstrap_servers}, or you have no right to describe it. Check the name "
+        "and your rights. Before you write to a new topic, create it with create_topics() or floodmark inject --create."
     )
     topic: str
     bootstrap_servers: object
