@@ -13,10 +13,15 @@ from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.timestamps import EARLIEST
 from floodmark.spark_jobs import delta, iceberg, local_session
 from floodmark.spark_jobs.demo.days_table import lake_settings
+from floodmark.spark_jobs.internals.jvm import RELEASE
+from floodmark.spark_jobs.session import _CONNECTORS
 from floodmark.spark_jobs.tables.table import Table
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from support.harness import SHORT_LIVED
+
+KINDS = [kind for kind, release in _CONNECTORS if release == RELEASE]
+"""Those of this Spark."""
 
 
 def lake_session(folder: Path, *tables: str) -> SparkSession:
@@ -29,7 +34,7 @@ def lake_session(folder: Path, *tables: str) -> SparkSession:
         "spark.sql.codegen.wholeStage": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
     }
-    return local_session("tables", tables=tables or ("iceberg", "delta"), settings=settings)
+    return local_session("tables", tables=tables or KINDS, settings=settings)
 
 
 def place_of(kind: str, folder: Path, name: str) -> Path:
@@ -82,7 +87,7 @@ def counts_in(table: Any) -> Counter[tuple[str, int]]:
     return total
 
 
-def assert_true_marks(table: Any) -> None:
+def assert_true_marks(table: Any, *, ended: bool = True) -> None:
     """Assert that no watermark is above the truth, or goes back: all rows below it were there at its commit."""
     final, last = rows_of(table), EARLIEST
     for commit in history_of(table).commits:
@@ -93,4 +98,4 @@ def assert_true_marks(table: Any) -> None:
             assert sorted(found, key=str) == sorted(expected, key=str), mark
             assert last <= mark.watermark, "it went back"
             last = mark.watermark
-    assert last == END_OF_TIME
+    assert (last == END_OF_TIME) == ended

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from floodmark.producers import WatermarkedProducer, complete_until, explicit, read_complete
 from floodmark.schemas import END_OF_TIME
@@ -28,17 +29,26 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, WriteOptions, iceberg, write
-from floodmark.spark_jobs.tables.table import Table
-from pyspark.errors import PySparkException
 from pyspark.sql.functions import partitioning
 from support.counting import WIDTH, fails, read_events, windowed
 from support.crashing_job import run as run_crashing
 from support.harness import Stream, until
-from support.lake import assert_true_marks, counts_in, is_written, lake_session, marks_of, named_table, opened, place_of
+from support.lake import (
+    KINDS,
+    assert_true_marks,
+    counts_in,
+    is_written,
+    lake_session,
+    marks_of,
+    named_table,
+    opened,
+    place_of,
+)
 from support.lake import rows_of as rows_in
+from support.rest_catalog import RestCatalog
 
 pytestmark = pytest.mark.spark
-KINDS = pytest.mark.parametrize("kind", ["iceberg", "delta"])
+EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 COMPACT = {
     "iceberg": "CALL lake.system.rewrite_data_files(table => '{}', options => map('rewrite-all', 'true'))",
     "delta": "OPTIMIZE delta.`{}`",
@@ -94,7 +104,7 @@ def assert_exact(kind, place, stream):
     assert_true_marks(table)
 
 
-@KINDS
+@EACH_KIND
 def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place, start, kind):
     given, stream = topic(2), Stream.seeded(31, sources=2, steps=6)
     stream.produce(kafka.config, given)
@@ -121,7 +131,7 @@ def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place
     assert marks_of(opened(kind, place(kind))) == marks
 
 
-@KINDS
+@EACH_KIND
 def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(kafka, topic, place, start, kind):
     given, stream, seen, release = topic(2), Stream.seeded(31, sources=2, steps=8), [], threading.Event()
     stream.produce(kafka.config, given)
@@ -180,7 +190,7 @@ def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka,
     assert_exact("iceberg", place("iceberg"), stream)
 
 
-@KINDS
+@EACH_KIND
 def test_a_newer_result_replaces_the_older_one_and_a_quiet_input_delays_no_commit(kafka, topic, place, start, kind):
     given, stream = topic(2), Stream.seeded(35, sources=2, steps=5)
     stream.produce(kafka.config, given, end=False)
@@ -211,7 +221,7 @@ def test_a_key_that_is_not_unique_is_refused(kafka, topic, place, start):
     assert rows_in(opened("iceberg", place("iceberg"))) == []
 
 
-def test_a_table_that_cannot_take_the_rows_is_refused_before_any_row(spark, kafka, topic, place, start, monkeypatch):
+def test_a_table_that_cannot_take_the_rows_is_refused_before_any_row(spark, kafka, topic, place, start):
     given, stream = topic(2), Stream.seeded(34, sources=1, steps=3)
     stream.produce(kafka.config, given)
     table = named_table("iceberg", place("iceberg"))
@@ -237,24 +247,45 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_any_row(spark, kafk
         start(given, named_table("delta", Path("/proc/none/t")), state="elsewhere")
     assert rows_in(opened("iceberg", place("iceberg"))) == []
 
-    original, conflicts = Table.commit, iter(["before", "after", "after"])
 
-    def conflicting(*arguments):
-        when = next(conflicts, None)
-        if when != "before":
-            original(*arguments)
-        if when is not None:
-            raise PySparkException(f"conflict, seen {when} the commit was made")
+def test_a_catalog_may_conflict_lose_an_answer_forbid_or_go_away(spark, kafka, topic, start, tmp_path, caplog):
+    given, stream, seen = topic(2), Stream.seeded(39, sources=2, steps=8), []
+    stream.produce(kafka.config, given)
+    catalog, table = RestCatalog(tmp_path), iceberg("rest.db.totals", commit_every=timedelta(0))
+    columns = pa.schema([("user", pa.string()), ("ended", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    catalog.tables.create_table("db.totals", columns, properties={"commit.retry.num-retries": "0"})
+    for name, value in catalog.settings("rest").items():
+        spark.conf.set(name, value)
 
-    monkeypatch.setattr(Table, "commit", conflicting)
-    start(given, table).awaitTermination(_LIMIT)
-    assert next(conflicts, None) is None
-    assert_exact("iceberg", place("iceberg"), stream)
-    with pytest.raises(ForeignTableError, match="job 'totals' writes it"):
-        start(given, table, state="other", name="others")
+    def failing(trouble, at=2):
+        def cause(batch):
+            seen.append(batch)
+            if len(seen) == at:
+                trouble()
+
+        seen.clear()
+        with pytest.raises(TableError, match=r"cannot use table 'rest\.db\.totals'.*No row is lost") as failed:
+            start(given, table, on_batch=cause).awaitTermination(_LIMIT)
+        assert_true_marks(catalog.tables.load_table("db.totals"), ended=False)
+        return str(failed.value)
+
+    with catalog.running() as stop:
+        catalog.troubles += ["conflict", "lost", "conflict"]
+        assert "no right to commit" in failing(lambda: catalog.troubles.extend(["forbidden"] * 5), at=4)
+        assert [text for text in caplog.messages if "CommitFailedException" in text]
+        assert "Connect" in failing(stop)
+    assert "Connect" in failing(None)  # already at its start
+    with catalog.running():
+        start(given, table).awaitTermination(_LIMIT)
+        written = catalog.tables.load_table("db.totals")
+        assert counts_in(written) == stream.windows(WIDTH)
+        assert len(rows_in(written)) == len(stream.windows(WIDTH))
+        assert_true_marks(written)
+        with pytest.raises(ForeignTableError, match="job 'totals' writes it"):
+            start(given, table, state="other", name="others")
 
 
-@KINDS
+@EACH_KIND
 def test_the_results_from_a_time_on_begin_a_table(kafka, topic, place, start, kind):
     given, stream = topic(2), Stream.seeded(37, sources=2, steps=5)
     stream.produce(kafka.config, given)
