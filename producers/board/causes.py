@@ -40,13 +40,15 @@ class _Words(NamedTuple):
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
-        "if {0} runs with background=False, leave that out, or call poll() once an interval. If it does not run, "
-        "restart it (an injector: run floodmark inject again). With lease=, readers stop waiting for a dead source",
+        "if {0} does not run, restart it (an injector: run floodmark inject again). If it runs with background=False, "
+        "leave that out, or call poll() once an interval. If it never returns, give the other sources a membership "
+        "with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
     Cause.NO_EVENTS: _Words(
         "it sends marks but no records, and its watermark does not advance",
-        "check why {0} has no events. If none are expected, call mark_idle(), or use with_idleness() as its strategy",
+        "check why {0} has no events. If none are expected, call mark_idle(), or use with_idleness() as its strategy. "
+        "An injector's watermark soon follows the clock again, --late behind it",
         "job {0} reads input and writes nothing: read its log, and check how long its windows are",
     ),
     Cause.NO_PROMISE: _Words(

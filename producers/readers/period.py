@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from floodmark.producers.clients.admin import Config, TopicWatch, offset_bounds, retained_since
@@ -61,11 +62,13 @@ def complete(
         RetentionError: if Kafka has deleted records that may be of the period.
         UnreadableTopicError: if no record that was read has an event time.
         UnknownTopicError, BrokerUnavailableError, RecreatedTopicError: as `WatermarkedConsumer`.
-        UsageError: if the period is empty, or a time has no time zone.
+        UsageError: if the period is empty, a time has no time zone, or pyarrow is not installed.
     """
     reading = _Reading(topic, event_time_of(start), event_time_of(end), event_time)
     if reading.start >= reading.end:
         raise UsageError(reason=f"the period from {iso(reading.start)} to {iso(reading.end)} is empty")
+    if find_spec("pyarrow") is None:
+        raise UsageError(reason="complete() returns a pyarrow.Table: pip install pyarrow")
     since = reading.start - duration_of(early, "early")
     watch = TopicWatch(config, [topic], TopicIds(), "complete()")
     retained = retained_since(config, [topic], since)

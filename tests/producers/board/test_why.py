@@ -120,7 +120,7 @@ FAULTS = {
     "a process is dead, or never polled": (
         [Writer(seconds=range(30))],
         (1, "web", Cause.SILENT),
-        ("no longer sends marks", "background=False", "poll()", "restart it"),
+        ("no longer sends marks", "restart it", "background=False", "poll()", "higher version"),
     ),
     "a process is dead that had marked twice": (
         [Writer(seconds=range(2))],
@@ -135,7 +135,7 @@ FAULTS = {
     "a source has no events": (
         [Writer(promise=until(20, behind(5)), writes=lambda second: second < 20)],
         (1, "web", Cause.NO_EVENTS),
-        ("but no records", "mark_idle()"),
+        ("but no records", "mark_idle()", "--late"),
     ),
     "a source sends events and its watermark does not advance": (
         [Writer(promise=until(20, behind(5)))],

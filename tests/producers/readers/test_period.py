@@ -1,6 +1,7 @@
 """The rows of a closed period: those of the batch computation, or an error that says what is missing."""
 
 import json
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -80,6 +81,12 @@ def test_a_source_that_was_idle_before_the_period_does_not_hold_it_and_a_missing
             c.advance(end)
             c.flush()
             assert read().num_rows == 1
+
+
+def test_without_pyarrow_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="pip install pyarrow"):
+        complete({}, "clicks", 0, 1, event_time=int)
 
 
 def test_reading_goes_on_past_an_idle_source_until_it_has_passed_the_period():
