@@ -53,11 +53,16 @@ class Supervisor:
             return False
 
 
-def feed(config: dict[str, str], stream: Stream, fed: list[int]) -> None:
-    """Write the stream step by step, slowly, through every broker crash; then end.  ``fed`` gets each step."""
+def feed(config: dict[str, str], stream: Stream, fed: list[int], faults: list[str]) -> None:
+    """Write the stream step by step, slowly, through every broker crash; then end.
+
+    ``fed`` gets each step.  The steps for a fault wait until ``faults`` has those before it.
+    """
     patient = {**config, "message.timeout.ms": 120_000, "linger.ms": 5}
     producers = stream.producers(patient, "in", timedelta(milliseconds=200))
     for number in range(max(map(len, stream.steps.values()))):
+        while len(faults) < number // STEPS_PER_FAULT:
+            time.sleep(PAUSE)
         for name, script in stream.steps.items():
             times, watermark = script[number]
             stream.produce_step(producers[name], times)
@@ -69,9 +74,9 @@ def feed(config: dict[str, str], stream: Stream, fed: list[int]) -> None:
         producer.end(timeout=240)
 
 
-def descendants(pid: int, program: bytes) -> list[int]:
-    """Return the processes that a job has started, directly or not, with this in their command line."""
-    found, parents = [], [pid]
+def descendants(jobs: list[Supervisor], program: bytes) -> list[int]:
+    """Return the processes that jobs have started, directly or not, with this in their command line."""
+    found, parents = [], [job.child._process.pid for job in jobs]  # noqa: SLF001  # the demo needs no pid
     while parents:
         for thread in Path(f"/proc/{parents.pop()}/task").glob("*/children"):  # any thread of the JVM may start one
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -79,6 +84,24 @@ def descendants(pid: int, program: bytes) -> list[int]:
                 parents += children
                 found += [one for one in children if program in Path(f"/proc/{one}/cmdline").read_bytes()]
     return found
+
+
+def kill_within(jobs: list[Supervisor], victim: str) -> int:
+    """Kill one executor, or all Python workers, as soon as there is one; return the number of processes."""
+    found: list[int] = []
+
+    def find() -> bool:
+        for job in jobs:
+            job.tend()
+        found.extend(descendants(jobs, IN_JOBS[victim]))
+        return bool(found)
+
+    until(find, f"a process to kill ({victim})", 300)
+    killed = found if victim == "workers" else found[:1]
+    for process in killed:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return len(killed)
 
 
 def main(faults: int = 30, seed: int = 1, lookahead: int = 1, delivery: str = "exactly-once") -> int:
@@ -109,7 +132,8 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1, delivery: str = "e
             for name, given, out in (("first", "in", "windows"), ("second", "windows", "totals"))
         ]
         fed: list[int] = []
-        feeder = threading.Thread(target=feed, args=(kafka.config, stream, fed), daemon=True)
+        past: list[str] = []
+        feeder = threading.Thread(target=feed, args=(kafka.config, stream, fed, past), daemon=True)
         until(lambda: all(job.tend() or job.child.lines() for job in jobs), "two jobs", 120)
         feeder.start()
         for number in range(faults):
@@ -119,17 +143,14 @@ def main(faults: int = 30, seed: int = 1, lookahead: int = 1, delivery: str = "e
             if victim == "broker":
                 kafka.kill()
                 kafka.start()
+            if victim in IN_JOBS:
+                done[f"killed {victim}"] += kill_within(jobs, victim)
             for job in jobs:
-                if victim in IN_JOBS:
-                    found = descendants(job.child._process.pid, IN_JOBS[victim])  # noqa: SLF001  # the demo needs no pid
-                    for process in found if victim == "workers" else found[:1]:
-                        with suppress(ProcessLookupError):
-                            os.kill(process, signal.SIGKILL)
-                            done[f"killed {victim}"] += 1
                 if victim in {job.child.name, "both"}:
                     job.child.crash()
                 job.tend()
             done[victim] += 1
+            past.append(victim)
             sys.stdout.write(f"{time.monotonic() - began:5.0f} s  fault {number + 1:2}: SIGKILL of {victim}\n")
             sys.stdout.flush()
         feeder.join(300)
