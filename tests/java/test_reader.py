@@ -161,7 +161,7 @@ def test_a_topic_of_producers(plain, kafka, topic):
         options = {"strategy": explicit(), "membership": membership, "interval": timedelta(hours=1)}
         return WatermarkedProducer(kafka.config, topic=target, source=name, **options, **more, background=False)
 
-    late, lazy, third = source("source-0", 3), source("source-1", 3, lease=timedelta(minutes=1)), source("third", 3)
+    late, lazy, third = source("source-0", 3), source("source-1", 3, lease=timedelta(hours=2)), source("third", 3)
     for number, each in enumerate([late, lazy, third]):
         each.produce(b"{}", event_time=60_000 + number)
         each.advance(60_000)
