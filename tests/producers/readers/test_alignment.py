@@ -99,6 +99,7 @@ def test_a_dead_peer_does_not_block_produce_for_ever(kafka, topic, lease):
         source="slow",
         strategy=ascending(),
         membership=two,
+        interval=timedelta(milliseconds=500),
         lease=lease,
         background=False,  # it is silent, as if dead
     )
