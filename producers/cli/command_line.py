@@ -37,14 +37,14 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
         app()
     except Exception as error:
         from confluent_kafka import KafkaException
-        from floodmark.schemas.errors import FloodmarkError
+        from floodmark.schemas.errors import FloodmarkError, MissingRightError
         from floodmark.schemas.errors.base import printable_lines
 
         if not isinstance(error, (FloodmarkError, KafkaException)):
             raise
         told = f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error)
         if isinstance(error, KafkaException) and "authorization failed" in told.lower():
-            told = f'{told.removesuffix(".")}. Your user lacks a right: see "Rights" in OPERATING.md'
+            told = f"{told.removesuffix('.')}. {MissingRightError.advice}"
         typer.echo(f"floodmark: {printable_lines(told)}", err=True)
         raise SystemExit(COULD_NOT) from None
 

@@ -1,5 +1,7 @@
 """Errors of what runs: machine and cluster, the results of a query, a job that failed or took too long.  Pure."""
 
+from typing import ClassVar
+
 from floodmark.schemas.errors.base import FloodmarkError
 
 
@@ -49,7 +51,8 @@ class BrokerUnavailableError(InfrastructureError):
 class MissingRightError(BrokerUnavailableError):
     """Kafka refused a request, because the user lacks a right."""
 
-    template = 'Kafka at {bootstrap_servers} refused: {reason} Your user lacks a right: see "Rights" in OPERATING.md'
+    advice: ClassVar[str] = 'Your user lacks a right: see "Rights" in OPERATING.md'
+    template = f"Kafka at {{bootstrap_servers}} refused: {{reason}} {advice}"
 
 
 class UnknownTopicError(InfrastructureError):
