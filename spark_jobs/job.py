@@ -18,7 +18,7 @@ from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
-from floodmark.spark_jobs.internals.texts import reason_of, was_interrupted
+from floodmark.spark_jobs.internals.texts import lacks_topic, reason_of, was_interrupted
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of, ends_of
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.errors import PySparkException
@@ -208,7 +208,7 @@ class Job:
             return error
         kind = "" if failure is None else f"{type(failure).__name__}: "
         reason = kind + reason_of(error)
-        lost = self._handler.lost_topic() if "UnknownTopic" in reason else None
+        lost = self._handler.lost_topic() if lacks_topic(reason) else None
         failed = lost or JobFailedError(job=self.name, reason=reason)
         failed.__cause__ = error
         return failed

@@ -38,7 +38,7 @@ from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
 from floodmark.spark_jobs.internals.jvm import require_callbacks
 from floodmark.spark_jobs.internals.stamped import stamp_of
-from floodmark.spark_jobs.internals.texts import field_of, has_windows, meaning
+from floodmark.spark_jobs.internals.texts import field_of, lacks_event_time, meaning
 from floodmark.spark_jobs.job import Job
 from floodmark.spark_jobs.lookahead.rules import LookaheadRules
 from floodmark.spark_jobs.options import WriteOptions
@@ -292,7 +292,7 @@ def _refuse(result: DataFrame, plan: Operator, output_mode: str, trigger: Mappin
     except AnalysisException as error:
         reason = str(error).splitlines()[0].rstrip(";")
         advice = "group by a window of the event time, or choose an output_mode that Spark takes for these operators"
-        if "watermark" in reason and has_windows(plan):
+        if lacks_event_time(plan, reason):
             advice = (
                 "the column of the window is not the event time, or lost it when the query computed it: call "
                 "event_time(rows, column, shift=) before the window, see spark_jobs/FORMATS.md"

@@ -90,13 +90,21 @@ def _whole(node: Operator, depth: int) -> Iterator[str]:
             yield from _whole(child, depth)
 
 
-def has_windows(plan: Operator) -> bool:
-    """Tell whether a query computes windows of any time.
+def lacks_event_time(plan: Operator, reason: str) -> bool:
+    """Tell whether Spark refuses a query, for this reason, because its windows are not of the event time.
 
-    >>> has_windows(Operator("Aggregate", "Aggregate [session_window#7, k#3], [count(1)]"))
+    >>> plan = Operator("Aggregate", "Aggregate [session_window#7, k#3], [count(1)]")
+    >>> lacks_event_time(plan, "Append output mode not supported for streaming aggregations without watermark")
     True
     """
-    return any(name in node.text for node in plan.walk() for name in (_WINDOW, "session_window#"))
+    return "watermark" in reason and any(
+        name in node.text for node in plan.walk() for name in (_WINDOW, "session_window#")
+    )
+
+
+def lacks_topic(reason: str) -> bool:
+    """Tell whether a query failed, for this reason, because Kafka does not know a topic or a partition."""
+    return "UnknownTopic" in reason
 
 
 def _renumbered(lines: Iterator[str]) -> list[str]:
