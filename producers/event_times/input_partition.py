@@ -160,10 +160,10 @@ class InputPartition:
         if not self.fmt.promises:
             self.policy_state.restore(state)
             self.has_event_time = bool(self.policy_state.counts)
-            with restoring("of an input partition", "begin anew"):
+            with restoring("of an input partition", "start over"):
                 self.elapsed = int(state.get("elapsed", 0))  # older states have none
             return
-        with restoring("of a changefeed", "begin anew"):
+        with restoring("of a changefeed", "start over"):
             if state["watermark"] is not None:
                 self.policy_state.advance(event_time_of(state["watermark"]))
             self.has_event_time = bool(state["timed"])

@@ -206,7 +206,7 @@ class TimePolicyState:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `snapshot`, or raise CorruptSnapshotError."""
-        with restoring("of a time policy", "begin anew"):
+        with restoring("of a time policy", "start over"):
             watermark, arrival = state["watermark"], state["arrival"]
             keys = {bytes.fromhex(key): event_time_of(own) for key, own in state["keys"].items()}
             counts = Counter({str(outcome): int(count) for outcome, count in state["counts"].items()})

@@ -42,16 +42,8 @@ class Progress:
 
     __slots__ = (
         *("_ahead", "_batch_watermark", "_counts", "_epoch", "_full_tracker", "_next_watermark", "_output"),
-        *(
-            "_promises",
-            "_record_counts",
-            "_records",
-            "_tracker",
-            "doublings",
-            "ignored",
-            "processing_time",
-            "topic_ids",
-        ),
+        *("_promises", "_record_counts", "_records", "_tracker", "doublings", "ignored", "processing_time"),
+        "topic_ids",
     )
 
     def __init__(

@@ -453,7 +453,7 @@ GATEWAY = """
 """
 
 
-def test_a_pool_with_a_source_is_one_source_of_the_topic_whoever_joins_leaves_and_is_killed(kafka, topic):
+def test_a_pool_with_a_source_is_one_source_of_the_topic_as_sources_join_and_leave_and_it_is_killed(kafka, topic):
     target = topic(3)
     with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=explicit(), membership=2) as web:
         web.advance(5_000)

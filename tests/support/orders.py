@@ -17,7 +17,7 @@ V1 = record_schema("Order", id="int", payload=record_schema("Payload", at=TIME))
 V2 = record_schema("Order", note={"type": "string"}, id="long", payload=record_schema("Payload", at=TIME))
 V2["fields"][0]["default"] = "-"  # wider ids, and a new field before the others
 
-# No frame, half a frame, another one, a schema that nobody has registered.
+# No frame, half a frame, another one, a schema that is not registered.
 GARBAGE = [b"", b"\x00", b"{}", b"\x00\x00\x00\xff\xff\x02", b"\x01\x00\x00\x00\x01\x02\x02"]
 
 _JSON = {
