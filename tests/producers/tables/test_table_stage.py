@@ -1,6 +1,7 @@
 """A table as the last stage of the board, and of `why`: its job, its last commit, and the topics before."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -107,7 +108,8 @@ def test_the_commands_follow_a_table_to_the_source_of_its_input(kafka, topic, tm
     )
     command = [sys.executable, "-m", "floodmark.producers.cli.main"]
     more = ["--table", str(tmp_path / "t"), "--bootstrap-servers", kafka.bootstrap_servers]
-    done = subprocess.run([*command, "why", *more], capture_output=True, text=True, timeout=90, check=False)
+    wide = {**os.environ, "COLUMNS": "1000"}  # the path may be long
+    done = subprocess.run([*command, "why", *more], capture_output=True, text=True, timeout=90, check=False, env=wide)
     said = " ".join(done.stdout.split())
     assert (done.stderr, f"{tmp_path}/t: watermark 1970" in said, f"<- {target}" in said) == ("", True, True)
     done = subprocess.run([*command, "board", "--once", "--json", *more], capture_output=True, timeout=90, check=False)
