@@ -135,7 +135,7 @@ FAULTS = {
     "a source has no events": (
         [Writer(promise=until(20, behind(5)), writes=lambda second: second < 20)],
         (1, "web", Cause.NO_EVENTS),
-        ("but no records", "mark_idle()", "--late"),
+        ("but no records", "mark_idle()", "injector"),
     ),
     "a source sends events and its watermark does not advance": (
         [Writer(promise=until(20, behind(5)))],
