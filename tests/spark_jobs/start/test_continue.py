@@ -227,7 +227,12 @@ def test_what_an_error_advises_is_not_refused(kafka, source, checkpoint, topic):
             way(at)
 
     def to(start=Start(), frame=query, target=None):  # noqa: B008  # frozen
-        return lambda place: counted(frame, target or topic(1), place, start=start).stop()
+        def way(place):
+            job = counted(frame, target or topic(1), place, start=start)
+            job.processAllAvailable(60)  # or a job that writes again stops before it has a watermark
+            job.stop()
+
+        return way
 
     first = counted(query, out, checkpoint)
     first.processAllAvailable(60)
