@@ -33,8 +33,13 @@ def run_command(main: Callable[..., Any] | typer.Typer) -> None:
         if command is not None and command.callback is not None:
             paragraphs = (command.callback.__doc__ or "").split("\n\n")
             command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs)  # wrapped once, when shown
+    shown = typer.main.get_command(app)
+    for command in (shown, *getattr(shown, "commands", {}).values()):
+        for parameter in command.get_params(typer.Context(command)):
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""  # it takes no value, so help shows no type
     try:
-        app()
+        shown()
     except Exception as error:
         from confluent_kafka import KafkaException
         from floodmark.schemas.errors import FloodmarkError, MissingRightError

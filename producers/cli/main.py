@@ -129,11 +129,20 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = None,
     on_late: Annotated[str, _late("Action for late events.", values=get_args(Action))] = "adjust",
     on_out_of_order: Annotated[str, _late("Action for out-of-order events.", values=get_args(Action))] = "adjust",
-    substream_by: Annotated[str | None, _late("One watermark per 'key', or per value of this JSON field.")] = None,
+    substream_by: Annotated[
+        str | None,
+        _late(
+            "Judge the order of events per Kafka key ('key'), or per value of this JSON field, not per partition. "
+            "Use it if several senders share a partition."
+        ),
+    ] = None,
     drop_late: Annotated[
-        bool, _late("Drop rows that a changefeed repeats behind its watermark.", "--drop-late")
+        bool, _late("With --changefeed: drop rows below its watermark; they are repeats.", "--drop-late")
     ] = False,
-    dropped_to: Annotated[str | None, _late("Topic for dropped events; default: only count them.")] = None,
+    dropped_to: Annotated[
+        str | None,
+        _late("Copy dropped events to this existing topic, so that you can inspect them; default: only count them."),
+    ] = None,
     source: Annotated[str, _output("Source id in the output topic; default: inject-<from>.")] = "",
     interval: Annotated[float, _output("Seconds between transactions, and between marks.", min=0.01)] = 1,
     create: Annotated[
@@ -158,7 +167,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         _running("Stop reading a partition that is more than this many seconds ahead of --align-topic."),
     ] = None,
     decisions_from: Annotated[
-        str | None, _running("Repeat the decisions of an earlier run, from its output topic; ignore the clock.")
+        str | None, _running("Output topic of an earlier run: repeat its decisions instead of following the clock.")
     ] = None,
     allow_unreadable: Annotated[
         bool,

@@ -53,7 +53,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     registry: RegistryUrl = None,
     repair_after: Annotated[str, _late("Time to collect late rows for one repair.")] = "1min",
     name: Annotated[
-        str, _running("Name of the trigger, under which its position is stored; default: the names of the topics.")
+        str, _running("Name of the trigger, under which its position is stored; default: the topics, joined by +.")
     ] = "",
     position_topic: Annotated[str, _running("Compacted topic with the positions.")] = "floodmark-trigger",
     retry_for: Annotated[str, _running("Stop if the target refuses an event for this long.")] = "1h",

@@ -36,6 +36,7 @@ def test_help_states_usage_and_exit_status(command):
     done = floodmark(*command, "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
+    assert "<bool>" not in done.stdout
     if command:
         assert "Exit status" in done.stdout
 
