@@ -34,9 +34,9 @@ class Injection:
         target_topic: the topic with marks; it needs at least as many partitions.
         fmt: how to read event times.
         policy: the time policy; not used for formats with watermarks of their own.
-        substream_by: what has its own watermark, for example `substream_key`; default: the partition.
+        substream_by: which events have a watermark of their own, for example `substream_key`; default: each partition.
         drop_late: with a format that has watermarks: drop records below them, which are repeated ones.
-        dropped_to: a topic for dropped records; default: they are only counted.
+        dropped_to: an existing topic to copy dropped records to; default: they are only counted.
         source: the injector's id as a source of the target topic; default: from the name of ``source_topic``.
         membership: how many sources write to the target topic: a number, or a `Membership` after a change.
         interval: time between transactions, and so between marks.

@@ -28,17 +28,21 @@ class Batch:
     """
 
     job: str
+    """Name of the job."""
     batch_id: int
+    """Spark's number of the batch."""
     watermark: int | None
     """The input watermark after the batch."""
     promised: int | None
-    """The same for all events; lower than ``watermark`` if a percentile drives the job."""
+    """The watermark without ``percentile``, for all events; lower than ``watermark`` if the job uses a percentile."""
     output: int | None
     """The output watermark after the batch."""
     ended: bool
     """Whether all input has ended and every result is written."""
     records: int
+    """Kafka records in the batch, including marks."""
     marks: int
+    """Watermark records in the batch."""
     late: int
     """Rows with an event time before their watermark."""
     unreadable: int
@@ -50,17 +54,19 @@ class Batch:
     unreadable_marks: int
     """Records with the key of a mark, but without a readable mark."""
     tombstones: int
+    """Skipped records without a value."""
     lost: int
     """Rows that the marks counted, but the partitions lack."""
     surplus: int
     """Rows in the partitions that the marks did not count."""
     rows: int
-    """Results."""
+    """Result rows that the batch wrote."""
     duration: timedelta
+    """Time of the batch, from its start in Spark until its results and marks are written."""
     discrepancies: tuple[Discrepancy, ...] = ()
     """Where rows were lost or surplus, and which marks are missing."""
     batch_watermark: int | None = None
-    """What the batch ran with: ``watermark`` of the batch before, or more after a look ahead."""
+    """The watermark in Spark's operators during the batch: that of the batch before, or higher after a look ahead."""
     processing_time_watermark: int | None = None
     """All records that reached the sources before this time are processed, or wait in state for their event time."""
 
