@@ -105,7 +105,7 @@ class History:
 
     def __init__(self) -> None:
         self.mark: WatermarkRecord | None = None
-        self.since = 0  # log time of the first mark with this watermark and status, epoch milliseconds
+        self.since = 0  # log time of the first mark with this watermark and status, in any epoch, epoch milliseconds
         self.since_exact = False  # whether that mark was read; else an earlier one may have the same watermark
         self.seen = 0  # log time of the last mark, or when it was read if that is later, epoch milliseconds
         self.retired = False  # whether readers ignored the last mark, because its membership is too old
@@ -116,6 +116,7 @@ class History:
         self._points: deque[_Point] = deque(maxlen=WINDOW)
         self._last = (-1, -1)
         self._peak: int | None = None
+        self._moved = 0  # as `since`, in the last epoch
         self._pauses: deque[int] = deque([0], maxlen=_LEARNED)
         self._stood: deque[int] = deque([0], maxlen=_LEARNED)
         self._rose = False
@@ -143,9 +144,7 @@ class History:
         before = self._points[-1].watermark if self._points else None
         rose = bool(self._points) and watermark is not None and (before is None or watermark > before)
         if self.mark is None or rose or mark.epoch != self._last[0] or mark.status is not self.mark.status:
-            if rose and self._rose:
-                self._stood.append(log_time - self.since)
-            self.since, self.since_exact = log_time, self.mark is not None or mark.sequence == 0
+            self._change(mark, watermark, log_time, rose=rose)
         if self._points:
             self._pauses.append(log_time - self._points[-1].log_time)
         self._rose = self._rose or rose
@@ -154,6 +153,15 @@ class History:
             self._peak = watermark if self._peak is None else max(watermark, self._peak)
         self.mark, self._last = mark, number
         self.seen, self.retired = seen, retired
+
+    def _change(self, mark: WatermarkRecord, watermark: int | None, log_time: int, *, rose: bool) -> None:
+        """Note when a state began; a restart that only repeats the status and the watermark goes on with the old one."""
+        if rose and self._rose:
+            self._stood.append(log_time - self._moved)
+        self._moved = log_time
+        known = self.mark is not None and mark.status is self.mark.status and self._peak is not None
+        if not (known and watermark in {None, self._peak}):
+            self.since, self.since_exact = log_time, self.mark is not None or mark.sequence == 0
 
     def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:
         """Note an event that moved the watermark ahead of the clock; times that always are (bookings) are no jump."""
@@ -290,7 +298,7 @@ class History:
             lags = self._lags()
             slower = self.is_whole and lags[-1] > lags[0]
             return Health.WARN if slower and all(b >= a for a, b in pairwise(lags)) else Health.OK
-        stands = last.log_time - self.since
+        stands = last.log_time - self._moved
         if self.is_whole and stands > max(*self._pauses, *self._stood):
             return Health.STALL
         return Health.OK if self._rose else None

@@ -139,9 +139,10 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
 
     with stop_on_signals() as stop, ExitStack() as opened:
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
-        if dry_run:
-            position: _Stored | PositionTopic = _stored_by(settings, position_topic, rules.trigger)
-        else:
+        position: _Stored | PositionTopic = _stored_by(settings, position_topic, rules.trigger)
+        if not dry_run:
+            if position.state is None:
+                opens(None).close()  # an error in the name of an input comes before a topic is created
             if create_position_topic(settings, position_topic):
                 typer.echo(f"created the compacted topic {position_topic!r} for the positions of triggers", err=True)
             position = PositionTopic(settings, position_topic, rules.trigger)
@@ -168,7 +169,7 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
 
         loop.run(stop=stop, until_end=until_end or dry_run, progress=progress)
         progress()
-        typer.echo("nothing was fired or stored" if dry_run else _state_line(loop), err=True)
+        typer.echo(_state_line(loop) + "\n--dry-run: nothing was fired or stored" * dry_run, err=True)
 
 
 def _first_line(trigger: str, first: int | None, begin: int | str, *, judges: bool) -> str:

@@ -1,5 +1,6 @@
 """Read data and marks of all partitions of topics, also new ones, and apply the marks to trackers, without a group."""
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,8 +13,9 @@ from floodmark.producers.clients.consumers import Closing, Record, classified, c
 from floodmark.schemas.classify import Classified, Partition
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
-from floodmark.schemas.tracker import MarkRouter, Tracker
+from floodmark.schemas.tracker import UNMARKED, MarkRouter, Tracker
 
+_log = logging.getLogger(__name__)
 _REFRESH: Final = 5_000  # milliseconds between two checks for new partitions
 _SOON: Final = 500  # the same, while a mark names more partitions than are read
 
@@ -57,6 +59,7 @@ class Observer(Closing):
         self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
         self._begun: set[Partition] = set()  # partitions of which a record was read
+        self._unmarked = set(topics) if trackers else set()  # topics to warn of, if they have records without marks
         sizes = {topic: partition_count(self._consumer, topic, self._servers) for topic in topics}
         self._watch = TopicWatch(config, topics, TopicIds() if ids is None else ids, "the consumer")
         for topic, count in sizes.items():
@@ -99,12 +102,22 @@ class Observer(Closing):
                 yield self._router.take(classified(record))
             elif is_end(error):
                 self.ends[record.topic(), record.partition()] = record.offset()
+                self._warn_of_unmarked(record.topic())
             elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
                 raise BrokerUnavailableError(bootstrap_servers=self._servers, seconds=timeout, reason=error.str())
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # the same
                 self._overtaken(record)
             elif not error.retriable():
                 raise KafkaException(error)
+
+    def _warn_of_unmarked(self, topic: str) -> None:
+        """Warn once of a topic with records and without marks that was read to its end."""
+        places = [(topic, number) for number in range(self._assigned[topic])]
+        if topic in self._unmarked and self._begun.intersection(places) and self.ends.keys() >= set(places):
+            self._unmarked.discard(topic)
+            for hold in self.trackers[topic].holders():
+                if hold.reason == UNMARKED and hold.holder.topic == topic:
+                    _log.warning("%s", hold)
 
     def _overtaken(self, record: Record) -> None:
         """Raise DeletedRecordsError; or read the remaining records if none was read and no offset was given."""

@@ -89,6 +89,15 @@ def test_a_lower_promise_of_a_new_epoch_is_a_rewind_until_it_is_made_good():
     assert source.verdict(25_500) is Health.OK
 
 
+def test_a_restart_that_changes_nothing_does_not_begin_the_standstill_anew():
+    source = history([1_000, 2_000, *[3_000] * 18])
+    assert (source.since, source.verdict(20_000)) == (2_000, Health.STALL)
+    history([None, 3_000, 3_000], epoch=2, into=source)
+    assert (source.since, source.since_exact, source.verdict(23_000)) == (2_000, True, Health.OK)
+    history([3_000, 4_000], epoch=3, into=source)
+    assert source.since == source.seen
+
+
 def test_what_is_not_behind_the_clock_is_well():
     assert history([50_000] * 20).verdict(40_000) is Health.OK
 

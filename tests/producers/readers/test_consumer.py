@@ -246,6 +246,18 @@ def test_a_topic_read_whole_wrong_is_no_quiet_success(kafka, topic, caplog):
 
 
 @pytest.mark.kafka
+def test_a_topic_without_marks_is_told_once(kafka, topic, caplog):
+    target = topic(2)
+    plain = Producer(kafka.config)
+    plain.produce(target, b"row")
+    plain.flush()
+    with WatermarkedConsumer(kafka.config, [target], event_time) as consumer:
+        until(lambda: list(consumer.rows()) or "no watermark" in caplog.text, "the warning")
+        list(consumer.rows())
+    assert caplog.text.count(f"{target}: no watermark record (mark) was read yet") == 1
+
+
+@pytest.mark.kafka
 def test_late_and_timeless_rows_and_garbage_marks_are_counted(kafka, topic):
     target = topic(1)
     with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=explicit()) as ours:

@@ -14,9 +14,11 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 from benchmarks.trigger_kills import kill
+from confluent_kafka import Producer
 from deltalake import CommitProperties, write_deltalake
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.cli.firing import target_of
+from floodmark.producers.clients.admin import existing_topics
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.producers.trigger.http_targets import Endpoint, HttpHook
@@ -109,6 +111,20 @@ def floodmark(kafka, *arguments, **environment):
 def events_of(done):
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.kafka
+def test_an_input_that_can_fire_nothing_is_told(kafka, topic):
+    unmarked, positions = topic(1), "positions-of-nothing"
+    plain = Producer(kafka.config)
+    plain.produce(unmarked, b"{}")
+    plain.flush()
+    options = ["--every", "1h", "--run", "true", "--position-topic", positions]
+    wrong = floodmark(kafka, "not-there", *options)
+    assert (wrong.returncode, "does not exist" in wrong.stderr) == (2, True)
+    assert positions not in existing_topics(kafka.config)
+    for more in ("--dry-run", "--until-end"):
+        assert "no watermark record" in floodmark(kafka, unmarked, *options, more).stderr
 
 
 @pytest.mark.kafka
