@@ -65,7 +65,8 @@ def others_of(step: Step, most: int = _SHOWN) -> str:
     """Return the other sources that hold a topic or fail; empty: there are none."""
     count, names = len(step.others), ", ".join(step.others[:most])
     more = ", ..." if count > most > 0 else ""
-    return f"{count} more source{'s' * (count > 1)}{names and ': '}{names}{more}" if count else ""
+    text = f"{count} more hold it or fail" if count > 1 else "1 more holds it or fails"
+    return f"{text}{names and ': '}{names}{more}" if count else ""
 
 
 def distance(lag: int) -> str:

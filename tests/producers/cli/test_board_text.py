@@ -43,10 +43,10 @@ def test_partitions_are_counted_as_partitions_and_other_sources_are_named():
     found = board(("web-2", 20), ("phone", 21), ("web-1", 22), ("tv", 60), partitions=3)
     text = printed(why_text(trace(found, "clicks"), NOW))
     assert "clicks/0/web-2 (3 partitions)  STOP" in text
-    assert "2 more sources: phone, web-1\n" in text
-    assert "clicks/0/web-2 (3 partitions), 2 more sources" in printed(board_table(found, 300))
+    assert "2 more hold it or fail: phone, web-1\n" in text
+    assert "clicks/0/web-2 (3 partitions), 2 more hold it or fail" in printed(board_table(found, 300))
     (step,) = page_view(found)["paths"]["clicks"]["steps"]
-    assert (step["source"], step["others"]) == ("clicks/0/web-2 (3 partitions)", "2 more sources: phone, web-1")
+    assert (step["source"], step["others"]) == ("clicks/0/web-2 (3 partitions)", "2 more hold it or fail: phone, web-1")
     assert [one["place"] for one in page_view(found)["sources"]] == [
         f"clicks/0,1,2/{name}" for name in ("phone", "web-1", "web-2")
     ]
