@@ -6,11 +6,11 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.admin import Config, answering
 from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import client_log
 from floodmark.schemas.classify import Headers
-from floodmark.schemas.errors import BrokerUnavailableError, FencedError, FloodmarkError
+from floodmark.schemas.errors import FencedError, FloodmarkError
 
 _TIMEOUT: Final = 30.0  # seconds
 _FENCED: Final = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
@@ -122,5 +122,6 @@ class Transaction:
             raise FencedError(writer=self._name, topic=self._topic, reason=reason, advice=advice) from error
         if self._refused is not None and cause.code() in _REFUSED:
             raise self._refused(cause.str()) from error
-        reason = f"transaction of {self._kind} {self._name!r}: {cause.str()}"
-        raise BrokerUnavailableError(bootstrap_servers=self._servers, seconds=_TIMEOUT, reason=reason) from error
+        with answering(self._servers, _TIMEOUT, about=f"transaction of {self._kind} {self._name!r}"):
+            raise error
+        raise error  # `answering` has raised its own
