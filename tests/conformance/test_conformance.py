@@ -4,16 +4,16 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from conformance.cases import CASES, records
 from floodmark.producers import Observer
 from floodmark.schemas import Tracker, decode_watermark, encode_watermark, mark_key
+from floodmark.schemas.conformance.reader_cases import TABLE, table_records
 from floodmark.schemas.errors import UnreadableMarkError
 from floodmark.spark_jobs import WriteOptions, avro, read, write
 from support.counting import fails
 from support.harness import EVENT, until
 
 NOW = time.time_ns() // 1_000_000
-cases = pytest.mark.parametrize("case", CASES, ids=[f"{case['origin']}: {case['name']}" for case in CASES])
+cases = pytest.mark.parametrize("case", TABLE, ids=[f"{case['origin']}: {case['name']}" for case in TABLE])
 
 
 def send(kafka, topic, partition, record, log_time):
@@ -26,7 +26,7 @@ def send(kafka, topic, partition, record, log_time):
 @cases
 def test_the_tracker(case):
     tracker = Tracker({"t"})
-    for offset, (partition, record, log_time, expected) in enumerate(records(case)):
+    for offset, (partition, record, log_time, expected) in enumerate(table_records(case)):
         if isinstance(record, str):
             with pytest.raises(UnreadableMarkError):
                 decode_watermark(mark_key(record), b"garbage")
@@ -41,7 +41,7 @@ def test_the_tracker(case):
 def test_over_kafka(kafka, topic, case):
     target = topic(case.get("kafka_partitions", case.get("partitions", 1)))
     with Observer(kafka.config, [target]) as observer:
-        for number, (partition, record, log_time, expected) in enumerate(records(case), start=1):
+        for number, (partition, record, log_time, expected) in enumerate(table_records(case), start=1):
             send(kafka, target, partition, record, log_time)
             until(lambda due=number: list(observer.poll(0.05)) or observer.counts[target].total() >= due, "the mark")
             assert observer.trackers[target].advance() == expected
@@ -63,7 +63,7 @@ def test_in_a_spark_job(spark, kafka, topic, checkpoint, case):
     )
     last = None
     try:
-        for number, (partition, record, log_time, expected) in enumerate(records(case), start=1):
+        for number, (partition, record, log_time, expected) in enumerate(table_records(case), start=1):
             send(kafka, target, partition, record, log_time)
             until(
                 lambda due=number: fails(job) or sum(batch.marks for batch in batches) >= due,

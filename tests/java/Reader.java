@@ -18,11 +18,11 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  * Prints a line of JSON for each record: what it is, and the watermarks behind it.
  *
  * <p>{@code Reader BOOTSTRAP_SERVERS TOPIC...} reads topics up to their ends. {@code Reader} alone takes records from standard
- * input, a line of JSON each, with the key and the value in hex; a line with {@code topics} begins with another stage.
+ * input, as SPEC.md says under "Conformance".
  */
 final class Reader {
 
-    private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+    private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
 
     public static void main(String[] arguments) throws IOException {
         if (arguments.length == 0) {
@@ -30,7 +30,6 @@ final class Reader {
         } else {
             readKafka(arguments[0], List.of(arguments).subList(1, arguments.length));
         }
-        OUT.flush();
     }
 
     private static void readKafka(String servers, List<String> topics) {

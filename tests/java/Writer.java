@@ -1,19 +1,29 @@
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.MockProducer;
+import org.apache.kafka.clients.producer.Producer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * A source, as SPEC.md says under "Writers": {@code Writer BOOTSTRAP_SERVERS TOPIC SOURCE EPOCH SIZE [TRANSACTIONAL_ID]}.
+ *
+ * <p>{@code Writer} alone writes to no Kafka: it prints its records, as SPEC.md says under "Conformance".
  *
  * <p>It takes what to do from standard input, a line of JSON each: {@code send} with {@code partition}, {@code time} (event
  * time), {@code value}, where wanted {@code key} and {@code header: true} (the time is to stand in the header);
@@ -40,7 +50,35 @@ final class Writer implements AutoCloseable {
         }
     }
 
-    private final KafkaProducer<byte[], byte[]> producer;
+    /** A topic that keeps its records until they are printed. */
+    private static final class Printed extends MockProducer<byte[], byte[]> {
+        private int partitions;
+
+        Printed(int partitions) {
+            super(true, null, new ByteArraySerializer(), new ByteArraySerializer());
+            this.partitions = partitions;
+        }
+
+        @Override
+        public List<PartitionInfo> partitionsFor(String topic) {
+            return Collections.nCopies(partitions, null);
+        }
+
+        ArrayNode take() {
+            ArrayNode records = Stage.JSON.createArrayNode();
+            for (ProducerRecord<byte[], byte[]> record : history()) {
+                ObjectNode line = records.addObject().put("partition", record.partition());
+                line.put("key", record.key() == null ? null : HexFormat.of().formatHex(record.key()));
+                line.put("value", HexFormat.of().formatHex(record.value()));
+                ObjectNode headers = line.putObject("headers");
+                record.headers().forEach(each -> headers.put(each.key(), new String(each.value(), StandardCharsets.US_ASCII)));
+            }
+            clear();
+            return records;
+        }
+    }
+
+    private final Producer<byte[], byte[]> producer;
     private final List<Future<?>> unacknowledged = new ArrayList<>();
     private final String topic;
     private final String source;
@@ -48,29 +86,69 @@ final class Writer implements AutoCloseable {
     private State state = new State();
     private State before;
 
-    private Writer(String servers, String topic, String source, long epoch, int size, String transactionalId) {
-        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", servers, "enable.idempotence", true));
-        if (transactionalId != null) {
-            settings.put("transactional.id", transactionalId);
-        }
-        producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
-        if (transactionalId != null) {
-            producer.initTransactions();
-        }
+    private Writer(Producer<byte[], byte[]> producer, String topic, String source, long epoch, int version, int size) {
+        this.producer = producer;
         this.topic = topic;
         this.source = source;
         this.epoch = epoch;
+        state.version = version;
         state.size = size;
     }
 
     public static void main(String[] arguments) throws Exception {
-        String id = arguments.length > 5 ? arguments[5] : null;
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        if (arguments.length == 0) {
+            printLines(in);
+            return;
+        }
+        String id = arguments.length > 5 ? arguments[5] : null;
         try (Writer writer = new Writer(
-                arguments[0], arguments[1], arguments[2], Long.parseLong(arguments[3]), Integer.parseInt(arguments[4]), id)) {
+                connected(arguments[0], id), arguments[1], arguments[2], Long.parseLong(arguments[3]), 1,
+                Integer.parseInt(arguments[4]))) {
             for (String line = in.readLine(); line != null; line = in.readLine()) {
                 writer.act(Stage.JSON.readTree(line));
             }
+        }
+    }
+
+    private static Producer<byte[], byte[]> connected(String servers, String transactionalId) {
+        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", servers, "enable.idempotence", true));
+        if (transactionalId != null) {
+            settings.put("transactional.id", transactionalId);
+        }
+        Producer<byte[], byte[]> producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
+        if (transactionalId != null) {
+            producer.initTransactions();
+        }
+        return producer;
+    }
+
+    private static void printLines(BufferedReader in) throws Exception {
+        PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        Printed printed = null;
+        Writer writer = null;
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            JsonNode step = Stage.JSON.readTree(line);
+            ObjectNode answer = Stage.JSON.createObjectNode();
+            try {
+                switch (step.get("do").asText()) {
+                    case "start" -> {
+                        printed = new Printed(step.get("partitions").asInt());
+                        writer = new Writer(
+                                printed, step.get("topic").asText(), step.get("source").asText(), step.get("epoch").asLong(),
+                                step.get("version").asInt(), step.get("size").asInt());
+                    }
+                    case "grow" -> {
+                        printed.partitions = step.get("partitions").asInt();
+                        writer.mark(writer.state.status);
+                    }
+                    default -> writer.act(step);
+                }
+                answer.set("records", printed.take());
+            } catch (IllegalArgumentException refused) {
+                answer.put("refused", refused.getMessage());
+            }
+            out.println(answer);
         }
     }
 
@@ -109,7 +187,7 @@ final class Writer implements AutoCloseable {
     private void send(JsonNode step) throws Exception {
         int partition = step.get("partition").asInt();
         long time = step.get("time").asLong();
-        byte[] key = step.has("key") ? step.get("key").asText().getBytes(StandardCharsets.UTF_8) : null;
+        byte[] key = step.hasNonNull("key") ? step.get("key").asText().getBytes(StandardCharsets.UTF_8) : null;
         if (Mark.isMark(key) || state.watermark != null && time < state.watermark) {
             throw new IllegalArgumentException("a mark's key, or a time below the watermark: " + step);
         }

@@ -31,15 +31,21 @@ def compiled(classes, sources, jars):
 
 
 @pytest.fixture(scope="session")
-def plain(tmp_path_factory):
-    """Give a function that runs the reader or the writer: lines of JSON in, lines of JSON out."""
+def command(tmp_path_factory):
+    """Give the words of the command that runs the reader or the writer, without its name."""
     jars = fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
     classpath = compiled(tmp_path_factory.mktemp("plain"), sorted(_HERE.glob("*.java")), jars)
+    return [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath]
+
+
+@pytest.fixture(scope="session")
+def plain(command):
+    """Give a function that runs the reader or the writer: lines of JSON in, lines of JSON out."""
 
     def run(program, *arguments, lines=()):
-        command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, program, *map(str, arguments)]
         given = "".join(json.dumps(line) + "\n" for line in lines)
-        done = subprocess.run(command, input=given, capture_output=True, encoding="utf-8", timeout=120, check=False)
+        whole = [*command, program, *map(str, arguments)]
+        done = subprocess.run(whole, input=given, capture_output=True, encoding="utf-8", timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 

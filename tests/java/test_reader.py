@@ -1,132 +1,45 @@
 """A reader in Java, written from SPEC.md alone, says what Floodmark's own reader says."""
 
-import json
 import random
+import shlex
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Producer
-from conformance.cases import CASES, records
 from floodmark.producers import TimePolicy, WatermarkedProducer, explicit
 from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import mark
-from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker, Verdict, encode_watermark, mark_key
-from floodmark.schemas.classify import Data, Mark
+from floodmark.schemas import Membership, Tracker, encode_watermark, mark_key
+from floodmark.schemas.classify import Data
+from floodmark.schemas.conformance.__main__ import main
+from floodmark.schemas.conformance.program import Program
+from floodmark.schemas.conformance.reader_cases import history_case, told
 from floodmark.schemas.records import SUBSTREAM_HEADER, TIME_HEADER, header_time
 from support.counting import counted, read_events, windowed
 from support.harness import Stream
-from support.histories import History, apply
+from support.histories import History
 from support.injection import send
 
 pytestmark = pytest.mark.kafka
-VECTORS = json.loads((Path(__file__).parents[2] / "schemas" / "vectors.json").read_text(encoding="utf-8"))
-ACCEPTED = {Verdict.ACCEPTED, Verdict.REGRESSED}
 
 
-def line_of(topic, partition, entry, offset, log_time):
-    """Write a mark, or the source of an unreadable one, as the reader takes it from standard input."""
-    unreadable = isinstance(entry, str)
-    key, value = mark_key(entry if unreadable else entry.source), b"?" if unreadable else encode_watermark(entry)
-    place = {"topic": topic, "partition": partition, "offset": offset, "log_time": log_time}
-    return place | {"key": key.hex(), "value": value.hex()}
+def test_it_conforms(command, capsys):
+    assert main(["--reader", shlex.join([*command, "Reader"])]) == 0
+    assert "486 of 486 cases passed" in capsys.readouterr().out
 
 
-def applied(tracker, topic, partition, entry, *place):
-    """Apply the same; return the parts of the reader's line that are to be equal."""
-    accepted = apply(tracker, topic, partition, entry, *place) in ACCEPTED
-    verdict = "unreadable" if isinstance(entry, str) else "mark" if accepted else "ignored"
-    tracker.advance()
-    return verdict, tracker.watermark, tracker.partition_watermark(topic, partition)
-
-
-def told(line):
-    partition = line["partition_is"]
-    return line["is"], line["watermark"], None if isinstance(partition, str) else partition
-
-
-def test_the_vectors_of_the_wire_format(plain):
-    vectors = VECTORS["accepted"] + VECTORS["refused"]
-    given = []
-    for vector in vectors:
-        place = {"topic": "t", "partition": 0, "offset": 0, "log_time": 0}
-        given += [{"topics": ["t"]}, place | {"key": vector["key"], "value": vector["value"]}]
-    found = dict(zip([vector["name"] for vector in vectors], plain("Reader", lines=given), strict=True))
-    for vector in VECTORS["accepted"]:
-        assert found[vector["name"]]["mark"] == vector["record"]
-    assert [vector["name"] for vector in VECTORS["refused"] if found[vector["name"]]["is"] != "unreadable"] == []
-
-
-def test_the_table_of_marks(plain):
-    given, expected = [], []
-    for case in CASES:
-        given.append({"topics": ["t"]})
-        highest = None
-        for offset, (partition, entry, log_time, out) in enumerate(records(case)):
-            given.append(line_of("t", partition, entry, offset, log_time))
-            highest = highest if out is None else out
-            expected.append((case["name"], offset, highest))
-    found = [line["watermark"] for line in plain("Reader", lines=given)]
-    assert [(name, step, line) for (name, step, _), line in zip(expected, found, strict=True)] == expected
-
-
-def of_sources(seed):
-    """Draw a history of sources that do what sources do."""
-    history = History(seed)
-    history.run()
-    return history.topics, history.history
-
-
-def of_anything(seed):
-    """Draw a history in which any mark may stand anywhere: zombies, old versions, sizes that contradict each other."""
-    chance = random.Random(seed)  # noqa: S311  # a repeatable history
-    topics, sources = ("t", "u")[: chance.choice([1, 1, 2])], "abc"[: chance.choice([1, 2, 3])]
-    most, odd, leases = chance.choice([1, 2, 2, 3]), chance.choice([0.02, 0.1, 0.3]), chance.choice([1, 2, 3])
-    epochs, sizes, history, now = dict.fromkeys(sources, 1), [len(sources)], [], 0
-
-    def rarely(usual, *others):
-        return chance.choice(others) if chance.random() < odd else usual
-
-    for offset in range(90):
-        source = chance.choice(sources)
-        now += chance.choice([0, 3, 9])
-        if rarely(False, chance.random() < 0.2):  # noqa: FBT003  # what is usual
-            sizes.append(chance.randint(1, len(sources)))
-        epochs[source] += rarely(0, 0, 1)
-        version = rarely(len(sizes), chance.randint(1, len(sizes)))
-        record = mark(
-            source,
-            rarely(offset + chance.randint(0, 9), None, 0, END_OF_TIME),
-            rarely(offset, chance.randint(0, offset)),
-            epoch=rarely(epochs[source], chance.randint(0, epochs[source])),
-            status=rarely(Status.ACTIVE, *Status),
-            version=version,
-            size=rarely(sizes[version - 1], chance.randint(1, 3)),
-            partitions=rarely(most, chance.randint(1, most)),
-            lease=chance.choice([None, 5, 20][:leases]),
-        )
-        place = chance.choice(topics), chance.randrange(most)
-        history.append((*place, rarely(record, record, source, "stranger"), offset, rarely(now, now + 1_000, 0)))
-    return topics, history
-
-
-@pytest.mark.parametrize("draw", [of_sources, of_anything])
-def test_any_history(plain, draw):
-    """After each record: was it accepted, the partition's watermark, the stage's; also while a part is read again."""
-    given, expected = [], []
+def test_any_history_of_sources(command):
+    """Sources that do what sources do; also while a part is read again."""
+    cases = []
     for seed in range(400):
-        topics, history = draw(seed)
-        tracker = Tracker(topics)
-        given.append({"topics": topics})
-        for step in [*history, *history[: seed % 60]]:
-            given.append(line_of(*step))
-            expected.append((draw.__name__, seed, step[3], *applied(tracker, *step)))
-    found = [told(line) for line in plain("Reader", lines=given)]
-    for line, wanted in zip(found, expected, strict=True):
-        assert (*wanted[:3], *line) == wanted
+        drawn = History(seed)
+        drawn.run()
+        cases.append(history_case(f"sources {seed}", drawn.topics, [*drawn.history, *drawn.history[: seed % 60]]))
+    program = Program(shlex.join([*command, "Reader"]), cases, timeout=120)
+    assert [(case.name, fault) for case, answers in program.answers() if (fault := case.fault(answers))] == []
 
 
 def judged_alike(lines, config, *topics):
@@ -138,16 +51,13 @@ def judged_alike(lines, config, *topics):
     tracker, marks = Tracker(topics), 0
     for line in lines:
         record = kept[line["topic"], line["partition"], line["offset"]]
+        partition = line["partition_is"]
+        said = {"partition_is": None if isinstance(partition, str) else partition}
+        assert {name: line[name] for name in ("is", "watermark")} | said == told(tracker, record)
         if isinstance(record, Data):
-            assert line["is"] == "data"
             assert line["time"] == header_time(record.headers, TIME_HEADER)
             assert line["substream"] == header_time(record.headers, SUBSTREAM_HEADER)
-            assert line["watermark"] == tracker.watermark
-        else:
-            entry = record.record if isinstance(record, Mark) else record.source
-            place = record.topic, record.partition, entry, record.offset, record.log_time
-            assert told(line) == applied(tracker, *place)
-            marks += 1
+        marks += not isinstance(record, Data)
     return marks, tracker
 
 

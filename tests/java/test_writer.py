@@ -1,12 +1,14 @@
 """A writer in Java, written from SPEC.md alone, is one that Floodmark's readers trust."""
 
 import json
+import shlex
 
 import pytest
 from floodmark.producers import WatermarkedConsumer
 from floodmark.producers.event_times.formats import JsonField
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas.classify import Mark
+from floodmark.schemas.conformance.__main__ import main
 from support.harness import grow, records_by_partition, until
 
 pytestmark = pytest.mark.kafka
@@ -45,6 +47,11 @@ def last_marks(kafka, topic):
     kept = records_by_partition(kafka.config, topic).items()
     marks = {number: [each.record for each in found if isinstance(each, Mark)] for number, found in kept}
     return {number: found[-1].watermark for number, found in marks.items()}
+
+
+def test_it_conforms(command, capsys):
+    assert main(["--writer", shlex.join([*command, "Writer"])]) == 0, capsys.readouterr().out
+    assert "100 of 100 cases passed" in capsys.readouterr().out
 
 
 def test_what_it_writes_is_sound_and_whole(plain, kafka, topic):
