@@ -21,7 +21,7 @@ def test_flink_closes_the_windows_that_are_complete(flink, kafka, topic, end):
     target = topic(3)
     STREAM.produce(kafka.config, target, end=end, encode=lambda event: record(event["at"]))
     opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "util")]
-    command = [java(), "-Xmx512m", *opened, "-cp", flink, "FlinkMarks", kafka.bootstrap_servers, target]
+    command = [java(), "-Xmx512m", *opened, "-cp", flink, "floodmark.FlinkMarks", kafka.bootstrap_servers, target]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -37,7 +37,17 @@ def test_kafka_streams_releases_the_rows_that_are_complete(streams, kafka, topic
     places = dict.fromkeys([(out, number) for number in range(3)], OFFSET_BEGINNING)
     complete = sorted((time, f"u{time % 5}") for time in STREAM.times if end or time < LAST)
     log, found = tmp_path / "streams.log", []
-    command = [java(), "-Xmx256m", "-cp", streams, "StreamsMarks", kafka.bootstrap_servers, target, out, str(tmp_path)]
+    command = [
+        java(),
+        "-Xmx256m",
+        "-cp",
+        streams,
+        "floodmark.StreamsMarks",
+        kafka.bootstrap_servers,
+        target,
+        out,
+        str(tmp_path),
+    ]
 
     def released():
         found[:] = [(record.log_time, record.key.decode()) for record in read_until_end(kafka.config, places)]

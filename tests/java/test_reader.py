@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kafka
 
 
 def test_it_conforms(command, capsys):
-    assert main(["--reader", shlex.join([*command, "Reader"])]) == 0
+    assert main(["--reader", shlex.join([*command, "floodmark.Reader"])]) == 0
     assert "486 of 486 cases passed" in capsys.readouterr().out
 
 
@@ -38,7 +38,7 @@ def test_any_history_of_sources(command):
         drawn = History(seed)
         drawn.run()
         cases.append(history_case(f"sources {seed}", drawn.topics, [*drawn.history, *drawn.history[: seed % 60]]))
-    program = Program(shlex.join([*command, "Reader"]), cases, timeout=120)
+    program = Program(shlex.join([*command, "floodmark.Reader"]), cases, timeout=120)
     assert [(case.name, fault) for case, answers in program.answers() if (fault := case.fault(answers))] == []
 
 

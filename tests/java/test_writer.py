@@ -50,7 +50,7 @@ def last_marks(kafka, topic):
 
 
 def test_it_conforms(command, capsys):
-    assert main(["--writer", shlex.join([*command, "Writer"])]) == 0, capsys.readouterr().out
+    assert main(["--writer", shlex.join([*command, "floodmark.Writer"])]) == 0, capsys.readouterr().out
     assert "100 of 100 cases passed" in capsys.readouterr().out
 
 

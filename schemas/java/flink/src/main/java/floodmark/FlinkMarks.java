@@ -1,3 +1,5 @@
+package floodmark;
+
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Iterator;

@@ -1,3 +1,5 @@
+package floodmark;
+
 import java.io.ByteArrayOutputStream;
 import java.io.Serializable;
 import java.nio.ByteBuffer;
@@ -9,45 +11,45 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /** A watermark record and its one encoding, as SPEC.md says under "On the wire". Null where the schema has null. */
-record Mark(
+public record Mark(
         String source, long epoch, long sequence, Long watermark, Status status, Membership membership, int partitions,
         Long records, long emittedAt, Long processingTimeWatermark, Long lease, Map<String, Long> percentiles,
         Holder holder) implements Serializable {
 
     static final byte[] PREFIX = "__floodmark__/".getBytes(StandardCharsets.US_ASCII);
-    static final String HEADER = "floodmark";
-    static final long FIRST_TIME = -62135596800000L;
-    static final long END_OF_TIME = 253402300799999L;
+    public static final String HEADER = "floodmark";
+    public static final long FIRST_TIME = -62135596800000L;
+    public static final long END_OF_TIME = 253402300799999L;
     private static final byte[] HEAD = HexFormat.of().parseHex("c3019d9cb4fc23089ed5");
     private static final int MOST_BYTES = 1024;
 
-    enum Status { ACTIVE, IDLE, ENDED }
+    public enum Status { ACTIVE, IDLE, ENDED }
 
-    record Membership(int version, int size) implements Serializable {}
+    public record Membership(int version, int size) implements Serializable {}
 
-    record Holder(String topic, Integer partition, String source, String stage) implements Serializable {}
+    public record Holder(String topic, Integer partition, String source, String stage) implements Serializable {}
 
     /** A mark that this reader cannot read; the message says why. */
-    static final class Unreadable extends Exception {
+    public static final class Unreadable extends Exception {
         Unreadable(String reason) {
             super(reason);
         }
     }
 
     /** Tells by the key alone whether a record is a mark. */
-    static boolean isMark(byte[] key) {
+    public static boolean isMark(byte[] key) {
         return key != null && key.length >= PREFIX.length && Arrays.equals(key, 0, PREFIX.length, PREFIX, 0, PREFIX.length);
     }
 
-    static String sourceOf(byte[] key) throws Unreadable {
+    public static String sourceOf(byte[] key) throws Unreadable {
         return text(Arrays.copyOfRange(key, PREFIX.length, key.length), 200);
     }
 
-    byte[] key() {
+    public byte[] key() {
         return concatenated(PREFIX, source.getBytes(StandardCharsets.UTF_8));
     }
 
-    static Mark decode(byte[] key, byte[] value) throws Unreadable {
+    public static Mark decode(byte[] key, byte[] value) throws Unreadable {
         require(value != null && value.length <= MOST_BYTES, "no value, or too long");
         require(value.length > HEAD.length && Arrays.equals(value, 0, HEAD.length, HEAD, 0, HEAD.length), "another format");
         Mark mark = new Body(ByteBuffer.wrap(value, HEAD.length, value.length - HEAD.length)).mark();
@@ -57,7 +59,7 @@ record Mark(
         return mark;
     }
 
-    byte[] encode() {
+    public byte[] encode() {
         Out out = new Out();
         out.writeBytes(HEAD);
         out.text(source);
@@ -106,7 +108,7 @@ record Mark(
         require(holder == null || holder.partition == null || holder.partition >= 0, "holder.partition");
     }
 
-    static boolean isTime(long time) {
+    public static boolean isTime(long time) {
         return FIRST_TIME <= time && time <= END_OF_TIME;
     }
 

@@ -1,3 +1,5 @@
+package floodmark;
+
 import java.io.Serializable;
 import java.util.Comparator;
 import java.util.HashMap;
@@ -14,16 +16,16 @@ import java.util.stream.IntStream;
  *
  * <p>Everything is worked out anew when it is asked for: this is to be compared with, not to be fast.
  */
-final class Topic implements Serializable {
+public final class Topic implements Serializable {
 
     /** What a partition, a topic or a stage has: a watermark, or one of three states without one. */
-    record Progress(Kind kind, long watermark) {
-        enum Kind { UNKNOWN, IDLE, ENDED, KNOWN }
+    public record Progress(Kind kind, long watermark) {
+        public enum Kind { UNKNOWN, IDLE, ENDED, KNOWN }
 
-        static final Progress UNKNOWN = new Progress(Kind.UNKNOWN, 0);
+        public static final Progress UNKNOWN = new Progress(Kind.UNKNOWN, 0);
 
         /** The rule of the table's two lower lines: over the partitions of a topic, or the topics of a stage. */
-        static Progress over(Iterable<Progress> parts) {
+        public static Progress over(Iterable<Progress> parts) {
             boolean any = false;
             boolean ended = true;
             long least = Long.MAX_VALUE;
@@ -43,7 +45,7 @@ final class Topic implements Serializable {
             return least < Long.MAX_VALUE ? new Progress(Kind.KNOWN, least) : without(ended);
         }
 
-        static Progress without(boolean ended) {
+        public static Progress without(boolean ended) {
             return new Progress(ended ? Kind.ENDED : Kind.IDLE, 0);
         }
     }
@@ -92,12 +94,12 @@ final class Topic implements Serializable {
     private int count;
 
     /** With a percent, 1 to 100, that the reader asks for; null for the watermark itself. */
-    Topic(Integer percent) {
+    public Topic(Integer percent) {
         this.percent = percent;
     }
 
     /** Takes a mark, in the order of its partition's log; tells whether it is accepted. */
-    boolean apply(Mark mark, int number, long logTime) {
+    public boolean apply(Mark mark, int number, long logTime) {
         Partition partition = partitions.computeIfAbsent(number, missing -> new Partition());
         Last last = partition.sources.get(mark.source());
         if (isReplayOrZombie(mark, last)) {
@@ -159,7 +161,7 @@ final class Topic implements Serializable {
     }
 
     /** Takes a mark that cannot be read; of nobody where {@code source} is null. */
-    void applyUnreadable(String source, int number, long offset) {
+    public void applyUnreadable(String source, int number, long offset) {
         Partition partition = partitions.computeIfAbsent(number, missing -> new Partition());
         if (offset > partition.lastUnreadable) {
             partition.lastUnreadable = offset;
@@ -197,7 +199,7 @@ final class Topic implements Serializable {
         }
     }
 
-    Progress progress() {
+    public Progress progress() {
         return Progress.over(numbers().mapToObj(this::progress).toList());
     }
 
@@ -210,7 +212,7 @@ final class Topic implements Serializable {
         return IntStream.concat(marked, IntStream.concat(lowest, highest));
     }
 
-    Progress progress(int number) {
+    public Progress progress(int number) {
         Partition partition = partitions.getOrDefault(number, new Partition());
         Set<String> members = members(number);
         if (!partition.unreadable.isEmpty() || size == 0 || members.size() < size) {

@@ -1,11 +1,13 @@
+package floodmark;
+
 import java.nio.charset.StandardCharsets;
 import org.apache.kafka.common.header.Header;
 
 /** The headers of data records. */
-final class Headers {
+public final class Headers {
 
     /** The time in the last readable of the headers with this name, or null. */
-    static Long timeIn(Iterable<Header> headers, String name) {
+    public static Long timeIn(Iterable<Header> headers, String name) {
         Long found = null;
         for (Header header : headers) {
             if (header.key().equals(name) && header.value() != null) {

@@ -1,3 +1,5 @@
+package floodmark;
+
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.BufferedReader;
 import java.io.IOException;

@@ -1,3 +1,5 @@
+package floodmark;
+
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;

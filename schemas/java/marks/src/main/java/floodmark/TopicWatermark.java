@@ -1,3 +1,5 @@
+package floodmark;
+
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -6,13 +8,13 @@ import java.io.ObjectOutputStream;
 import java.io.Serializable;
 
 /** What an engine keeps of a topic between restarts: the marks, and how far they have brought it. */
-final class TopicWatermark implements Serializable {
+public final class TopicWatermark implements Serializable {
 
     private final Topic topic = new Topic(null);
     private long handedOn = Long.MIN_VALUE;
 
     /** Applies a record with a mark's key. */
-    void apply(byte[] key, byte[] value, int partition, long offset, long logTime) {
+    public void apply(byte[] key, byte[] value, int partition, long offset, long logTime) {
         try {
             topic.apply(Mark.decode(key, value), partition, logTime);
         } catch (Mark.Unreadable unreadable) {
@@ -29,12 +31,12 @@ final class TopicWatermark implements Serializable {
     }
 
     /** The watermark of the topic, where it is higher than ever; else null. */
-    Long advance() {
+    public Long advance() {
         return advance(topic.progress());
     }
 
     /** The same of one partition. */
-    Long advance(int partition) {
+    public Long advance(int partition) {
         return advance(topic.progress(partition));
     }
 
@@ -51,11 +53,11 @@ final class TopicWatermark implements Serializable {
         return watermark;
     }
 
-    long handedOn() {
+    public long handedOn() {
         return handedOn;
     }
 
-    byte[] toBytes() throws IOException {
+    public byte[] toBytes() throws IOException {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         try (ObjectOutputStream out = new ObjectOutputStream(bytes)) {
             out.writeObject(this);
@@ -63,7 +65,7 @@ final class TopicWatermark implements Serializable {
         return bytes.toByteArray();
     }
 
-    static TopicWatermark of(byte[] bytes) throws IOException, ClassNotFoundException {
+    public static TopicWatermark of(byte[] bytes) throws IOException, ClassNotFoundException {
         try (ObjectInputStream in = new ObjectInputStream(new ByteArrayInputStream(bytes))) {
             return (TopicWatermark) in.readObject();
         }
