@@ -3,19 +3,24 @@
 The history follows parents, not times: commits that a rollback has undone, and those of other branches, are not in it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from floodmark.producers.tables.table_mark import properties_in
-from floodmark.schemas.errors import UsageError
+from floodmark.schemas.errors import FloodmarkError, UnreadableTableError, UsageError
 
 _ICEBERG_REMOVES: Final = {"delete", "overwrite"}
 _DELTA_REMOVES: Final = {"DELETE", "UPDATE", "MERGE", "TRUNCATE"}
 
 _EXPIRED: Final = -1
 """The id of no snapshot."""
+_COLOUR: Final = re.compile(r"\x1b\[\d*m")
+_TRACE: Final = "\n\tat "  # of Java
+_SHOWN: Final = 300
 
 
 class Commit(NamedTuple):
@@ -42,25 +47,52 @@ class History:
     """Whether older commits are no longer in the table's metadata."""
 
 
+@contextmanager
+def reading(table: Any) -> Iterator[None]:  # noqa: ANN401  # of optional libraries
+    """Raise UnreadableTableError for what a library, a catalog or a file system raises."""
+    try:
+        yield
+    except FloodmarkError:
+        raise
+    except Exception as error:  # each has its own
+        raise UnreadableTableError(table=_name_of(table), reason=_told(error)) from error
+
+
+def _told(error: Exception) -> str:
+    r"""Return the class and the text of an error, in one line.
+
+    >>> _told(OSError("Disk error\n \x1b[31m-\x1b[0m gone")), _told(KeyError("c: none\n\tat a.B"))
+    ('OSError: Disk error - gone', "KeyError: 'c: none\\n\\tat a.B'")
+    """
+    text = _COLOUR.sub("", str(error)).partition(_TRACE)[0]
+    return f"{type(error).__name__}: {' '.join(text.split())[:_SHOWN]}"
+
+
+def _name_of(table: Any) -> str:  # noqa: ANN401
+    if isinstance(table, str):
+        return table
+    return ".".join(table.name()) if hasattr(table, "current_snapshot") else str(table.table_uri)
+
+
 def history_of(table: Any, spark: Any = None) -> History:  # noqa: ANN401  # of libraries that may not be installed
     """Return the history of a pyiceberg ``Table``, a ``DeltaTable``, or with ``spark`` of a table by its name."""
-    if isinstance(table, str):
-        if spark is None:
-            reason = (
-                f"table {table!r} is a name: pass spark= too, or a table that pyiceberg's load_table() or deltalake's "
-                "DeltaTable() has opened"
-            )
-            raise UsageError(reason=reason)
-        spark.sql(f"REFRESH TABLE {table}")
-        return (
-            _iceberg_in_spark(table, spark) if _provider(table, spark) == "iceberg" else _delta_in_spark(table, spark)
+    if isinstance(table, str) and spark is None:
+        reason = (
+            f"table {table!r} is a name: pass spark= too, or a table that pyiceberg's load_table() or deltalake's "
+            "DeltaTable() has opened"
         )
-    if hasattr(table, "current_snapshot"):
-        return _iceberg(table)
-    if hasattr(table, "table_uri"):
+        raise UsageError(reason=reason)
+    if not (isinstance(table, str) or hasattr(table, "current_snapshot") or hasattr(table, "table_uri")):
+        reason = f"the table is {table!r}, expected a pyiceberg Table, a DeltaTable, or a name with spark="
+        raise UsageError(reason=reason)
+    with reading(table):
+        if isinstance(table, str):
+            spark.sql(f"REFRESH TABLE {table}")
+            found = _iceberg_in_spark if _provider(table, spark) == "iceberg" else _delta_in_spark
+            return found(table, spark)
+        if hasattr(table, "current_snapshot"):
+            return _iceberg(table)
         return _delta(table.table_uri, table.history(), table.version())
-    reason = f"the table is {table!r}, expected a pyiceberg Table, a DeltaTable, or a name with spark="
-    raise UsageError(reason=reason)
 
 
 def open_table(name: str, before: Any = None) -> Any:  # noqa: ANN401  # of libraries that may not be installed
@@ -78,7 +110,7 @@ def open_table(name: str, before: Any = None) -> Any:  # noqa: ANN401  # of libr
     except Exception as error:  # whatever a catalog or a store raises
         expected = "the path of a Delta table" if is_path else "CATALOG.DATABASE.TABLE, a catalog of ~/.pyiceberg.yaml"
         needs = f"floodmark[{'delta' if is_path else 'iceberg'}]"
-        reason = f"table {name!r} cannot be opened: {type(error).__name__}: {error}. Expected {expected}, and {needs}"
+        reason = f"table {name!r} cannot be opened: {_told(error)}. Expected {expected}, and {needs}"
         raise UsageError(reason=reason) from error
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
+from floodmark.producers.tables.table_history import reading
 from floodmark.producers.tables.table_watermark import complete_until
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.timestamps import EARLIEST, event_time_of, to_datetime
@@ -34,33 +35,40 @@ def read_complete(table: Any, column: str, *, spark: Any = None) -> Any:
         A ``pyarrow.Table``; with ``spark``, a DataFrame.
 
     Raises:
-        UnmarkedTableError: as `complete_until`.
+        UnmarkedTableError, UnreadableTableError: as `complete_until`.
         UsageError: as `complete_until`; also if the table has no such column, or the column is no time.
     """
     watermark = complete_until(table, spark=spark).watermark
     below = EARLIEST if watermark is None else watermark
-    if spark is not None:
-        return _in_spark(spark.table(table), column, below)
-    if hasattr(table, "current_snapshot"):
-        less_than = import_module("pyiceberg.expressions").LessThan
-        return table.scan(row_filter=less_than(column, _literal(table.schema().as_arrow(), column, below))).to_arrow()
-    from pyarrow import dataset  # noqa: PLC0415  # an extra
+    with reading(table):
+        if spark is not None:
+            return _in_spark(spark.table(table), column, below)
+        if hasattr(table, "current_snapshot"):
+            limit = _literal(table.schema().as_arrow(), column, below)
+            return table.scan(row_filter=import_module("pyiceberg.expressions").LessThan(column, limit)).to_arrow()
+        from pyarrow import dataset  # noqa: PLC0415  # an extra
 
-    rows = table.to_pyarrow_dataset()
-    return rows.to_table(filter=dataset.field(column) < _limit(rows.schema, column, below))
+        rows = table.to_pyarrow_dataset()
+        return rows.to_table(filter=dataset.field(column) < _limit(rows.schema, column, below))
 
 
 def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN401  # of optional libraries
-    """Return the highest event time in a table of pyiceberg or deltalake that is ``since`` or later; ``None``: none."""
-    if hasattr(table, "current_snapshot"):
-        schema, at_least = table.schema().as_arrow(), import_module("pyiceberg.expressions").GreaterThanOrEqual
-        rows = table.scan(at_least(column, _literal(schema, column, since)), selected_fields=(column,)).to_arrow()
-    else:
-        from pyarrow import dataset  # noqa: PLC0415  # an extra
+    """Return the highest event time in a table of pyiceberg or deltalake that is ``since`` or later; ``None``: none.
 
-        all_rows = table.to_pyarrow_dataset()
-        limit = _limit(all_rows.schema, column, since)
-        rows = all_rows.to_table(columns=[column], filter=dataset.field(column) >= limit)
+    Raises:
+        UnreadableTableError: as `complete_until`.
+        UsageError: if the table has no such column, or the column is no time.
+    """
+    with reading(table):
+        if hasattr(table, "current_snapshot"):
+            schema, at_least = table.schema().as_arrow(), import_module("pyiceberg.expressions").GreaterThanOrEqual
+            rows = table.scan(at_least(column, _literal(schema, column, since)), selected_fields=(column,)).to_arrow()
+        else:
+            from pyarrow import dataset  # noqa: PLC0415  # an extra
+
+            all_rows = table.to_pyarrow_dataset()
+            limit = _limit(all_rows.schema, column, since)
+            rows = all_rows.to_table(columns=[column], filter=dataset.field(column) >= limit)
     latest = import_module("pyarrow.compute").max(rows[column]).as_py()
     if isinstance(latest, datetime) and latest.tzinfo is None:
         latest = latest.replace(tzinfo=UTC)

@@ -57,6 +57,7 @@ def complete_until(table: Any, *, spark: Any = None) -> TableWatermark:  # noqa:
 
     Raises:
         UnmarkedTableError: if no job has committed to the table, or its commits have expired.
+        UnreadableTableError: if a file or a right is missing, or its catalog is away.
         UsageError: if the table is something else.
     """
     return watermark_of(history_of(table, spark))

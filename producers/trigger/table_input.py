@@ -32,6 +32,7 @@ class TableInput(Closing):
         clock: a test passes another one.
 
     Raises:
+        UnreadableTableError: if the rows of a table cannot be read.
         UsageError: if a table does not open, or has no such column.
     """
 
@@ -50,25 +51,22 @@ class TableInput(Closing):
         """The highest event time that is known, epoch milliseconds."""
 
     def _look(self) -> None:
-        for name, table in self._tables.items():
-            try:
-                self._found[name] = complete_until(table)
-            except UnmarkedTableError:
-                self._found[name] = None  # its job has not committed yet
-        watermark, ended = self.watermark, self.ended
-        if ended:
+        """Look at all tables; after an error, what the last look has found stays."""
+        found = {name: _watermark_of(table) for name, table in self._tables.items()}
+        watermark = _lowest(found)
+        if watermark == END_OF_TIME:
             since = EARLIEST if self.highest is None else self.highest
             latest = [latest_time(table, self._column, since) for table in self._tables.values()]
             self.highest = max((one for one in latest if one is not None), default=self.highest)
         elif watermark is not None:
             self.highest = watermark - 1 if self.highest is None else max(self.highest, watermark - 1)
+        self._found = found
         self._looks, self._last = self._looks + 1, self._clock.steady()
 
     @property
     def watermark(self) -> int | None:
         """The minimum over all tables, epoch milliseconds; ``None``: unknown."""
-        known = [found.watermark for found in self._found.values() if found is not None and found.watermark is not None]
-        return min(known) if len(known) == len(self._found) else None
+        return _lowest(self._found)
 
     @property
     def ended(self) -> bool:
@@ -86,7 +84,10 @@ class TableInput(Closing):
         return holds
 
     def poll(self, seconds: float, _row: Row) -> None:
-        """Look at the tables again, if the last look is long ago; else wait."""
+        """Look at the tables again, if the last look is long ago; else wait.
+
+        An error of the first look is raised; after a later one it looks again.
+        """
         if self._clock.steady() - self._last < _PAUSE:
             time.sleep(seconds)
             return
@@ -94,6 +95,8 @@ class TableInput(Closing):
             self._tables = {name: open_table(name, table) for name, table in self._tables.items()}
             self._look()
         except FloodmarkError as error:
+            if not self._looks:
+                raise
             self._last = self._clock.steady()
             _log.warning("the tables are looked at again later: %s", error)
 
@@ -111,3 +114,15 @@ class TableInput(Closing):
 
     def close(self) -> None:
         """Do nothing: tables need no end."""
+
+
+def _watermark_of(table: Any) -> TableWatermark | None:  # noqa: ANN401  # of optional libraries
+    try:
+        return complete_until(table)
+    except UnmarkedTableError:
+        return None  # its job has not committed yet
+
+
+def _lowest(found: Mapping[str, TableWatermark | None]) -> int | None:
+    known = [one.watermark for one in found.values() if one is not None and one.watermark is not None]
+    return min(known) if len(known) == len(found) else None

@@ -180,6 +180,17 @@ class TableError(InfrastructureError):
     reason: str
 
 
+class UnreadableTableError(InfrastructureError):
+    """A table whose commits or rows a reader cannot read: a file or a right is missing, or its catalog is away."""
+
+    template = (
+        "table {table} cannot be read: {reason}. Check that it exists, and your rights to read its metadata and data; "
+        "then try again."
+    )
+    table: str
+    reason: str
+
+
 class CheckpointFilesError(InfrastructureError):
     """A file system on which Spark cannot replace a file of its checkpoint, so state could be that of a failed run."""
 

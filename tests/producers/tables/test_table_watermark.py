@@ -11,7 +11,7 @@ from floodmark.producers.tables.table_history import Commit, History
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.producers.tables.table_rows import read_complete
 from floodmark.producers.tables.table_watermark import complete_until, watermark_of
-from floodmark.schemas.errors import UnmarkedTableError, UsageError
+from floodmark.schemas.errors import UnmarkedTableError, UnreadableTableError, UsageError
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import END_OF_TIME
 from hypothesis import given
@@ -145,6 +145,15 @@ def test_only_rows_below_the_watermark_are_complete(table, column):
 def test_something_else_than_a_table_is_refused(wrong):
     with pytest.raises(UsageError, match=r"the table|is a name"):
         complete_until(wrong)
+
+
+def test_files_that_are_missing_are_named(table, tmp_path):
+    table.commit(MARK)
+    opened = table.open
+    for path in tmp_path.rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(UnreadableTableError, match=rf"{table.name} cannot be read: .*\.parquet.* your rights"):
+        read_complete(opened, "at")
 
 
 def history(*said):

@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from floodmark.schemas.errors import FencedError, UsageError
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import END_OF_TIME
 from support.harness import until
+from support.permissions import obey_permissions
 
 HOUR = 3_600_000
 COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main", "trigger"]
@@ -334,6 +336,39 @@ def test_a_table_that_is_deleted_is_looked_at_until_it_is_created_again(tmp_path
         commit(place, 0, HOUR, 5)
         source.poll(0, print)
         assert source.watermark == HOUR
+
+
+@pytest.mark.kafka
+def test_no_period_is_missed_while_a_file_of_a_table_or_a_right_is_missing(kafka, topic, tmp_path, monkeypatch, caplog):
+    place, out, name = tmp_path / "table", tmp_path / "out", topic(1)
+    run = ["--table", place, "--column", "at", "--name", name, "--every", "1h", "--json", "--until-end"]
+    run += ["--success", f"{out}/{{start:%Y-%m-%d}}-{{start:%H}}", "--retry-for", "1ms"]
+    commit(place, 0, HOUR + 10, 5, HOUR + 20)
+    out.mkdir(mode=0o555)
+    with ThreadPoolExecutor(1, initializer=obey_permissions) as user:
+        refused = user.submit(floodmark, kafka, *run, "--from", "1970-01-01T00:00Z").result()
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"did not take {name}/1970-01-01T00:00:00Z/complete: [Errno 13] Permission denied" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    out.chmod(0o755)
+    assert [event["start_ms"] for event in events_of(floodmark(kafka, *run))] == [0]
+
+    monkeypatch.setattr("floodmark.producers.trigger.table_input._PAUSE", 0)
+    with TableInput([str(place)], "at", None) as source:
+        source.poll(0, print)
+        commit(place, 1, END_OF_TIME, 3 * HOUR + 5)
+        moved = [path.rename(tmp_path / path.name) for path in place.glob("*.parquet")]
+        source.poll(0, print)
+        assert (source.watermark, source.ended) == (HOUR + 10, False), "the end waits for the rows"
+        assert "Check that it exists, and your rights" in caplog.text
+        refused = floodmark(kafka, *run)
+        assert (refused.returncode, refused.stdout, "Traceback" in refused.stderr) == (2, "", False)
+        assert f"table {place.as_uri()}/ cannot be read: " in refused.stderr
+        for path in moved:
+            path.rename(place / path.name)
+        source.poll(0, print)
+        assert source.ended
+    assert [event["start_ms"] for event in events_of(floodmark(kafka, *run))] == [HOUR, 2 * HOUR, 3 * HOUR]
 
 
 @pytest.mark.kafka
