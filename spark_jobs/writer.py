@@ -104,7 +104,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         UsageError: if the arguments contradict each other, or ``result`` does not come from `read`.
         UnsupportedQueryError: if no watermark can drive the query.
         ChangedQueryError: if the checkpoint has the state of another query.
-        CheckpointFilesError: if Spark cannot replace files in the checkpoint.
+        CheckpointAccessError, CheckpointFilesError: if the files of the checkpoint cannot be read, written or replaced.
         PublishedError: if the checkpoint is new, and the output has results of the job.
         ContinueError, RetentionError: if the job cannot start as ``options.start`` says.
         UnreadInputError: if the job had ended, and there are new rows.

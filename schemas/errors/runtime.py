@@ -191,6 +191,18 @@ class UnreadableTableError(InfrastructureError):
     reason: str
 
 
+class CheckpointAccessError(InfrastructureError):
+    """A checkpoint whose files the job cannot read or write."""
+
+    template = (
+        "{path} of the checkpoint cannot be {action}: {reason}. Nothing is lost. Check its file system, and the job's "
+        "rights to read and write it, and start the job again."
+    )
+    path: str
+    action: str
+    reason: str
+
+
 class CheckpointFilesError(InfrastructureError):
     """A file system on which Spark cannot replace a file of its checkpoint, so state could be that of a failed run."""
 

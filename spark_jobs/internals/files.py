@@ -9,10 +9,12 @@ import os
 import struct
 import uuid
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from floodmark.schemas.errors import CheckpointFilesError, CorruptSnapshotError
+from floodmark.schemas.errors import CheckpointAccessError, CheckpointFilesError, CorruptSnapshotError
 from floodmark.spark_jobs.internals.jvm import RELEASE, reaching
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -29,6 +31,8 @@ They have no rename: they copy and delete, and to overwrite a file they first de
 
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"  # Spark's setting that names the class
 
+_DENIED: Final = "Permission denied"  # of local disks and of HDFS
+
 _MANAGER: Final = "FileSystemBasedCheckpointFileManager"
 _MOVED: Final = (4, 1)  # the Spark version in which file managers got a package of their own
 
@@ -36,7 +40,7 @@ _PACKAGE: Final = f"org.apache.spark.sql.execution.streaming{'' if RELEASE < _MO
 
 
 class Files(Protocol):
-    """The text files below one folder."""
+    """The text files below one folder; `CheckpointAccessError` if they cannot be read or written."""
 
     def exists(self, name: str) -> bool:
         """Tell whether a file or folder exists."""
@@ -73,12 +77,14 @@ class LocalFiles(Files):
 
     @override
     def exists(self, name: str) -> bool:
-        return (self._folder / name).exists()
+        with _refused(self._folder / name, "read"):
+            return (self._folder / name).exists()
 
     @override
     def numbers(self, name: str) -> list[int]:
         folder = self._folder / name
-        return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
+        with _refused(folder, "read"):
+            return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
 
     @override
     def read(self, name: str) -> str | None:
@@ -90,29 +96,48 @@ class LocalFiles(Files):
             return data.decode()
         except FileNotFoundError:
             return None
+        except PermissionError as error:
+            raise _inaccessible(path, "read", error.strerror) from error
         except (OSError, ValueError) as error:
             raise _corrupt(path, str(error)) from error
 
     @override
     def write(self, name: str, text: str) -> None:
         path, data = self._folder / name, text.encode()
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.draft")
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # Until the new checksum is written, there is none rather than a wrong one.
-        _checksums(path).unlink(missing_ok=True)
-        draft.replace(path)
-        draft.write_bytes(_HEADER.pack(_MAGIC, _CHUNK) + _sums(data))
-        draft.replace(_checksums(path))
+        with _refused(path, "written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            # Until the new checksum is written, there is none rather than a wrong one.
+            _checksums(path).unlink(missing_ok=True)
+            draft.replace(path)
+            draft.write_bytes(_HEADER.pack(_MAGIC, _CHUNK) + _sums(data))
+            draft.replace(_checksums(path))
 
     @override
     def delete(self, name: str) -> None:
         path = self._folder / name
-        path.unlink(missing_ok=True)
-        _checksums(path).unlink(missing_ok=True)
+        with _refused(path, "deleted"):
+            path.unlink(missing_ok=True)
+            _checksums(path).unlink(missing_ok=True)
+
+
+def _inaccessible(path: object, action: str, reason: str | None) -> CheckpointAccessError:
+    return CheckpointAccessError(path=str(path), action=action, reason=str(reason))
+
+
+@contextmanager
+def _refused(path: object, action: str) -> Iterator[None]:
+    """Raise `CheckpointAccessError` for what a file system raises."""
+    try:
+        yield
+    except OSError as error:
+        raise _inaccessible(path, action, error.strerror) from error
+    except Py4JJavaError as error:
+        raise _inaccessible(path, action, str(error.java_exception).splitlines()[0]) from error
 
 
 def _corrupt(path: object, reason: str) -> CorruptSnapshotError:
@@ -154,18 +179,22 @@ class HadoopFiles(Files):
 
     @override
     def exists(self, name: str) -> bool:
-        return bool(self._fs.exists(self._path(name)))
+        path = self._path(name)
+        with _refused(path, "read"):
+            return bool(self._fs.exists(path))
 
     @override
     def numbers(self, name: str) -> list[int]:
         path = self._path(name)
-        names = [str(status.getPath().getName()) for status in self._fs.listStatus(path)] if self.exists(name) else []
+        with _refused(path, "read"):
+            found = self._fs.listStatus(path) if self._fs.exists(path) else []
+        names = [str(status.getPath().getName()) for status in found]
         return [int(found) for found in names if found.isdecimal()]
 
     @override
     def read(self, name: str) -> str | None:
         path = self._path(name)
-        if not self._fs.exists(path):
+        if not self.exists(name):
             return None
         try:
             stream = self._fs.open(path)
@@ -174,17 +203,19 @@ class HadoopFiles(Files):
             finally:
                 stream.close()
         except Py4JJavaError as error:
-            raise _corrupt(path, str(error.java_exception).splitlines()[0]) from error
+            reason = str(error.java_exception).splitlines()[0]
+            raise (_inaccessible(path, "read", reason) if _DENIED in reason else _corrupt(path, reason)) from error
 
     @override
     def write(self, name: str, text: str) -> None:
         path = self._path(name)
-        if self._fs.hasPathCapability(self._folder, _APPEARS_WHEN_CLOSED):
-            self._fill(path, text)
-        else:
-            draft = self._path(f"{name}.draft")
-            self._fill(draft, text)
-            self._context.rename(draft, path, self._overwrite)
+        with _refused(path, "written"):
+            if self._fs.hasPathCapability(self._folder, _APPEARS_WHEN_CLOSED):
+                self._fill(path, text)
+            else:
+                draft = self._path(f"{name}.draft")
+                self._fill(draft, text)
+                self._context.rename(draft, path, self._overwrite)
 
     def _fill(self, path: Any, text: str) -> None:  # noqa: ANN401  # a JVM path
         stream = self._fs.create(path, True)  # noqa: FBT003  # overwrite
@@ -198,7 +229,9 @@ class HadoopFiles(Files):
 
     @override
     def delete(self, name: str) -> None:
-        self._fs.delete(self._path(name), False)  # noqa: FBT003  # not recursive
+        path = self._path(name)
+        with _refused(path, "deleted"):
+            self._fs.delete(path, False)  # noqa: FBT003  # not recursive
 
 
 def disk_settings() -> dict[str, str]:

@@ -5,9 +5,10 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from floodmark.schemas.errors import CheckpointFilesError, CorruptSnapshotError, UsageError
+from floodmark.schemas.errors import CheckpointAccessError, CheckpointFilesError, CorruptSnapshotError, UsageError
 from floodmark.spark_jobs import write
 from floodmark.spark_jobs.internals.files import (
     FILE_MANAGER,
@@ -18,6 +19,7 @@ from floodmark.spark_jobs.internals.files import (
     require_replacing,
 )
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from support.permissions import obey_permissions
 
 pytestmark = pytest.mark.spark
 
@@ -81,6 +83,31 @@ def test_what_is_no_text_is_corrupt(kept, tmp_path):
     (tmp_path / "job" / "1.json").mkdir()
     with pytest.raises(CorruptSnapshotError):
         kept.read("1.json")
+
+
+def test_a_file_that_cannot_be_written_is_named(kept):
+    kept.write("file", TEXT)
+    with pytest.raises(CheckpointAccessError, match=r"file/1\.json of the checkpoint cannot be written: .*rights"):
+        kept.write("file/1.json", TEXT)
+
+
+def test_a_folder_without_rights_is_named(tmp_path):
+    kept = LocalFiles(tmp_path)
+    kept.write("a/1", TEXT)
+    calls = {
+        "written": lambda: kept.write("a/2", TEXT),
+        "deleted": lambda: kept.delete("a/1"),
+        "read": lambda: kept.read("a/1"),
+    }
+    with ThreadPoolExecutor(1, initializer=obey_permissions) as user:
+        tmp_path.joinpath("a").chmod(0o000)
+        for action, call in calls.items():
+            with pytest.raises(CheckpointAccessError, match=f"cannot be {action}: Permission denied"):
+                user.submit(call).result()
+        with pytest.raises(CheckpointAccessError, match="cannot be read: Permission denied"):
+            user.submit(kept.numbers, "a").result()
+        tmp_path.joinpath("a").chmod(0o755)
+    assert kept.read("a/1") == TEXT
 
 
 _WRITER = """
