@@ -406,7 +406,8 @@ class StoredBatches:
         """
         found = self._read()
         if self.found is not None and (found is None or found.checkpoint_id in self.found.earlier):
-            raise self._refused("it lost them while the job ran: it was deleted, emptied, created again or rolled back")
+            lost = "it was deleted, emptied, created again or rolled back, or the job may no longer read it"
+            raise self._refused(f"it lost them while the job ran: {lost}")
         is_own = found is not None and found.checkpoint_id == self.checkpoint_id
         if not is_own and found != self.found:
             raise self._replaced(first - 1)

@@ -203,6 +203,8 @@ def cause(text: str, trace: str = "") -> str:
     'ValueError: no such user'
     >>> cause("org.apache.spark.SparkException: [SOME_CLASS] what it is\n\tat org.apache.spark")
     'org.apache.spark.SparkException: [SOME_CLASS] what it is'
+    >>> cause("An error occurred while calling o1.sql.\n: java.io.IOException: no disk\n\tat a.B")
+    'java.io.IOException: no disk'
     >>> cause("null\n=== Streaming Query ===\nIdentifier: j", "a.B\n\tat a.C\nCaused by: java.util.D: none\n\tat a.C")
     'java.util.D: none'
     """
@@ -218,7 +220,7 @@ def cause(text: str, trace: str = "") -> str:
         thrown = [line for line in trace.splitlines() if line.strip() and not line.startswith("\t")]
         innermost = [line.removeprefix(_CAUSED_BY) for line in thrown if line.startswith(_CAUSED_BY)] or thrown
         named = innermost[-1] if innermost else ""
-    return (named or message)[:_LONGEST]
+    return (named or message).removeprefix(": ")[:_LONGEST]
 
 
 def was_interrupted(error: BaseException) -> bool:

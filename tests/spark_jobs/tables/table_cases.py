@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,12 +20,14 @@ import pytest
 from floodmark.producers import WatermarkedProducer, complete_until, explicit, read_complete
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import (
+    CheckpointAccessError,
     ContinueError,
     ForeignTableError,
     PublishedError,
     ReplacedCheckpointError,
     TableColumnsError,
     TableError,
+    UnreadableTableError,
     UsageError,
 )
 from floodmark.schemas.timestamps import to_datetime
@@ -45,7 +48,10 @@ from support.lake import (
     place_of,
 )
 from support.lake import rows_of as rows_in
+from support.permissions import obey_permissions
 from support.rest_catalog import RestCatalog
+
+obey_permissions()  # Spark's JVM, too
 
 pytestmark = pytest.mark.spark
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
@@ -246,6 +252,53 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_any_row(spark, kafk
     with pytest.raises(TableError, match="/proc/none"):  # where not even root may write
         start(given, named_table("delta", Path("/proc/none/t")), state="elsewhere")
     assert rows_in(opened("iceberg", place("iceberg"))) == []
+
+
+@contextmanager
+def allowed(folder, mode):
+    folder.chmod(mode)
+    try:
+        yield
+    finally:
+        folder.chmod(0o755)
+
+
+@EACH_KIND
+def test_a_folder_without_rights_is_named_and_no_row_is_lost(
+    spark, kafka, topic, place, checkpoint, start, kind, monkeypatch
+):
+    monkeypatch.setattr("floodmark.spark_jobs.tables.table_sink._ATTEMPTS", 1)
+    given, stream, folder, state = topic(2), Stream.seeded(40, sources=2, steps=8), place(kind), Path(f"{checkpoint}-s")
+    log, data = (folder / "metadata", folder / "data") if kind == "iceberg" else (folder / "_delta_log", folder)
+    stream.produce(kafka.config, given)
+    table, no_rights = named_table(kind, folder), rf"cannot use table '.*{folder.name}'.*No row is lost.*the rights"
+
+    def failing(where, mode, error=TableError, said=no_rights):
+        with allowed(where, mode), pytest.raises(error, match=said):
+            start(given, table, state="s").awaitTermination(_LIMIT)
+
+    def forbid(_batch):
+        if any(data.rglob("*.parquet")):
+            data.chmod(0o555)
+
+    folder.parent.mkdir(exist_ok=True)
+    failing(folder.parent, 0o555)
+    assert not folder.exists()
+    with pytest.raises(TableError, match=no_rights):
+        start(given, table, state="s", on_batch=forbid).awaitTermination(_LIMIT)
+    before = rows_in(opened(kind, folder))
+    for where, mode in ((data, 0o555), (log, 0o555), (log, 0o000)):
+        failing(where, mode)
+        assert rows_in(opened(kind, folder)) == before
+    for mode, action in ((0o555, "written"), (0o000, "read")):
+        failing(state, mode, CheckpointAccessError, f"of the checkpoint cannot be {action}: Permission denied.*rights")
+    open_table, unreadable = opened(kind, folder), rf"{folder.name}.* cannot be read: .*rights"
+    with allowed(log, 0o000), pytest.raises(UnreadableTableError, match=unreadable):
+        complete_until(table.sql, spark=spark)
+    with allowed(log, 0o000), pytest.raises(UnreadableTableError, match=unreadable):
+        read_complete(open_table, "ended")
+    start(given, table, state="s").awaitTermination(_LIMIT)
+    assert_exact(kind, folder, stream)
 
 
 def test_a_catalog_may_conflict_lose_an_answer_forbid_or_go_away(spark, kafka, topic, start, tmp_path, caplog):
