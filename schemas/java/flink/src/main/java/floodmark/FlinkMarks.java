@@ -105,7 +105,7 @@ public final class FlinkMarks extends AbstractStreamOperator<FlinkMarks.Row>
         }
     }
 
-    /** Counts the rows of each key in windows of 10 s: BOOTSTRAP_SERVERS TOPIC. */
+    /** Counts the rows of each key in windows of 10 s: BOOTSTRAP_SERVERS TOPIC [OUTPUT_TOPIC]. */
     public static void main(String[] arguments) throws Exception {
         StreamExecutionEnvironment environment = StreamExecutionEnvironment.getExecutionEnvironment();
         environment.setParallelism(2);
@@ -127,6 +127,11 @@ public final class FlinkMarks extends AbstractStreamOperator<FlinkMarks.Row>
                 .window(TumblingEventTimeWindows.of(Duration.ofSeconds(10)))
                 .sideOutputLateData(late)
                 .process(new Count(), Types.STRING);
+        if (arguments.length > 2) {
+            windows.transform("sink", Types.STRING, new FlinkSink(arguments[0], arguments[2])).setParallelism(1);
+            environment.execute();
+            return;
+        }
         try (CloseableIterator<String> found = windows
                 .union(windows.getSideOutput(late).map(row -> "{\"late\": " + row.time + "}").returns(Types.STRING))
                 .executeAndCollect()) {

@@ -32,7 +32,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * {@code watermark} with {@code time}; {@code idle}; {@code members} with {@code version} and {@code size}; {@code end};
  * {@code begin}, {@code commit} and {@code abort} of a transaction.
  */
-final class Writer implements AutoCloseable {
+public final class Writer implements AutoCloseable {
 
     /** What an aborted transaction takes back. */
     private static final class State implements Cloneable {
@@ -88,7 +88,7 @@ final class Writer implements AutoCloseable {
     private State state = new State();
     private State before;
 
-    private Writer(Producer<byte[], byte[]> producer, String topic, String source, long epoch, int version, int size) {
+    public Writer(Producer<byte[], byte[]> producer, String topic, String source, long epoch, int version, int size) {
         this.producer = producer;
         this.topic = topic;
         this.source = source;
@@ -113,7 +113,8 @@ final class Writer implements AutoCloseable {
         }
     }
 
-    private static Producer<byte[], byte[]> connected(String servers, String transactionalId) {
+    /** An idempotent producer, or a transactional one if an id is given. */
+    static Producer<byte[], byte[]> connected(String servers, String transactionalId) {
         Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", servers, "enable.idempotence", true));
         if (transactionalId != null) {
             settings.put("transactional.id", transactionalId);
@@ -157,13 +158,9 @@ final class Writer implements AutoCloseable {
     private void act(JsonNode step) throws Exception {
         switch (step.get("do").asText()) {
             case "send" -> send(step);
-            case "watermark" -> {
-                long time = step.get("time").asLong();
-                state.watermark = state.watermark == null ? time : Math.max(state.watermark, time);
-                mark(Mark.Status.ACTIVE);
-            }
+            case "watermark" -> advance(step.get("time").asLong());
             case "idle" -> mark(Mark.Status.IDLE);
-            case "end" -> mark(Mark.Status.ENDED);
+            case "end" -> end();
             case "members" -> {
                 state.version = step.get("version").asInt();
                 state.size = step.get("size").asInt();
@@ -187,21 +184,35 @@ final class Writer implements AutoCloseable {
     }
 
     private void send(JsonNode step) throws Exception {
-        int partition = step.get("partition").asInt();
-        long time = step.get("time").asLong();
         byte[] key = step.hasNonNull("key") ? step.get("key").asText().getBytes(StandardCharsets.UTF_8) : null;
+        byte[] value = step.get("value").asText().getBytes(StandardCharsets.UTF_8);
+        send(step.get("partition").asInt(), step.get("time").asLong(), key, value, step.path("header").asBoolean());
+    }
+
+    /** Raises the watermark: no later record is before it. */
+    public void advance(long watermark) throws Exception {
+        state.watermark = state.watermark == null ? watermark : Math.max(state.watermark, watermark);
+        mark(Mark.Status.ACTIVE);
+    }
+
+    /** Ends the epoch: nothing follows. */
+    public void end() throws Exception {
+        mark(Mark.Status.ENDED);
+    }
+
+    /** Sends a record; with {@code header}, its time stands in a header. */
+    public void send(int partition, long time, byte[] key, byte[] value, boolean header) throws Exception {
         if (Mark.isMark(key) || state.watermark != null && time < state.watermark) {
-            throw new IllegalArgumentException("a mark's key, or a time below the watermark: " + step);
+            throw new IllegalArgumentException("a mark's key, or a time below the watermark: " + time);
         }
         if (state.status != Mark.Status.ACTIVE || partition >= state.partitions) {
             mark(Mark.Status.ACTIVE);  // rules 1 and 5: readers hear of a source, and of a partition, before its first record
         }
         if (partition >= state.partitions) {
-            throw new IllegalArgumentException("no such partition: " + step);
+            throw new IllegalArgumentException("no such partition: " + partition);
         }
-        byte[] value = step.get("value").asText().getBytes(StandardCharsets.UTF_8);
         ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(topic, partition, key, value);
-        if (step.path("header").asBoolean()) {
+        if (header) {
             record.headers().add("floodmark-time", Long.toString(time).getBytes(StandardCharsets.US_ASCII));
         }
         unacknowledged.add(producer.send(record));
