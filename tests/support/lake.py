@@ -31,6 +31,7 @@ def lake_session(folder: Path, *tables: str) -> SparkSession:
         **lake_settings(folder),
         "spark.sql.warehouse.dir": tempfile.mkdtemp(),
         "spark.sql.shuffle.partitions": "1",
+        "spark.driver.maxResultSize": "500k",  # no job collects its rows
         "spark.sql.codegen.wholeStage": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
     }
@@ -67,6 +68,13 @@ def rows_of(table: Any, commit: int | None = None) -> list[dict[str, Any]]:
             table = DeltaTable(table.table_uri, version=commit)
         return list(table.to_pyarrow_table().to_pylist())
     return list(table.scan(snapshot_id=commit).to_arrow().to_pylist())
+
+
+def partitions_of(table: Any) -> list[str]:
+    """Return the names of what an open table is partitioned by."""
+    if isinstance(table, DeltaTable):
+        return list(table.metadata().partition_columns)
+    return [field.name for field in table.spec().fields]
 
 
 def marks_of(table: Any) -> list[TableMark]:

@@ -32,6 +32,7 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, WriteOptions, iceberg, write
+from py4j.protocol import Py4JJavaError
 from pyspark.sql.functions import partitioning
 from support.counting import WIDTH, fails, read_events, windowed
 from support.crashing_job import run as run_crashing
@@ -45,6 +46,7 @@ from support.lake import (
     marks_of,
     named_table,
     opened,
+    partitions_of,
     place_of,
 )
 from support.lake import rows_of as rows_in
@@ -128,6 +130,7 @@ def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place
     assert [mark.watermark for mark in marks] == sorted({batch.output for batch in seen} - {None})
     assert {mark.epoch for mark in marks} == {job.metrics().epoch}
     assert marks[0].holder is not None
+    assert partitions_of(opened(kind, place(kind))) == (["ended_day"] if kind == "iceberg" else ["user"])
     table, name = opened(kind, place(kind)), named_table(kind, place(kind)).sql
     here, there = complete_until(table), complete_until(name, spark=spark)
     assert (here.watermark, here.holder, here.removed_by) == (END_OF_TIME, None, None)
@@ -194,6 +197,21 @@ def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka,
     start(given, table).awaitTermination(_LIMIT)
     assert len(marks_of(opened("iceberg", place("iceberg")))) in (3, 4)
     assert_exact("iceberg", place("iceberg"), stream)
+
+
+@EACH_KIND
+def test_the_executors_write_more_rows_than_the_driver_may_collect(spark, kafka, topic, place, start, kind):
+    given, stream = topic(2), Stream.seeded(42, sources=2, steps=2, per_step=5_000)
+    stream.produce(kafka.config, given)
+    table, user = named_table(kind, place(kind)), "sha2(concat(user, string(at)), 512) AS user"
+
+    def each(rows):
+        return rows.selectExpr(user, "at AS ended", "1L AS n")
+
+    start(given, table, each, per_batch=20_000).awaitTermination(_LIMIT)
+    assert len(rows_in(opened(kind, place(kind)))) == stream.size
+    with pytest.raises(Py4JJavaError, match="maxResultSize"):
+        spark.table(table.sql).collect()
 
 
 @EACH_KIND
