@@ -1,75 +1,27 @@
 """The two-stage pipeline on Kafka in a container, through testcontainers."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from floodmark.producers import create_topics
 from floodmark.producers.clients.admin import require_topics
-from floodmark.producers.embedded.broker import free_port
 from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs.demo import flights, jobs, outcome
 from floodmark.spark_jobs.demo.processes import Children
 from floodmark.spark_jobs.demo.run import Watch
+from integration.compose import DOCKER, services
 from support.harness import until
-from testcontainers.core.container import DockerContainer
-
-import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.spark]
 
-IMAGE = os.environ.get("FLOODMARK_KAFKA_IMAGE", "apache/kafka:4.1.0")
-REQUIRED = os.environ.get("FLOODMARK_REQUIRE_DOCKER") == "1"
 DAYS = 7
-DOCKER = Path(__file__).parent.parent.parent / "docker"
-
-
-def _skip_or_fail(reason):
-    if REQUIRED:
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    """Start Kafka in a container, on loopback."""
-    try:
-        client = docker.from_env()
-        client.ping()
-        if not client.images.list(IMAGE):
-            if IMAGE.startswith("floodmark/"):
-                subprocess.run([str(DOCKER / "build-image.sh"), sys.executable, IMAGE], check=True)
-            else:
-                client.images.pull(IMAGE)
-        client.close()
-    except docker.errors.DockerException as error:
-        _skip_or_fail(f"no Docker engine, or no image {IMAGE}: {error}")
-    os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
-    port = free_port()
-    settings = {
-        "KAFKA_NODE_ID": "1",
-        "KAFKA_PROCESS_ROLES": "broker,controller",
-        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@127.0.0.1:9093",
-        "KAFKA_LISTENERS": f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://127.0.0.1:9093",
-        # The same port inside and outside: the broker calls itself by its advertised address.
-        "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
-        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "KAFKA_LOG_DIRS": "/var/lib/kafka/data",
-        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
-        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
-        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
-        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-    }
-    container = DockerContainer(IMAGE)
-    container.ports[f"{port}/tcp"] = ("127.0.0.1", port)
-    for name, value in settings.items():
-        container = container.with_env(name, value)
-    with container:
-        address = f"127.0.0.1:{port}"
+    with services("kafka") as started:
+        address = started.address["9092"]
         until(lambda: _answers(address), "Kafka in the container", 120)
         yield address
 

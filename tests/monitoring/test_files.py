@@ -2,11 +2,14 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
+from floodmark import __version__
 from floodmark.producers.metrics import ALL, LABELS, Metrics, PrometheusExporter
 from floodmark.schemas.records import Holder
 from floodmark.schemas.tracker import Hold
@@ -174,9 +177,17 @@ def test_what_is_mounted_is_there_and_read_only():
         assert (DOCKER / "prometheus" / name).is_file()
 
 
+def test_the_compose_file_keeps_the_schema():
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    subprocess.run([*command, DOCKER / "compose.yaml"], check=True)
+
+
 @pytest.mark.parametrize("service", COMPOSE)
 def test_every_image_is_a_setting_and_every_port_is_on_loopback(service):
     set_ = COMPOSE[service]
+    if "build" in set_:  # what Floodmark serves is on loopback
+        assert set_["image"].endswith(f":{__version__}")
+        return
     assert re.fullmatch(rf"\$\{{FLOODMARK_{service.upper()}_IMAGE:-[\w/]+:v?[\d.]+\}}", set_["image"])
     for port in set_.get("ports", ()):
         assert port.startswith("127.0.0.1:")

@@ -1,0 +1,51 @@
+"""The images of Floodmark, as the compose file starts them."""
+
+import json
+import urllib.request
+from datetime import datetime
+
+import pytest
+from floodmark.producers import Data, Observer
+from integration.compose import services
+from support.harness import until
+
+pytestmark = [pytest.mark.docker, pytest.mark.spark, pytest.mark.minutes, pytest.mark.timeout(1_200)]
+OURS = ("producer", "inject", "job", "board")
+
+
+def milliseconds(text):
+    return datetime.fromisoformat(text).timestamp() * 1_000
+
+
+def fetched(address):
+    with urllib.request.urlopen(f"http://{address}", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_the_services_compute_a_complete_window_as_nobody_on_a_read_only_root():
+    with services("kafka", *OURS) as started:
+        for name in OURS:
+            container = started.containers[name]
+            assert container.exec_run("id -u").output.strip() == b"10001"
+            assert b"Read-only" in container.exec_run("touch /opt/x", user="root").output
+        config = {"bootstrap.servers": started.address["9092"]}
+        rows = {"orders": [], "revenue": []}
+        with Observer(config, list(rows)) as observer:
+
+            def complete():
+                for record in observer.poll():
+                    if isinstance(record, Data):
+                        rows[record.topic].append(json.loads(record.value))
+                for tracker in observer.trackers.values():
+                    tracker.advance()
+                known = min(tracker.watermark or 0 for tracker in observer.trackers.values())
+                return [row for row in rows["revenue"] if milliseconds(row["minute"]) <= known]
+
+            until(complete, "a complete window", 300)
+            for row in complete():
+                end = milliseconds(row["minute"])
+                amounts = [one["amount"] for one in rows["orders"] if end - 60_000 <= milliseconds(one["at"]) < end]
+                assert row["revenue"] == sum(amounts) > 0
+        shown = json.loads(fetched(f"{started.address['8417']}/board.json"))["topics"]
+        assert {topic["topic"] for topic in shown} == set(rows)
+        assert 'floodmark_watermark_timestamp_seconds{kind="injector"' in fetched(f"{started.address['9108']}/metrics")
