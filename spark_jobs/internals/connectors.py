@@ -7,7 +7,7 @@ import pyspark
 from floodmark.schemas.errors import MissingConnectorError
 from floodmark.spark_jobs.internals.jvm import FAILURES, reaching
 from pyspark import java_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 
 def clone(spark: SparkSession) -> SparkSession:
@@ -21,6 +21,17 @@ def is_stopped(spark: SparkSession) -> bool:
     """Tell whether a session can run nothing more."""
     java: Any = spark.sparkContext._jsc  # noqa: SLF001
     return java is None or bool(java.sc().isStopped())
+
+
+def without_rows(frame: DataFrame) -> DataFrame:
+    """Return the columns of a frame without a row.
+
+    PySpark's `createDataFrame` makes its session the active one of the thread.  With a clone, Spark would then ignore
+    what the user sets in the session.
+    """
+    jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
+    java: Any = frame.sparkSession._jsparkSession  # noqa: SLF001
+    return DataFrame(java.createDataFrame(jvm.java.util.ArrayList(), frame._jdf.schema()), frame.sparkSession)  # noqa: SLF001
 
 
 def require_connector(spark: SparkSession, tables: str, name: str) -> None:

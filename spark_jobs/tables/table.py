@@ -16,7 +16,7 @@ from floodmark.schemas.errors import (
     UsageError,
 )
 from floodmark.schemas.timestamps import duration_of
-from floodmark.spark_jobs.internals.connectors import require_connector
+from floodmark.spark_jobs.internals.connectors import require_connector, without_rows
 from floodmark.spark_jobs.internals.jvm import FAILURES
 from floodmark.spark_jobs.internals.texts import reason_of
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -109,7 +109,7 @@ class Table(ABC):
     def commit(self, spark: SparkSession, batches: Mapping[int, DataFrame], mark: TableMark) -> None:
         """Write the rows of batches, by their numbers, with the mark, in one commit."""
         if not batches:
-            self.append(spark, spark.createDataFrame([], spark.table(self.sql).schema), mark)
+            self.append(spark, without_rows(spark.table(self.sql)), mark)
         elif not self.key:
             self.append(spark, reduce(DataFrame.unionByName, batches.values()), mark)
         else:

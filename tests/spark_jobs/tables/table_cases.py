@@ -33,6 +33,7 @@ from floodmark.schemas.errors import (
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, WriteOptions, iceberg, write
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import partitioning
 from support.counting import WIDTH, fails, read_events, windowed
 from support.crashing_job import run as run_crashing
@@ -317,6 +318,9 @@ def test_a_folder_without_rights_is_named_and_no_row_is_lost(
         read_complete(open_table, "ended")
     start(given, table, state="s").awaitTermination(_LIMIT)
     assert_exact(kind, folder, stream)
+    spark.conf.set("spark.floodmark.seen", folder.name)
+    seen = SparkSession.getActiveSession().conf.get("spark.floodmark.seen", None)
+    assert seen == folder.name, "a start that commits before its first batch leaves the session of this thread"
 
 
 def test_a_catalog_may_conflict_lose_an_answer_forbid_or_go_away(spark, kafka, topic, start, tmp_path, caplog):
