@@ -20,8 +20,8 @@ if ! docker image inspect "$base" > /dev/null 2>&1; then
     mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep debian | grep -v security | head -1)
     debootstrap --variant=minbase --include=ca-certificates,openjdk-17-jre-headless,python3-venv \
         bookworm "$work/image" "$mirror" > "$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
-    (cd "$work/image" && rm -rf var/cache/apt var/lib/apt/lists usr/share/doc usr/share/man etc/ssl/certs)
-    cp -rL /etc/ssl/certs "$work/image/etc/ssl/"
+    (cd "$work/image" && rm -rf var/cache/apt var/lib/apt/lists usr/share/doc usr/share/man)
+    cp -rL --remove-destination /etc/ssl/certs "$work/image/etc/ssl/"
     tar -C "$work/image" -c . | docker import - "$base"
 fi
 case $tag in
