@@ -124,6 +124,13 @@ class Fold:
         if self._newest is None or record.log_time > self._newest[0]:
             self._newest = (record.log_time, str(record.place))
 
+    def sources(self, topic: str) -> dict[str, int]:
+        """Return the highest epoch of each source of a topic."""
+        found: dict[str, int] = {}
+        for (_, name), history in self._topics[topic].histories.items():
+            found[name] = max(found.get(name, -1), -1 if history.mark is None else history.mark.epoch)
+        return found
+
     def read_until(self, topic: str, time: int) -> None:
         """Note when the reader was last at the end of a topic, epoch milliseconds: later silence says nothing."""
         self._topics[topic].read_until = time

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from heapq import merge
 from itertools import accumulate
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -14,18 +14,22 @@ from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.fold import Fold, Point
 from floodmark.producers.board.model import Board
 from floodmark.producers.board.why import trace
-from floodmark.producers.clients.admin import QUIET, Config, offset_bounds
+from floodmark.producers.clients.admin import QUIET, Config, first_since, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.producers.tables.table_stage import Tables
-from floodmark.schemas.classify import Classified, Data, Partition
+from floodmark.schemas.classify import Classified, Data, Mark, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
+Bounds = Mapping[Partition, tuple[int, int]]
+"""The first offset and the end of each partition."""
+_STARTS: Final = 8  # the most starts to look behind, the last ones
+_OLDEST: Final = 10 * 365 * 86_400_000  # milliseconds; an epoch before that is no time of a start
 _FAR: Final = 20_000  # records of a partition to read at most, for the start of a stall or for the past
 
 
@@ -78,7 +82,7 @@ class ChainReader(Closing):
         bounds = offset_bounds(self._config, topic)
         past = BackwardReader(self._config, bounds)
         kept: defaultdict[Partition, list[Classified]] = defaultdict(list)
-        lacking = set(bounds)
+        lacking, trial = set(bounds), Fold([topic])
         numbers = [number for _, number in bounds]
         for reach in REACHES:
             places = list(filter(past.unread, lacking))
@@ -98,11 +102,31 @@ class ChainReader(Closing):
             if self._past and reach < min(_FAR, 200_000 / len(bounds)):
                 oldest = began - self._past
                 lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}
+        for place, records in self._before_starts(topic, bounds, trial).items() if not past.whole else ():
+            kept[place] = records + kept[place]
         self._fold.add(topic, whole=past.whole)
         for record in _in_turn(kept):
             self._fold.take(record)
         self._fold.read_until(topic, began)
         self._ends[topic] = {place: high for place, (_, high) in bounds.items()}
+
+    def _before_starts(self, topic: str, bounds: Bounds, read: Fold) -> dict[Partition, list[Classified]]:
+        """Return marks of unknown sources from just before the known ones started, by the times in their epochs.
+
+        A process that starts again under another name takes a place in the membership, and readers wait for the old
+        name, whose marks may be far back.
+        """
+        found: defaultdict[Partition, list[Classified]] = defaultdict(list)
+        known, began = read.sources(topic), self._clock.wall()
+        starts = [epoch for epoch in known.values() if began - _OLDEST < epoch < began]
+        for start in sorted(starts)[-_STARTS:]:
+            since = first_since(self._config, bounds, start)
+            before = BackwardReader(self._config, {place: (low, since[place]) for place, (low, _) in bounds.items()})
+            for record in before.stretch(filter(before.unread, bounds), REACHES[0]):
+                place = topic, record.partition
+                if isinstance(record, Mark) and record.source not in known and record not in found[place]:
+                    found[place].append(record)
+        return {place: sorted(records, key=attrgetter("offset")) for place, records in found.items()}
 
     def poll(self, seconds: float) -> None:
         """Read new marks for ``seconds``, also of topics that are named for the first time."""
