@@ -71,6 +71,11 @@ def is_failure(verdict: Health | None) -> bool:
     return severity(verdict) > severity(None)
 
 
+def is_ahead(watermark: int | None, now: int) -> bool:
+    """Return whether a watermark is further ahead of the clock than clocks differ; both in epoch milliseconds."""
+    return watermark is not None and now + _AHEAD < watermark < END_OF_TIME
+
+
 class _Point(NamedTuple):
     log_time: int
     watermark: int | None
@@ -282,7 +287,7 @@ class History:
 
     def _is_ahead(self, now: int) -> bool:
         is_source = self.mark is not None and self.mark.holder is None
-        return is_source and self.watermark is not None and self.watermark - now > _AHEAD
+        return is_source and is_ahead(self.watermark, now)
 
     def _is_silent(self, now: int) -> bool:
         steps = len(self._points) - 1

@@ -5,7 +5,7 @@ from typing import Any
 
 from floodmark.producers.board.causes import Cause, advice_on
 from floodmark.producers.board.model import FORMAT, STATUSES, UNNAMED, Board, SourceView, State, TopicView
-from floodmark.producers.board.source_history import Health, is_failure, severity
+from floodmark.producers.board.source_history import Health, is_ahead, is_failure, severity
 from floodmark.schemas.tracker import START_OR_INJECT
 
 
@@ -67,6 +67,8 @@ def trace(board: Board, topic: str) -> Why:
         advice = "check the name of the topic, and whether you have the right to read it"
     elif cause is None and steps[-1].unmarked:
         advice = START_OR_INJECT
+    elif cause is None and steps[-1].held_by is not None and is_ahead(steps[-1].held_by.watermark, board.now):
+        advice = advice_on(Cause.AHEAD, steps[-1].held_by.source)
     return Why(
         topic=topic,
         watermark=None if view is None else view.watermark,
