@@ -11,12 +11,53 @@ from floodmark.producers.readers.observer import Observer
 from floodmark.producers.trigger.outlook import Row
 from floodmark.schemas.classify import Classified, Data, Offsets, Unreadable
 from floodmark.schemas.completeness.position import Position, ReaderState, resume
-from floodmark.schemas.errors import InvalidEventTimeError, UnreadableValueError
+from floodmark.schemas.errors import InvalidEventTimeError, UnreadableTopicError, UnreadableValueError
+from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import TIME_HEADER, header_time
-from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, are_seconds
 from floodmark.schemas.tracker import Hold
 
 _log = logging.getLogger(__name__)
+
+
+class _RowTimes:
+    """The event times of rows, with a warning for the first row that has none."""
+
+    def __init__(self, times: InputFormat) -> None:
+        self._times = times
+        self._unreadable: tuple[int, Data, str] | None = None
+        """The number of rows without a readable event time, and the first one."""
+        self._is_confirmed = False  # whether a row had one
+
+    def of(self, record: Data) -> int | None:
+        """Return the event time of a row; ``None``: it has none that can be read."""
+        time = header_time(record.headers, TIME_HEADER)
+        if time is not None or record.value is None:
+            return time
+        try:
+            found = self._times.read(record.key, record.value, record.log_time)
+        except (UnreadableValueError, InvalidEventTimeError) as error:
+            self._count(record, str(error))
+            return None
+        if isinstance(found, int) and are_seconds(found, record.log_time):
+            self._count(record, f"its event time is {iso(found)}, as if seconds were read as milliseconds")
+        else:
+            self._is_confirmed = True
+        return found if isinstance(found, int) else None
+
+    def _count(self, record: Data, cause: str) -> None:
+        count, first, why = self._unreadable or (0, record, cause)
+        if count == 0:
+            _log.warning("%s: no event time: %s. More rows without one are only counted", record.place, cause)
+        self._unreadable = count + 1, first, why
+
+    def require_one(self) -> None:
+        """Raise `UnreadableTopicError` if rows were read, and none had a readable event time."""
+        if self._unreadable is not None and not self._is_confirmed:
+            count, first, cause = self._unreadable
+            raise UnreadableTopicError(
+                topic=first.topic, count=count, partition=first.partition, offset=first.offset, cause=cause
+            )
 
 
 class TopicInput(Closing):
@@ -30,6 +71,7 @@ class TopicInput(Closing):
 
     Raises:
         CorruptSnapshotError: if what is stored is of other topics.
+        UnreadableTopicError: when reading, if no row that existed at the first start has a readable event time.
         DeletedRecordsError: when reading, if Kafka has deleted records before they were read.
         RecreatedTopicError, UnknownTopicError, BrokerUnavailableError: as `Observer`.
     """
@@ -38,7 +80,8 @@ class TopicInput(Closing):
         self, config: Config, topics: list[str], times: InputFormat | None, stored: Mapping[str, Any] | None
     ) -> None:
         resumed = resume(None if stored is None else Position(stored["position"]), topics)
-        self._config, self._topics, self._times = config, topics, times
+        self._config, self._topics = config, topics
+        self._times = None if times is None else _RowTimes(times)
         self._tracker = resumed.tracker
         self._next = resumed.begin
         self._ids = resumed.ids
@@ -47,6 +90,8 @@ class TopicInput(Closing):
         self.highest: int | None = None if stored is None else stored["highest"]
         """The highest event time that is known from rows and marks, until the end of the input; epoch milliseconds."""
         trackers = dict.fromkeys(topics, self._tracker)
+        self._until = None if stored is not None else self.end()
+        """Up to here, at least one row must have a readable event time."""
         self._observer = Observer(config, topics, trackers=trackers, offsets=dict(self._next), ids=self._ids)
 
     @property
@@ -73,10 +118,14 @@ class TopicInput(Closing):
         for record in self._observer.poll(seconds):
             self._take(record, row)
             self._next[record.topic, record.partition] = record.offset + 1
+        if self._until is not None and self.has_read(self._until):
+            self._until = None
+            if self._times is not None:
+                self._times.require_one()
 
     def _take(self, record: Classified, row: Row) -> None:
         if isinstance(record, Data):
-            time = None if self._times is None else _time_of(record, self._times)
+            time = None if self._times is None else self._times.of(record)
             if time is not None:
                 self._extend(time, time, row=True)
                 row(time, self.watermark)
@@ -111,15 +160,3 @@ class TopicInput(Closing):
     def close(self) -> None:
         """Close the consumer."""
         self._observer.close()
-
-
-def _time_of(record: Data, times: InputFormat) -> int | None:
-    """Return the event time of a row; ``None``: it has none that can be read."""
-    time = header_time(record.headers, TIME_HEADER)
-    if time is None:
-        try:
-            found = times.read(record.key, record.value, record.log_time)
-        except (UnreadableValueError, InvalidEventTimeError):
-            return None
-        return found if isinstance(found, int) else None
-    return time

@@ -37,7 +37,7 @@ class UnreadableTopicError(CorruptRecordError):
     """An input that has ended without one readable event time: its format or its time field is wrong."""
 
     template = (
-        "topic {topic!r}: none of its {count} data record(s) has a readable event time, so the job has no result. The "
+        "topic {topic!r}: none of its {count} data record(s) has a readable event time, so there is no result. The "
         "first one is in partition {partition} at offset {offset}: {cause}. Check the format of the values, the name "
         "of the time field and its unit."
     )
@@ -86,7 +86,7 @@ class ChangedQueryError(SnapshotError):
     """A checkpoint with the state of another query."""
 
     template = (
-        "job {job!r}: the state in {checkpoint_location} belongs to another query. It had {stored}, and now it has "
+        "job {job!r}: the state in {checkpoint_location} belongs to another query. Before: {stored}; now: "
         "{found}. {advice}. If both mean the same, start once with --conf {setting}=true."
     )
     job: str

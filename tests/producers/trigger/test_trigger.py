@@ -125,6 +125,9 @@ def test_an_input_that_can_fire_nothing_is_told(kafka, topic):
     wrong = floodmark(kafka, "not-there", *options)
     assert (wrong.returncode, "does not exist" in wrong.stderr) == (2, True)
     assert positions not in existing_topics(kafka.config)
+    Source(kafka, unreadable := topic(1)).write(HOUR, 2 * HOUR)
+    typo = floodmark(kafka, unreadable, *options, "--json-field", "att", "--until-end")
+    assert (typo.returncode, "none of its 2 data record(s) has a readable event time" in typo.stderr) == (2, True)
     for more in ("--dry-run", "--until-end"):
         assert "no watermark record" in floodmark(kafka, unmarked, *options, more).stderr
 
