@@ -24,12 +24,13 @@ from floodmark.producers.injector.preview import Preview, look_ahead, require_pl
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import InputTopic, reset_target, sizes_of, states_of
 from floodmark.producers.metrics import Metrics, age, delay, state_of
+from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
 from floodmark.schemas.classify import mark_record
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.partition_state import lowest
-from floodmark.schemas.records import Status, membership_of
+from floodmark.schemas.records import Membership, Status, membership_of
 from floodmark.schemas.timestamps import milliseconds
 from floodmark.schemas.tracker import Hold
 
@@ -94,11 +95,14 @@ class Injector(Closing):
         deleted = reset_target(config, injection) if reset else 0
         found = admin.begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
+        membership = membership_of(injection.membership, "injection")
+        advice = None if states else self._advice(membership)
+        if advice is not None:
+            _log.warning("%s: %s. To continue an earlier injection, use its source name", name, advice)
         numbers = range(partitions) if partition is None else [partition]
         begins = {number: found.get((injection.source_topic, number), 0) for number in numbers}
         self._partitions = InjectedPartitions(injection, given, begins, states, clock, decisions)
         epoch = max(deleted + 1, self._partitions.epoch + 1, clock.wall())
-        membership = membership_of(injection.membership, "injection")
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
         self._watch = admin.TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
@@ -113,6 +117,11 @@ class Injector(Closing):
         """All input before this time is committed, epoch milliseconds; ``None``: not known."""
         self._next_commit = clock.steady()
         self._next_look = clock.steady() + _LOOK_INTERVAL
+
+    def _advice(self, membership: Membership) -> str | None:
+        """Return what is wrong with the membership, if other sources have written to the target, however long ago."""
+        marks = last_marks(self._config, self.injection.target_topic, self._clock.wall())
+        return Predecessors(self.injection.source, marks).advice(membership, wall=0)
 
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""

@@ -245,6 +245,15 @@ def test_a_topic_without_any_time_ends_as_an_error(kafka, topic):
     run(kafka, Injection(topic(1), topic(1), JsonField("at")))
 
 
+def test_a_second_source_in_the_target_is_told_what_follows(kafka, topic, caplog):
+    raw, marked = topic(1), topic(1)
+    write(kafka, raw, b'{"at": %d}' % NOW)
+    for source, warnings in (("first", 0), ("first", 0), ("second", 1)):
+        run(kafka, Injection(raw, marked, JsonField("at"), source=source))
+        assert caplog.text.count("lately 'first' wrote to it") == warnings
+    assert "To continue an earlier injection, use its source name" in caplog.text
+
+
 def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):
     raw, marked = topic(1), topic(1)
     send(kafka, raw, (NOW, NOW), (NOW - 7_200_000, NOW), (NOW + 10_000_000, NOW))
