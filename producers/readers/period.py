@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from floodmark.producers.clients.admin import Config, TopicWatch, offset_bounds, retained_since
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Classified, Data, Mark, Offsets, Place
 from floodmark.schemas.completeness.complete_rows import NO_EVENT_TIME, EventTimeOf, effective_time
@@ -15,7 +16,7 @@ from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import IncompletePeriodError, RetentionError, UnreadableTopicError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import Status
-from floodmark.schemas.timestamps import duration_of, event_time_of
+from floodmark.schemas.timestamps import are_seconds, duration_of, event_time_of
 from floodmark.schemas.tracker import Tracker, apply_mark
 
 if TYPE_CHECKING:
@@ -62,9 +63,12 @@ def complete(
         RetentionError: if Kafka has deleted records that may be of the period.
         UnreadableTopicError: if no record that was read has an event time.
         UnknownTopicError, BrokerUnavailableError, RecreatedTopicError: as `WatermarkedConsumer`.
-        UsageError: if the period is empty, a time has no time zone, or pyarrow is not installed.
+        UsageError: if the period is empty or in seconds, a time has no time zone, ``decode`` returns no mapping, or
+            pyarrow is not installed.
     """
     reading = _Reading(topic, event_time_of(start), event_time_of(end), event_time)
+    if are_seconds(reading.end, Clock().wall()):
+        raise UsageError(reason=f"the period ends at {iso(reading.end)}: epoch milliseconds are expected, not seconds")
     if reading.start >= reading.end:
         raise UsageError(reason=f"the period from {iso(reading.start)} to {iso(reading.end)} is empty")
     if find_spec("pyarrow") is None:
@@ -135,14 +139,14 @@ class _Reading:
 
     def _take_data(self, record: Data) -> None:
         try:
-            time = effective_time(record, self._event_time)
+            at = effective_time(record, self._event_time)
         except NO_EVENT_TIME as error:
             self._timeless += 1
             self._first_timeless = self._first_timeless or (record, f"{type(error).__name__}: {error}")
             return
         self._timed = True
-        if self.start <= time < self.end:
-            self._rows.append(_Row(time, record.place, record))
+        if self.start <= at < self.end:
+            self._rows.append(_Row(at, record.place, record))
 
     def rows(self) -> list[_Row]:
         """Return the rows of the period, or raise why it is not complete."""
@@ -172,6 +176,10 @@ def _table(rows: Sequence[_Row], decode: Callable[[Data], Mapping[str, Any]] | N
 
     if decode is not None:
         decoded = [decode(row.record) for row in rows]
+        for row, found in zip(rows, decoded, strict=True):
+            if not isinstance(found, Mapping):
+                reason = f"decode= returned {found!r} for {row.place}, expected a mapping of columns to values"
+                raise UsageError(reason=reason)
         names = dict.fromkeys(name for row in decoded for name in row)
         return pa.table({name: [row.get(name) for row in decoded] for name in names})
     return pa.table(

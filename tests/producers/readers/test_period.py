@@ -39,6 +39,10 @@ def test_each_closed_period_has_the_rows_of_the_batch_computation(kafka, topic):
         assert rows["at"].to_pylist() == times
     with pytest.raises(UsageError, match="is empty"):
         complete(kafka.config, target, 5, 5, event_time)
+    with pytest.raises(UsageError, match="not seconds"):
+        complete(kafka.config, target, now() // 1_000 - 60, now() // 1_000, event_time)
+    with pytest.raises(UsageError, match=r"decode= returned 'u' for topic-\d+/\d+@\d+, expected a mapping"):
+        complete(kafka.config, target, cuts[0], cuts[-1], event_time, decode=lambda _record: "u")
     with pytest.raises(UnreadableTopicError):
         complete(kafka.config, target, 0, 9, lambda record: json.loads(record.value)["at"])
     delete_before(kafka.config, target, 1)
