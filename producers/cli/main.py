@@ -1,6 +1,7 @@
 """The command ``floodmark``."""
 
 import sys
+from collections import Counter
 from dataclasses import asdict
 from functools import partial
 from json import dumps
@@ -23,6 +24,7 @@ from floodmark.producers.cli.trigger import trigger
 from floodmark.producers.event_times.option_values import CHANGEFEEDS, Action, Unit
 
 _PROGRESS: Final = 10_000  # records between two reports of progress
+_SHOWN: Final = 20  # faults of one kind that `check` prints
 
 _time, _late, _output, _running = (
     partial(option, panel=panel) for panel in ("Event time", "Late and early events", "Output", "Running")
@@ -82,7 +84,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     values = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
     settings = kafka_settings(bootstrap_servers, config)
     console = Console(stderr=True)
-    faults = 0
+    found = Counter[str]()
     with ended_by_signals(COULD_NOT), console.status("reading") as status:
 
         def progress(count: int) -> None:
@@ -91,13 +93,20 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 
         checker = checker_of(settings, topic)
         for finding in findings(settings, topic, values, checker, progress):
-            faults += 1
-            typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}) if json else printable(str(finding)))
+            found[finding.fault.value] += 1
+            if json:
+                typer.echo(dumps({**asdict(finding), "fault": finding.fault.value}))
+            elif found[finding.fault.value] <= _SHOWN:
+                typer.echo(printable(str(finding)))
+        faults = found.total()
         if json:
             summary = {"topic": topic, "data": checker.records["data"], "marks": checker.records["marks"]}
             typer.echo(dumps({**summary, "lateness_judged": values is not None, "faults": faults}))
     judged = "" if values else ", lateness not judged (no --schema or --json-field)"
     counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
+    for fault, count in found.items():
+        if count > _SHOWN and not json:
+            typer.echo(f"and {count - _SHOWN:,} more: {fault} (--json prints all)", err=True)
     typer.echo(f"{topic}: {counts}: {faults} fault(s)", err=True)
     raise typer.Exit(1 if faults else 0)
 

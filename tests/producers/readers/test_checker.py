@@ -207,6 +207,20 @@ def test_the_command_passes_a_sound_topic(kafka, topic, tmp_path):
 
 
 @pytest.mark.kafka
+def test_many_faults_of_one_kind_hide_no_other(kafka, topic):
+    target = topic(1)
+    plain = Producer(kafka.config)
+    for _ in range(30):
+        plain.produce(target, value=b'{"at": 5}')
+    plain.flush(30)
+    options = ["--bootstrap-servers", kafka.bootstrap_servers, "--json-field", "att"]
+    done = run_check(target, *options)
+    assert (done.returncode, done.stdout.count("unreadable row ")) == (1, 20), done.stdout
+    assert "and 10 more: unreadable row (--json prints all)" in done.stderr
+    assert len(run_check(target, *options, "--json").stdout.splitlines()) > 30
+
+
+@pytest.mark.kafka
 def test_the_command_names_the_place_of_a_fault_and_fails(kafka, topic, tmp_path):
     target = topic(1)
     with WatermarkedProducer(kafka.config, topic=target, source="a", strategy=ascending()) as ours:
