@@ -163,7 +163,7 @@ class WatermarkedProducer:
         return self._emitter.ended
 
     def advance(self, watermark: float | datetime) -> None:
-        """Set the watermark: no later record of this source has an event time below it (strategy `explicit`).
+        """Set the watermark of the next mark: no later record has an event time below it (strategy `explicit`).
 
         Raises `UsageError` with another strategy, `WatermarkRegressionError` if the watermark is below the last one.
         """
@@ -243,8 +243,8 @@ class WatermarkedProducer:
         times: list[Any] = [None] * len(values) if event_times is None else event_times_of(event_times)
         raw_keys = [None] * len(values) if keys is None else [self._checks.key(key) for key in keys]
         if not len(values) == len(times) == len(raw_keys):
-            reason = f"there are {len(values)} values, {len(times)} event times and {len(raw_keys)} keys"
-            raise UsageError(reason=f"{self!r}: {reason}, expected one for each value")
+            given = f"{len(values)} values, {len(times)} event times" + (f", {len(raw_keys)} keys" if keys else "")
+            raise UsageError(reason=f"{self!r}: there are {given}: expected one for each value")
         with self._channel.lock:
             for first in times[:1]:
                 self._checks.event_time(first)

@@ -225,7 +225,7 @@ def _step(step: Step, depth: int, now: int) -> Text:
     if step.unread:
         return line.append(f"{step.topic}: could not be read: {step.unread}")
     if row is None:
-        unmarked = "its last records have no marks"
+        unmarked = "it is empty, or its last records have no marks"
         return line.append(f"{step.topic}: {unmarked if step.unmarked else 'no source holds it'}")
     line.append(f"{place_of(step)}  ").append_text(verdict_text(row.verdict))
     line.append(f"  {_watermark(row.watermark, row.state, now)}")
