@@ -94,6 +94,11 @@ class Fold:
         """The topics on the board."""
         return frozenset(self._topics)
 
+    @property
+    def unread(self) -> frozenset[str]:
+        """The topics of the chain that could not be read."""
+        return frozenset(self._unread)
+
     def named(self) -> set[str]:
         """Return the topics that marks name and that were not tried yet: inputs of jobs, and what holds sources."""
         inputs = {topic for marks in self._topics.values() for named in marks.inputs.values() for topic in named}

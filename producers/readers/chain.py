@@ -129,7 +129,7 @@ class ChainReader(Closing):
         return {place: sorted(records, key=attrgetter("offset")) for place, records in found.items()}
 
     def poll(self, seconds: float) -> None:
-        """Read new marks for ``seconds``, also of topics that are named for the first time."""
+        """Read new marks for ``seconds``, also of topics that are named for the first time, or exist now."""
         self._open()
         began, quiet = self._clock.wall(), set(self._observers)
         deadline = Deadline(seconds)
@@ -145,7 +145,7 @@ class ChainReader(Closing):
             if not (self._unanswered and topic in quiet) and observer.ends.keys() >= self._ends[topic].keys():
                 self._fold.read_until(topic, began)
         if not self._unanswered:
-            self._read(self._fold.named() | self._tables.read() - self._fold.topics)
+            self._read(self._fold.named() | self._fold.unread | self._tables.read() - self._fold.topics)
 
     def _open(self) -> None:
         """Start to follow the topics that were read."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from floodmark.producers import WatermarkedProducer, explicit
+from floodmark.producers import WatermarkedProducer, create_topics, explicit
 from floodmark.producers.board.source_history import Health
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.readers import replay
@@ -88,6 +88,19 @@ def test_a_large_topic_is_not_read_from_its_beginning(kafka, topic, monkeypatch)
     assert not found.whole
     assert len(read) <= 400, "before the end, and before the start of the source"
     assert min(read) > 29_000
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_created_later_comes_on_the_board(kafka):
+    with ChainReader(kafka.config, ["created-later"]) as reader:
+        reader.poll(0.1)
+        assert [name for name, _ in reader.board().unread] == ["created-later"]
+        create_topics(kafka.config, {"created-later": 1})
+        with marking(kafka, "created-later") as source:
+            source.advance(7)
+        until(lambda: reader.poll(0.1) or reader.board().topic("created-later"), "the topic")
+        assert reader.board().topic("created-later").watermark == 7
+        assert not reader.board().unread
 
 
 @pytest.mark.kafka
