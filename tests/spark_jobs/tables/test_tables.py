@@ -9,7 +9,7 @@ import pyspark
 import pytest
 from support.lake import KINDS
 
-_LIMIT = 900
+_LIMIT = 1_500
 
 
 @pytest.mark.spark
