@@ -91,8 +91,8 @@ def _warn_of_unit(job: str, observed: ObservedBatch, marks: Sequence[AnyMark]) -
     for spec, found in observed.inputs:
         if found.earliest is not None and are_seconds(found.earliest, highest):
             _log.warning(
-                "job %s: event times of %s begin at %s, but its marks are at %s. Are the values in a unit that 1,000 "
-                "times as long? Then pass that unit=",
+                "job %s: event times of %s begin at %s, but its marks are at %s. Are the values in a unit that is "
+                "1,000 times as long? Then pass that unit=",
                 *(job, ", ".join(spec.topics), iso(found.earliest), iso(highest)),
             )
 
