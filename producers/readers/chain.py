@@ -114,7 +114,7 @@ class ChainReader(Closing):
         """Return marks of unknown sources from just before the known ones started, by the times in their epochs.
 
         A process that starts again under another name takes a place in the membership, and readers wait for the old
-        name, whose marks may be far back.
+        name, whose marks may be far back.  They stop waiting for a source with a lease.
         """
         found: defaultdict[Partition, list[Classified]] = defaultdict(list)
         known, began = read.sources(topic), self._clock.wall()
@@ -124,7 +124,8 @@ class ChainReader(Closing):
             before = BackwardReader(self._config, {place: (low, since[place]) for place, (low, _) in bounds.items()})
             for record in before.stretch(filter(before.unread, bounds), REACHES[0]):
                 place = topic, record.partition
-                if isinstance(record, Mark) and record.source not in known and record not in found[place]:
+                unknown = isinstance(record, Mark) and record.record.lease is None and record.source not in known
+                if unknown and record not in found[place]:
                     found[place].append(record)
         return {place: sorted(records, key=attrgetter("offset")) for place, records in found.items()}
 

@@ -18,9 +18,9 @@ from floodmark.schemas.records import Holder
 from support.harness import delete_before, recreate, until
 
 
-def marking(kafka, topic, source="web"):
+def marking(kafka, topic, source="web", **options):
     return WatermarkedProducer(
-        kafka.config, topic=topic, source=source, strategy=explicit(), interval=timedelta(hours=1)
+        kafka.config, topic=topic, source=source, strategy=explicit(), interval=timedelta(hours=1), **options
     )
 
 
@@ -106,9 +106,10 @@ def test_a_topic_that_is_created_later_comes_on_the_board(kafka):
 @pytest.mark.kafka
 def test_the_old_name_of_a_source_that_started_again_under_another_is_found(kafka, topic):
     target = topic(1)
-    old = marking(kafka, target, "till-2")
-    old.advance(7)
-    old.flush()
+    old, leased = marking(kafka, target, "till-2"), marking(kafka, target, "till-3", lease=timedelta(hours=2))
+    for number, source in enumerate((leased, old), 6):
+        source.advance(number)
+        source.flush()
     with marking(kafka, target, "til-2") as source:
         for number in range(300):
             source.advance(8 + number)
