@@ -175,7 +175,7 @@ def _table(rows: Sequence[_Row], decode: Callable[[Data], Mapping[str, Any]] | N
     import pyarrow as pa  # noqa: PLC0415  # an extra
 
     if decode is not None:
-        decoded = [decode(row.record) for row in rows]
+        decoded: list[Any] = [decode(row.record) for row in rows]  # whatever the function returns
         for row, found in zip(rows, decoded, strict=True):
             if not isinstance(found, Mapping):
                 reason = f"decode= returned {found!r} for {row.place}, expected a mapping of columns to values"
