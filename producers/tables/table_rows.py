@@ -68,7 +68,9 @@ def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN
 
             all_rows = table.to_pyarrow_dataset()
             limit = _limit(all_rows.schema, column, since)
-            rows = all_rows.to_table(columns=[column], filter=dataset.field(column) >= limit)
+            # A thread that still reads ahead when the process exits after an error would abort it.
+            later = dataset.field(column) >= limit
+            rows = all_rows.to_table(columns=[column], filter=later, use_threads=False, fragment_readahead=1)
     latest = import_module("pyarrow.compute").max(rows[column]).as_py()
     if isinstance(latest, datetime) and latest.tzinfo is None:
         latest = latest.replace(tzinfo=UTC)
