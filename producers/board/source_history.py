@@ -160,7 +160,7 @@ class History:
         self.seen, self.retired = seen, retired
 
     def _change(self, mark: WatermarkRecord, watermark: int | None, log_time: int, *, rose: bool) -> None:
-        """Note when a state began; a restart that only repeats the state goes on with it."""
+        """Note when the present state began: a restart with the same status and watermark changes nothing."""
         if rose and self._rose:
             self._stood.append(log_time - self._moved)
         self._moved = log_time

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
+from floodmark.producers.clients.admin import existing_topics
 from floodmark.producers.metrics import serve_metrics
 from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget, SuccessFile
@@ -139,9 +140,10 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
 
     with stop_on_signals() as stop, ExitStack() as opened:
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
-        position: _Stored | PositionTopic = _stored_by(settings, position_topic, rules.trigger)
-        if not dry_run:
-            if position.state is None:
+        if dry_run:
+            position: _Stored | PositionTopic = _stored_by(settings, position_topic, rules.trigger)
+        else:
+            if position_topic not in existing_topics(settings):
                 opens(None).close()  # an error in the name of an input comes before a topic is created
             if create_position_topic(settings, position_topic):
                 typer.echo(f"created the compacted topic {position_topic!r} for the positions of triggers", err=True)

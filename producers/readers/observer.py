@@ -112,8 +112,10 @@ class Observer(Closing):
 
     def _warn_of_unmarked(self, topic: str) -> None:
         """Warn once of a topic with records and without marks that was read to its end."""
-        places = [(topic, number) for number in range(self._assigned[topic])]
-        if topic in self._unmarked and self._begun.intersection(places) and self.ends.keys() >= set(places):
+        if topic not in self._unmarked:
+            return
+        places = {(topic, number) for number in range(self._assigned[topic])}
+        if self._begun & places and self.ends.keys() >= places:
             self._unmarked.discard(topic)
             for hold in self.trackers[topic].holders():
                 if hold.reason == UNMARKED and hold.holder.topic == topic:

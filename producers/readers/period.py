@@ -139,14 +139,14 @@ class _Reading:
 
     def _take_data(self, record: Data) -> None:
         try:
-            at = effective_time(record, self._event_time)
+            time = effective_time(record, self._event_time)
         except NO_EVENT_TIME as error:
             self._timeless += 1
             self._first_timeless = self._first_timeless or (record, f"{type(error).__name__}: {error}")
             return
         self._timed = True
-        if self.start <= at < self.end:
-            self._rows.append(_Row(at, record.place, record))
+        if self.start <= time < self.end:
+            self._rows.append(_Row(time, record.place, record))
 
     def rows(self) -> list[_Row]:
         """Return the rows of the period, or raise why it is not complete."""

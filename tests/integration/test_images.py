@@ -22,7 +22,7 @@ def fetched(address):
         return answer.read().decode()
 
 
-def test_the_services_compute_a_complete_window_as_nobody_on_a_read_only_root():
+def test_the_services_write_complete_windows_without_root_rights_and_with_a_read_only_root():
     with services("kafka", *OURS) as started:
         for name in OURS:
             container = started.containers[name]
