@@ -1,20 +1,21 @@
 """Writes a job's batches into a table: each is staged in the checkpoint, and several are one commit.
 
 A batch is staged with the watermark, the number and the position of the job after it.  The commit has the rows of all
-staged batches and these values of the last one.  After a crash, a start finds each batch in the table, staged, or in
-neither: then Spark runs it again.
+staged batches and these values of the last one.  A batch that is a commit by itself is not staged: it is written from
+Spark's cache.  After a crash, a start finds each batch in the table, staged, or in neither: then Spark runs it again.
 """
 
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.errors import FloodmarkError, TableError
-from floodmark.spark_jobs.batch.sinks import LateRows, Sink, StoredBatches
+from floodmark.spark_jobs.batch.sinks import LateRows, Sink, StoredBatches, run_into_cache
 from floodmark.spark_jobs.internals.connectors import clone, is_stopped
 from floodmark.spark_jobs.internals.jvm import FAILURES
 from floodmark.spark_jobs.internals.texts import reason_of
@@ -51,8 +52,9 @@ class TableSink(Sink):
         read, name = table_position(table, self._spark), f"table {table.name!r}"
         self._stored = StoredBatches(read, job, checkpoint_id, first=first, name=name, new="a new table")
         self._staged: Staged | None = None
-        self._folder = ""
-        """Of the batch that has run."""
+        self._folder: str | None = None
+        """Of the batch that has run; ``None``: it is in Spark's cache."""
+        self._view = f"floodmark_{uuid.uuid4().hex}"
         self._due = 0.0
         """When the next commit may be, by the monotonic clock."""
         self._timer: threading.Timer | None = None
@@ -68,7 +70,14 @@ class TableSink(Sink):
 
     @override
     def consume(self, frame: DataFrame) -> None:
-        self._folder = self._staging.write(frame)
+        with self._lock:
+            is_alone = self._staged is None or not self._staged.folders
+            is_due = time.monotonic() >= self._due
+        if is_alone and is_due:
+            run_into_cache(frame)
+            self._folder = None
+        else:
+            self._folder = self._staging.write(frame)
 
     @override
     def commit(
@@ -78,7 +87,7 @@ class TableSink(Sink):
             last = self._stored.last if self._staged is None else self._staged.mark.batch
             if batch_id <= last:
                 _log.info("job %s: batch %d is in the table, or staged for it, already", self._stored.job, batch_id)
-                self._staging.delete(self._folder)
+                self._discard()
                 return
             if self._staged is not None and batch_id > last + 1:
                 raise self._stored.gap(batch_id - 1)
@@ -91,10 +100,17 @@ class TableSink(Sink):
                 position=StoredPosition(self._stored.checkpoint_id, batch_id, progress.output, published).text,
             )
             staged = self._staged or Staged(batch_id, {}, mark)
+            if rows and self._folder is None:
+                frame.createOrReplaceGlobalTempView(self._view)  # the sessions share it, and the cache
+                try:
+                    self._commit_with_retries(staged.then(None, mark), self._spark.table(f"global_temp.{self._view}"))
+                finally:
+                    self._spark.catalog.dropGlobalTempView(self._view)
+                return
             self._staged = staged.then(self._folder if rows else None, mark)
             self._staging.store(self._staged)
             if not rows:
-                self._staging.delete(self._folder)
+                self._discard()
             if progress.ended or time.monotonic() >= self._due:
                 self._commit_news()
             else:
@@ -142,13 +158,20 @@ class TableSink(Sink):
             return False
         return True
 
+    def _discard(self) -> None:
+        """Delete the rows of the batch that has run."""
+        if self._folder is not None:
+            self._staging.delete(self._folder)
+
     def _commit_news(self) -> None:
-        staged = self._staged
-        if staged is None or not self._has_news:
-            return
+        if self._staged is not None and self._has_news:
+            self._commit_with_retries(self._staged)
+
+    def _commit_with_retries(self, staged: Staged, cached: DataFrame | None = None) -> None:
+        """Commit the staged batches; ``cached``: the rows of the last one, if they are in Spark's cache."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                self._commit(staged)
+                self._commit(staged, cached)
                 break
             except FAILURES as error:  # the commit may have been made: the next attempt asks the table
                 if attempt == _ATTEMPTS:
@@ -159,14 +182,17 @@ class TableSink(Sink):
         self._due = time.monotonic() + self._table.commit_every.total_seconds()
         self._staging.clear(staged)
 
-    def _commit(self, staged: Staged) -> None:
-        """Write the staged batches that the table lacks, in one commit."""
+    def _commit(self, staged: Staged, cached: DataFrame | None) -> None:
+        """Write the batches that the table lacks, in one commit."""
         position = self._stored.next(staged.first, staged.position)
-        if position is not None:
-            lacking = {
-                number: self._staging.read(self._spark, folder)
-                for number, folder in staged.folders.items()
-                if number > self._stored.last
-            }
-            self._table.commit(self._spark, lacking, replace(staged.mark, position=position.text))
-            self._stored.found = position
+        if position is None:
+            return
+        lacking = {
+            number: self._staging.read(self._spark, folder)
+            for number, folder in staged.folders.items()
+            if number > self._stored.last
+        }
+        if cached is not None:
+            lacking[staged.mark.batch] = cached
+        self._table.commit(self._spark, lacking, replace(staged.mark, position=position.text))
+        self._stored.found = position

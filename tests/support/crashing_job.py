@@ -5,7 +5,7 @@
 STEP is one of `STEPS`, or ``none``; the crash comes at that step of the BATCHES-th batch of this process.  Or it is one
 of `AHEAD`: the crash comes there once the job has foreseen a watermark; of `SHARDS`: a task kills the driver; or of
 `TABLE_STEPS`: the crash also kills Spark's JVM.  With the delivery ``writer``, OUTPUT is the file of a `RowStore`; with
-``iceberg`` or ``delta``, it is the folder of a table, and COMMIT_EVERY is in seconds.
+``iceberg`` or ``delta``, it is the folder of a table, COMMIT_EVERY is in seconds, and OUTPUT_MODE may be ``update``.
 """
 
 import itertools
@@ -37,6 +37,8 @@ from support.harness import SHORT_LIVED
 from support.row_store import count_store
 
 TABLES = {"iceberg", "delta"}
+KEYS = {"append": (), "update": ("user", "ended")}
+"""Of the table, by the output mode."""
 SINKS = (AtLeastOnceSink, ExactlyOnceSink, StoreSink)
 STEPS = {
     "before the batch runs": (SINKS, "consume", "before"),
@@ -66,9 +68,9 @@ SHARDS = {  # steps of a task that writes a shard; the last one is of the driver
 }
 
 TABLE_STEPS = {
-    "before the files of a batch": (TableSink, "consume", "before"),
-    "after the files of a batch": (TableSink, "consume", "after"),
-    "after a batch is staged": (TableSink, "commit", "after"),
+    "before a batch runs": (TableSink, "consume", "before"),
+    "after a batch ran": (TableSink, "consume", "after"),  # its rows are staged, or in the cache
+    "after a batch is staged or committed": (TableSink, "commit", "after"),
     "before the commit": (Table, "commit", "before"),
     "within the commit": (Table, "commit", "within"),
     "after the commit": (Table, "commit", "after"),
@@ -155,8 +157,9 @@ def _started(servers: str, given: str, out: str, checkpoint: str, *, ahead: bool
         spark = lake_session(folder.parent.parent if delivery == "iceberg" else folder.parent, delivery)
         per_batch = int(os.environ.get("PER_BATCH", "60"))
         rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=per_batch))
-        table = named_table(delivery, folder, timedelta(seconds=float(os.environ["COMMIT_EVERY"])))
-        return write(rows, table=table, event_time="ended", **usual)
+        mode = os.environ.get("OUTPUT_MODE", "append")
+        table = named_table(delivery, folder, timedelta(seconds=float(os.environ["COMMIT_EVERY"])), key=KEYS[mode])
+        return write(rows, table=table, event_time="ended", output_mode=mode, **usual)
     spark = local_session("crashing", cores=int(os.environ.get("CORES", "2")), settings=SHORT_LIVED)
     rows = windowed(read_events(spark, servers, given, max_offsets_per_trigger=20_000 if ahead else 120))
     if delivery == "writer":

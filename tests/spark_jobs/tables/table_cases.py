@@ -36,6 +36,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import partitioning
 from support.counting import WIDTH, fails, read_events, windowed
+from support.crashing_job import KEYS
 from support.crashing_job import run as run_crashing
 from support.harness import Stream, until
 from support.lake import (
@@ -201,7 +202,7 @@ def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka,
 
 
 @EACH_KIND
-def test_the_executors_write_more_rows_than_the_driver_may_collect(spark, kafka, topic, place, start, kind):
+def test_the_executors_write_more_rows_than_the_driver_may_collect(spark, kafka, topic, checkpoint, place, start, kind):
     given, stream = topic(2), Stream.seeded(42, sources=2, steps=2, per_step=5_000)
     stream.produce(kafka.config, given)
     table, user = named_table(kind, place(kind)), "sha2(concat(user, string(at)), 512) AS user"
@@ -211,6 +212,7 @@ def test_the_executors_write_more_rows_than_the_driver_may_collect(spark, kafka,
 
     start(given, table, each, per_batch=20_000).awaitTermination(_LIMIT)
     assert len(rows_in(opened(kind, place(kind)))) == stream.size
+    assert not Path(f"{checkpoint}-first", "floodmark", "staged").exists(), "a batch that is a commit is written once"
     with pytest.raises(Py4JJavaError, match="maxResultSize"):
         spark.table(table.sql).collect()
 
@@ -371,21 +373,22 @@ def test_the_results_from_a_time_on_begin_a_table(kafka, topic, place, start, ki
 
 
 @pytest.mark.parametrize(
-    ("kind", "step", "commit_every"),
+    ("kind", "step", "more"),
     [
-        ("iceberg", "after the files of a batch", "0"),
-        ("iceberg", "within the commit", "0"),
-        ("iceberg", "after a batch is staged", "3600"),
-        ("delta", "after the commit", "0"),
+        ("iceberg", "after a batch ran", {"COMMIT_EVERY": "3600"}),
+        ("iceberg", "within the commit", {"COMMIT_EVERY": "0"}),
+        ("iceberg", "after a batch is staged or committed", {"COMMIT_EVERY": "3600", "OUTPUT_MODE": "update"}),
+        ("delta", "after the commit", {"COMMIT_EVERY": "0"}),
     ],
 )
-def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoint, start, kind, step, commit_every):
+def test_a_job_that_is_killed_writes_each_row_once(kafka, topic, place, checkpoint, start, kind, step, more):
     given, stream = topic(2), Stream.seeded(22, steps=8)
     stream.produce(kafka.config, given)
     names = kafka.bootstrap_servers, given, str(place(kind)), f"{checkpoint}-first"
-    done = run_crashing(*names, step, "3", delivery=kind, COMMIT_EVERY=commit_every)
+    done = run_crashing(*names, step, "3", delivery=kind, **more)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    start(given, named_table(kind, place(kind))).awaitTermination(_LIMIT)
+    mode = more.get("OUTPUT_MODE", "append")
+    start(given, named_table(kind, place(kind), key=KEYS[mode]), output_mode=mode).awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
 
 
