@@ -306,7 +306,11 @@ class TopicWatch:
         self._ids = ids
         self._reader = reader
         self._missed = False
-        self._compare(answered(lambda: described(self._client, topics, self._servers), self._servers))
+        self.require_same()
+
+    def require_same(self) -> None:
+        """Compare the ids when Kafka answers, also before an error of an offset: it may be of an earlier topic."""
+        self._compare(answered(lambda: described(self._client, self._topics, self._servers), self._servers))
 
     def check(self) -> Mapping[str, int]:
         """Compare the ids; return the partition count of each topic, or nothing if Kafka does not answer."""

@@ -106,7 +106,7 @@ class Injector(Closing):
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
         self._watch = admin.TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)
         nexts = {number: one.next for number, one in self._partitions.used.items()}
-        self._input = InputTopic(injection, config, nexts)
+        self._input = InputTopic(injection, config, nexts, self._watch)
         self._alignment: AlignmentReader | None = None
         if alignment is not None:
             self._alignment = AlignmentReader(config, alignment, topic=injection.target_topic)

@@ -7,7 +7,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, begin_offsets, require_topics
+from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, TopicWatch, begin_offsets, require_topics
 from floodmark.producers.clients.consumers import BATCH, Closing, Record, consume, is_end, reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.injector.partitions import OVERTAKEN
@@ -30,8 +30,8 @@ def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int,
 class InputTopic(Closing):
     """The partitions of the input, from the stored offsets."""
 
-    def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int]) -> None:
-        self._injection = injection
+    def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int], watch: TopicWatch) -> None:
+        self._injection, self._watch = injection, watch
         self.drained = False  # whether the last `take` returned all records of the client
         self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", __name__)
         self.consumer.assign([TopicPartition(injection.source_topic, *start) for start in begins.items()])
@@ -51,6 +51,7 @@ class InputTopic(Closing):
         if is_end(error):
             return True
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
+            self._watch.require_same()
             reason = f"Kafka no longer has what comes next: {error.str()}"
             raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)
         if not error.retriable():

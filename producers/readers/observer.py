@@ -50,7 +50,8 @@ class Observer(Closing):
         self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
         self.ends: dict[Partition, int] = {}
         """The end offset of each partition when it was last read to its end."""
-        self._router = MarkRouter(self.trackers, applied)
+        self._applied = applied or {}
+        self._router = MarkRouter(self.trackers, self._applied)
         self.counts = self._router.counts
         self._offsets = offsets or {}
         self._servers = config.get("bootstrap.servers")
@@ -101,7 +102,10 @@ class Observer(Closing):
                 self._begun.add((record.topic(), record.partition()))
                 yield self._router.take(classified(record))
             elif is_end(error):
-                self.ends[record.topic(), record.partition()] = record.offset()
+                place = record.topic(), record.partition()
+                if record.offset() < self._applied.get(place, 0):  # the caller raises DeletedRecordsError
+                    self._watch.require_same()
+                self.ends[place] = record.offset()
                 self._warn_of_unmarked(record.topic())
             elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
                 raise BrokerUnavailableError(bootstrap_servers=self._servers, seconds=timeout, reason=error.str())
@@ -129,6 +133,7 @@ class Observer(Closing):
             self._consumer.incremental_assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
             return
         self._fetched.appendleft(record)  # the next call raises again
+        self._watch.require_same()
         earliest, end = partition_bounds(self._consumer, place, self._servers)
         raise DeletedRecordsError(topic=topic, partition=number, position=record.offset(), earliest=earliest, end=end)
 

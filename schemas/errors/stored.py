@@ -169,7 +169,8 @@ class RecreatedTopicError(SnapshotError):
     template = (
         "topic {topic!r} was deleted and created again: {reader} has read the topic with id {known}, and now its id is "
         "{found}. The stored offsets do not apply to the new topic. Start a consumer without a position, a job with a "
-        "new checkpoint_location and output topic (with writer=, an empty store), an injector with a new target topic."
+        "new checkpoint_location and output topic (with writer=, an empty store), an injector with a new target topic, "
+        "a trigger with a new name."
     )
     reader: str
     topic: str

@@ -432,10 +432,11 @@ def test_a_question_is_asked_again_while_a_leader_moves(kafka, topic, monkeypatc
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("how", ["it resumes", "it reads"])
-def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(kafka, topic, monkeypatch, how):
-    """Also where the new topic is longer than the old one, so that all offsets are there."""
-    monkeypatch.setattr("floodmark.producers.readers.observer._REFRESH", 0.5)
+@pytest.mark.parametrize(("how", "length"), [("it resumes", 60), ("it reads", 60), ("it reads", 2)])
+def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(kafka, topic, monkeypatch, how, length):
+    """Also where the new topic is longer than the old one, so that all offsets are there, or shorter."""
+    refresh = 0.5 if length > 10 else 60_000  # out of range, the offset itself shows it
+    monkeypatch.setattr("floodmark.producers.readers.observer._REFRESH", refresh)
     target, rows = topic(1), []
     write_numbers(kafka, target, range(10))
     with WatermarkedConsumer(kafka.config, [target], number_of) as consumer:
@@ -443,7 +444,7 @@ def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(kafka, topi
         until(lambda: read() or len(rows) == 9, "the rows")
         position = Position(consumer.position().text)
         recreate(kafka.config, target, 1)
-        write_numbers(kafka, target, range(100, 160), end=True)
+        write_numbers(kafka, target, range(100, 100 + length), end=True)
         for _ in range(2 if how == "it reads" else 0):  # and it stays so
             with pytest.raises(RecreatedTopicError):
                 until(lambda: read() or consumer.ended, "the error")
@@ -453,7 +454,16 @@ def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(kafka, topi
     with WatermarkedConsumer(kafka.config, [target], number_of) as consumer:
         found = []
         until(lambda: found.extend(time for time, _ in consumer.rows()) or consumer.ended, "the end")
-    assert found == list(range(100, 160))
+    assert found == list(range(100, 100 + length))
+
+
+@pytest.mark.kafka
+def test_an_end_before_what_was_read_is_first_compared_with_the_id_of_the_topic(kafka, topic, monkeypatch):
+    target = topic(1)
+    with Observer(kafka.config, [target], applied={(target, 0): 9}) as observer:
+        monkeypatch.setattr("floodmark.producers.clients.admin.described", lambda *_, **_more: {target: ("another", 1)})
+        with pytest.raises(RecreatedTopicError):
+            until(lambda: list(observer.poll()) is None, "the error")
 
 
 @pytest.mark.kafka
