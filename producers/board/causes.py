@@ -41,8 +41,8 @@ _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
         "if {0} does not run, or is paused, restart it (an injector: run floodmark inject again). If it runs with "
-        "background=False, leave that out, or call poll() once an interval. If a member of a group never returns, give "
-        "the others a membership with a higher version without it",
+        "background=False, leave that out, or call poll() once an interval. If it never returns and the topic has "
+        "other sources, give them a membership with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
     Cause.NO_EVENTS: _Words(
