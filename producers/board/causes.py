@@ -27,6 +27,7 @@ class Cause(StrEnum):
     SECONDS = "seconds"
     FUTURE = "future"
     AHEAD = "ahead"
+    IDLE = "idle"
     WAITS = "waits"
     ALIGNED = "aligned"
 
@@ -121,6 +122,11 @@ _WORDS: Final = {
         "it sends records, and its watermark is ahead of the clock; the mark that moved it there is too old to be read",
         "if the events of {0} are not bookings or forecasts, one of them had a time in the future. Reject such events "
         "with early= (floodmark inject: --early), and restart {0}",
+    ),
+    Cause.IDLE: _Words(
+        "all sources are idle",
+        "if nothing more comes, call end(). All sources of {0} are idle, and its watermark advances when one of them "
+        "writes again",
     ),
     Cause.WAITS: _Words("it waits for its input", ""),
     Cause.ALIGNED: _Words(

@@ -44,6 +44,7 @@ def trace(board: Board, topic: str) -> Why:
     """Follow what holds a topic from job to job, up to a source that is no job, or a job that fails itself."""
     steps: list[Step] = []
     name: str | None = topic
+    view = None
     while name is not None and all(step.topic != name for step in steps):
         view = board.topic(name)
         if view is None:
@@ -53,8 +54,8 @@ def trace(board: Board, topic: str) -> Why:
         held_by = next(iter(view.held_by), None)
         steps.append(_step(view, held_by))
         name = None if held_by is None else _input(board, held_by)
-    view = board.topic(topic)
-    state = State.UNKNOWN if view is None else view.state
+    first = board.topic(topic)
+    state = State.UNKNOWN if first is None else first.state
     holders = [step.held_by for step in reversed(steps) if step.held_by is not None]
     cause = next((row for row in holders if row.verdict is not Health.OK), None)
     if cause is None or not is_failure(cause.verdict):
@@ -67,11 +68,13 @@ def trace(board: Board, topic: str) -> Why:
         advice = "check the name of the topic, and whether you have the right to read it"
     elif cause is None and steps[-1].unmarked:
         advice = START_OR_INJECT
+    elif cause is None and view is not None and view.state is State.IDLE:
+        advice = advice_on(Cause.IDLE, view.topic)
     elif cause is None and steps[-1].held_by is not None and is_ahead(steps[-1].held_by.watermark, board.now):
         advice = advice_on(Cause.AHEAD, steps[-1].held_by.source)
     return Why(
         topic=topic,
-        watermark=None if view is None else view.watermark,
+        watermark=None if first is None else first.watermark,
         state=state,
         steps=tuple(steps),
         cause=cause,

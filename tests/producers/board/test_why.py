@@ -398,6 +398,15 @@ def test_why_finds_no_fault_where_there_is_none(name):
     assert (why.exit_status, board.exit_status) == (0, 0)
 
 
+def test_a_topic_whose_sources_are_idle_has_advice_though_nothing_is_stuck():
+    writers = WELL["a job whose input is idle"]
+    for last in ("clicks", "counts"):
+        board, why = asked(*writers, last=last)
+        assert (why.cause, why.exit_status, board.exit_status) == (None, 0, 0)
+        assert "All sources of clicks are idle" in why.advice
+        assert "end()" in why.advice
+
+
 def read_from(second, writer):
     """Return the fold of what is read of a source that marks once a second, from a second on, and what it lacks."""
     fold = Fold(["clicks"])
