@@ -58,7 +58,7 @@ def update_progress(
         if isinstance(mark, Unreadable):
             counts["unreadable_marks"] += 1
             _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
-    _warn_of_unit(job, observed, marks.marks)
+    _warn_of_unit(job, progress, observed, marks.marks)
     progress.apply(marks.marks, {topic: spec.mark_policy for spec, _ in observed.inputs for topic in spec.topics})
     for process in progress.ignored.news():
         _log.warning("job %s: %s", job, process)
@@ -84,17 +84,29 @@ def _tally(job: str, progress: Progress, observed: ObservedBatch, counts: Counte
                 _log.warning("job %s: %d %s rows so far; in this batch: %s", job, total, kind, found.unusable[kind])
 
 
-def _warn_of_unit(job: str, observed: ObservedBatch, marks: Sequence[AnyMark]) -> None:
-    """Log a warning if rows are in January 1970 and the marks beside them are not: the sources know the right unit."""
-    known = [mark.record.watermark for mark in marks if isinstance(mark, Mark)]
-    highest = max((time for time in known if time is not None and time < END_OF_TIME), default=0)
+def _warn_of_unit(job: str, progress: Progress, observed: ObservedBatch, marks: Sequence[AnyMark]) -> None:
+    """Log a warning if either the rows of a batch or the marks beside them are in January 1970: their unit is wrong."""
+    known = [mark for mark in marks if isinstance(mark, Mark)]
+    times = [mark.record.watermark for mark in known]
+    highest = max((time for time in times if time is not None and time < END_OF_TIME), default=0)
     for spec, found in observed.inputs:
-        if found.earliest is not None and are_seconds(found.earliest, highest):
+        if found.earliest is None:
+            continue
+        if are_seconds(found.earliest, highest):
             _log.warning(
                 "job %s: event times of %s begin at %s, but its marks are at %s. Are the values in a unit that is "
                 "1,000 times as long? Then pass that unit=",
                 *(job, ", ".join(spec.topics), iso(found.earliest), iso(highest)),
             )
+        for mark, time in zip(known, times, strict=True):
+            if mark.topic not in spec.topics or time is None or not are_seconds(time, found.earliest):
+                continue
+            if progress.doublings.has_doubled((mark.topic, mark.source, "seconds"), 1):
+                _log.warning(
+                    "job %s: the marks of source %s of topic %s are at %s, but rows begin at %s. Does its producer "
+                    "pass event_time= in seconds? Then pass milliseconds",
+                    *(job, mark.source, mark.topic, iso(time), iso(found.earliest)),
+                )
 
 
 def require_usable(job: str, progress: Progress, specs: Sequence[SourceSpec]) -> None:

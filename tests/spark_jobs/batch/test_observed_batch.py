@@ -133,3 +133,14 @@ def test_values_in_seconds_beside_marks_in_milliseconds_are_named(logged, earlie
         if "1,000 times as long? Then pass that unit=" in line and "clicks" in line and "1970" in line
     ] == logged()
     assert bool(logged()) == warns
+
+
+@pytest.mark.parametrize(("earliest", "warns"), [(1_767_225_600_000, True), (1_767_225_600, False), (None, False)])
+def test_marks_in_seconds_beside_rows_in_milliseconds_are_logged_once_with_their_source(logged, earliest, warns):
+    partition = Partition()
+    for number in range(3):
+        partition.rows(1)
+        partition.mark(sequence=number, watermark=1_767_225_600 + number, records=number + 1)
+        partition.batch(earliest)
+    assert [line for line in logged() if "source web of topic clicks" in line and "milliseconds" in line] == logged()
+    assert len(logged()) == warns
