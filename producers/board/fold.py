@@ -355,6 +355,8 @@ def _row(
     reason = reason_of(cause, " and ".join(map(str, older)), newer)
     if held is not None and verdict in {Health.WARN, Health.STALL}:
         cause, reason = Cause.ALIGNED, reason_of(Cause.ALIGNED, held.topic, iso(held.watermark))
+    if verdict is Health.STOP and status is State.IDLE:
+        reason = f"readers no longer wait for it, since its lease has run out: {reason}"
     behind = status in {State.ACTIVE, State.CATCHING_UP, State.SILENT}
     return view(
         state=status,

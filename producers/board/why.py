@@ -87,17 +87,10 @@ def _step(view: TopicView, held_by: SourceView | None) -> Step:
     """Return the step through a topic, and the source that holds it."""
     if held_by is None:
         return Step(topic=view.topic, held_by=None, unmarked=not view.partitions)
-    failing = [row for row in view.sources() if _fails(row)] if _fails(held_by) else []
+    failing = [row for row in view.sources() if is_failure(row.verdict)] if is_failure(held_by.verdict) else []
     others = {row.source or UNNAMED for row in (*view.held_by, *failing) if row.source != held_by.source}
     partitions = {row.partition for row in view.held_by if row.source == held_by.source}
     return Step(topic=view.topic, held_by=held_by, partitions=len(partitions), others=tuple(sorted(others)))
-
-
-def _fails(row: SourceView) -> bool:
-    """Return whether a source fails, so that readers wait for it or get wrong results."""
-    return row.verdict in {Health.TIME, Health.FENCED, Health.UNCOUNTED} or (
-        is_failure(row.verdict) and row.state not in {State.IDLE, State.ENDED}
-    )
 
 
 def _failing(board: Board, topic: str) -> SourceView | None:
@@ -108,7 +101,7 @@ def _failing(board: Board, topic: str) -> SourceView | None:
         found = {name for row in view.sources() for name in row.inputs} - names if view is not None else set[str]()
         names |= found
         open_ += found
-    rows = [row for view in board.topics() if view.topic in names for row in view.sources() if _fails(row)]
+    rows = [row for view in board.topics() if view.topic in names for row in view.sources() if is_failure(row.verdict)]
     return max(rows, key=lambda row: severity(row.verdict), default=None)
 
 

@@ -132,6 +132,11 @@ FAULTS = {
         (1, "b", Cause.SILENT),
         ("no longer sends marks", "restart it"),
     ),
+    "one of two processes is dead, and its lease has run out": (
+        [Writer("a", fields=ONE_OF_TWO), Writer("b", seconds=range(20), fields={**ONE_OF_TWO, "lease": 5 * SECOND})],
+        (1, "b", Cause.SILENT),
+        ("its lease has run out: it no longer sends marks", "restart it", "higher version"),
+    ),
     "a source has no events": (
         [Writer(promise=until(20, behind(5)), writes=lambda second: second < 20)],
         (1, "web", Cause.NO_EVENTS),
