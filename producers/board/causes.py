@@ -20,6 +20,7 @@ class Cause(StrEnum):
     TOO_FEW_MARKS = "too few marks"
     UNREADABLE = "unreadable"
     MISSING = "missing"
+    SIZES = "sizes"
     TWINS = "twins"
     ZOMBIE = "zombie"
     RETIRED = "retired"
@@ -88,6 +89,11 @@ _WORDS: Final = {
     Cause.MISSING: _Words(
         "the membership includes it, but it has not reported",
         "start {0}. If it no longer exists, give the other sources a membership with a higher version without it",
+    ),
+    Cause.SIZES: _Words(
+        "sources gave one membership version the sizes {older}, and readers wait for {newer} sources",
+        "give all sources one membership with a higher version and the right size: change_membership(), or membership= "
+        "at their next start",
     ),
     Cause.TWINS: _Words(
         "two processes use this source name: readers ignore the marks of epoch {older}, since epoch {newer} is higher",

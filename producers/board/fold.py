@@ -315,7 +315,7 @@ def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list
     view = partial(SourceView, topic=name, partition=number)
     here = {*marks.members(number), *part.absent()}
     lacking = max(0, roster.size - len(here))
-    reason = missing(marks.state, part, here) if lacking else ""
+    reason, sizes = missing(marks.state, part, here) if lacking else "", marks.sizes()
     for source in retired:
         history = marks.histories[number, source]
         version = 0 if history.mark is None else history.mark.membership.version
@@ -325,9 +325,12 @@ def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list
     known = sorted(n for n, member in roster.members.items() if member.version == roster.version and n not in here)
     others: list[str | None] = [*known, *[None] * (lacking - len(known))]
     verdict = Health.STOP if marks.whole else None
+    cause = Cause.SIZES if len(sizes) > 1 else Cause.MISSING
+    if cause is Cause.SIZES:
+        reason = f"{reason_of(cause, ' and '.join(map(str, sizes)), sizes[-1])}: {reason}"
     for source_or_none in islice(others[: max(0, lacking - len(retired))], _MOST):
         if source_or_none not in part.unreadable:
-            yield view(source=source_or_none, state=State.MISSING, verdict=verdict, cause=Cause.MISSING, reason=reason)
+            yield view(source=source_or_none, state=State.MISSING, verdict=verdict, cause=cause, reason=reason)
 
 
 def _row(

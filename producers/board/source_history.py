@@ -361,6 +361,12 @@ class TopicMarks:
         part, version = self.state.partitions.get(number), self.state.roster.version
         return [] if part is None else sorted(n for n, source in part.sources.items() if source.version == version)
 
+    def sizes(self) -> list[int]:
+        """Return the sizes that marks gave the newest membership; more than one is a conflict."""
+        roster = self.state.roster
+        said = [history.mark.membership for history in self.histories.values() if history.mark is not None]
+        return sorted({roster.size, *(one.size for one in said if one.version == roster.version)})
+
     def retired(self, now: int) -> dict[int, list[str]]:
         """Return by partition the sources that still write there with an older membership."""
         found: defaultdict[int, list[str]] = defaultdict(list)

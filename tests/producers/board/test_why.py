@@ -172,6 +172,11 @@ FAULTS = {
         (1, "b", Cause.MISSING),
         ("1 of 2 sources", "reported: a", "not here: b"),
     ),
+    "two members give one version of the membership two sizes": (
+        [Writer("a", fields={"version": 3, "size": 2}), Writer("bb", fields={"version": 3, "size": 3})],
+        (1, None, Cause.SIZES),
+        ("sizes 2 and 3", "1 of 3 sources", "reported: a, bb", "higher version and the right size"),
+    ),
     "a member still has the membership of before": (
         [
             Writer("a", seconds=range(20), fields=MEMBERSHIP_1),
