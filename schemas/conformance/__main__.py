@@ -23,7 +23,8 @@ examples:
   python -m floodmark.schemas.conformance --reader "java -cp reader.jar Reader"
   python -m floodmark.schemas.conformance --writer ./writer --json
 
-exit status: 0: all cases passed; 1: a case failed; 2: the program could not be run to its end
+exit status: 0: all cases passed; 1: a case failed; 2: the program could not be run to its end;
+130: you pressed Ctrl-C
 """
 
 
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProgramError as error:
         sys.stderr.write(f"floodmark: {printable_lines(str(error))}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("floodmark: interrupted before the last case\n")
+        return 130
     passed = len(cases) - len(failed)
     if options.json:
         sys.stdout.write(json.dumps({"cases": len(cases), "passed": passed, "failed": failed}) + "\n")

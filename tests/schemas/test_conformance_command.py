@@ -78,3 +78,8 @@ def test_a_program_that_gives_no_answer_is_an_error_that_names_the_step(fault, m
 def test_a_program_that_cannot_be_started_is_an_error(words, capsys):
     assert command.main(["--writer", words]) == 2
     assert "cannot be started (" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_it_with_one_line(capsys):
+    assert command.main(["--writer", "sh -c 'kill -INT $PPID; exec sleep 60'"]) == 130
+    assert capsys.readouterr() == ("", "floodmark: interrupted before the last case\n")
