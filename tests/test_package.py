@@ -20,7 +20,7 @@ ADDRESS = "https://example.org/floodmark"
 SHIPPED = (".ci", "LICENSE", "README.md", "pyproject.toml", "package", "producers", "schemas", "spark_jobs")
 FOLDERS = ("producers", "schemas", "spark_jobs")
 ROOT_FILES = {"__init__.py", "__init__.pyi", "py.typed"}
-SUFFIXES = {".avsc", ".css", ".html", ".js", ".json", ".md", ".py", ".pyi", ".toml", ".typed"}
+SUFFIXES = {".avsc", ".css", ".html", ".java", ".js", ".json", ".md", ".py", ".pyi", ".toml", ".typed", ".xml"}
 WIRE_FORMAT = """
 import json
 from importlib.resources import files
