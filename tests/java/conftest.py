@@ -60,8 +60,8 @@ def _engine(name, classes, *modules):
 @pytest.fixture(scope="session")
 def flink(tmp_path_factory):
     """Give the class path of the recipe for Flink."""
-    flink, connector = "org.apache.flink", ("flink-connector-kafka", "4.0.1-2.0")
-    modules = [(flink, "flink-clients", "2.0.1"), (flink, "flink-connector-base", "2.0.1"), (flink, *connector)]
+    flink, connector = "org.apache.flink", ("flink-connector-kafka", "5.0.0-2.2")
+    modules = [(flink, "flink-clients", "2.3.0"), (flink, "flink-connector-base", "2.3.0"), (flink, *connector)]
     return _engine("flink", tmp_path_factory.mktemp("flink"), *modules)
 
 
