@@ -7,7 +7,7 @@
 # installed; it fetches Kafka's jars, and keeps them.  Needs root and debootstrap.
 set -euo pipefail
 python=$1
-tag=${2:-floodmark/kafka:4.1.0}
+tag=${2:-floodmark/kafka:4.4.0}
 here=$(cd "$(dirname "$0")" && pwd)
 base=floodmark/base:bookworm
 exec 9< "$0"

@@ -19,7 +19,7 @@ from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.embedded.jars import fetch, java
 from floodmark.schemas.errors import EmbeddedKafkaError
 
-KAFKA_VERSION: Final = "4.1.0"
+KAFKA_VERSION: Final = "4.4.0"
 _START_TIMEOUT: Final = 90.0  # seconds
 _LOG4J: Final = """\
 <Configuration status="WARN">
