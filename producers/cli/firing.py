@@ -165,7 +165,7 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
             if exporter is not None:
                 exporter.update(loop.metrics(), source.holders())
             status.update(escape(_state_line(loop)))
-            if not started and (loop.schedule is not None or source.ended):
+            if not started and (loop.schedule is not None or loop.ended):
                 started = True
                 typer.echo(first_line(), err=True)
 

@@ -94,6 +94,14 @@ class TriggerLoop:
             reason = f"its position was stored for {before}, and now it has {after}"
             raise TriggerError(trigger=rules.trigger, reason=reason, advice="choose another --name for another trigger")
 
+    @property
+    def ended(self) -> bool:
+        """Whether all sources have ended, and what the topics had at the first start is read.
+
+        The mark that ends a topic may not be its last offset: a commit of a transaction follows, and it is read later.
+        """
+        return self.source.ended and self.source.has_read(self._first[1])
+
     def run(
         self, *, stop: Callable[[], bool], until_end: bool = False, progress: Callable[[], None] = lambda: None
     ) -> None:
@@ -106,7 +114,7 @@ class TriggerLoop:
         over = False
         while not over and not stop():
             self.source.poll(_POLL, self._row)
-            over = self.source.ended or (ends is not None and self.source.has_read(ends))
+            over = self.ended or (ends is not None and self.source.has_read(ends))
             self._start()
             self._fire(stop, over=over)
             progress()

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 EVERY, DEADLINE = 100, 250
 RULES = Rules("hourly", ("flights",), EVERY, DEADLINE)
+COMMIT = "commit", None
 
 
 class KilledError(Exception):
@@ -30,7 +31,7 @@ class KilledError(Exception):
 
 
 class World:
-    """A log of rows ("row", time) and marks ("mark", watermark), a clock, and what survives a kill."""
+    """A log of rows ("row", time), marks ("mark", watermark) and commits, a clock, and what survives a kill."""
 
     def __init__(self, log, chance, *, kills=0.0):
         self.log, self.chance, self.kills = log, chance, kills
@@ -58,7 +59,7 @@ class World:
 
 
 class LogInput:
-    """Reads the log of a world from an offset, a few records at a time."""
+    """Reads the log of a world from an offset, a few records at a time; a commit is passed in the poll after it."""
 
     def __init__(self, world, stored):
         self.world = world
@@ -74,11 +75,13 @@ class LogInput:
     def poll(self, _seconds, row):
         self.world.step()
         end = min(self.world.visible, self.offset + self.world.chance.choice([1, 5, 200]))
+        while end - self.offset > 1 and self.world.log[end - 1] == COMMIT:
+            end -= 1
         for kind, value in self.world.log[self.offset : end]:
             if kind == "row":
                 row(value, self.watermark)
                 self._extend(value)
-            elif value == END_OF_TIME or self.watermark is None or value > self.watermark:
+            elif kind == "mark" and (self.watermark is None or value > self.watermark):
                 self.watermark = value
                 self._extend(value - 1)
         self.offset = end
@@ -184,6 +187,20 @@ def test_no_period_is_missed_or_early_and_a_kill_repeats_only_the_event_that_was
             assert order.index(event.key) < order.index(later), "complete follows incomplete"
         if event.kind == "repair":
             assert order.index(event.key) > order.index(f"{event.trigger}/{event.key.split('/')[1]}/complete")
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.1]), st.sampled_from([0.0, 0.3, 1.0]))
+def test_each_period_with_rows_of_a_topic_that_has_ended_is_fired_once(seed, kills, commits):
+    chance = random.Random(seed)  # noqa: S311  # a repeatable history
+    log = [one for record in made_up(chance) for one in [record, COMMIT][: 1 + (chance.random() < commits)]]
+    world = World(log, chance, kills=kills)
+    world.visible = len(log)
+    run(world)
+    complete = list(dict.fromkeys(event.start for event, _, _ in world.fired if event.kind == "complete"))
+    periods = {RULES.floor(time) for kind, time in log if kind == "row"}
+    assert periods <= set(complete)
+    assert complete == list(range(complete[0], complete[-1] + 1, EVERY)), "each period once, in order"
+    assert all(event.kind == "complete" for event, _, _ in world.fired), "all rows were read before the first event"
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.05]))
