@@ -120,9 +120,9 @@ _WORDS: Final = {
         'values, set their unit: json(..., unit="s"), floodmark inject --unit s',
     ),
     Cause.FUTURE: _Words(
-        "an event moved its watermark ahead of the clock, so its next events are late",
-        "find the event of {0} that is ahead of the clock. Reject such events with early= (floodmark inject: --early), "
-        "and restart {0}",
+        "an event moved its watermark ahead of the clock, so events with right times are late",
+        "check the clock and the time zone of the events of {0}, or find the one that is ahead of the clock. Reject "
+        "such events with early= (floodmark inject: --early), and restart {0}",
     ),
     Cause.AHEAD: _Words(
         "it sends records, and its watermark is ahead of the clock; the mark that moved it there is too old to be read",

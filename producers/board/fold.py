@@ -136,6 +136,13 @@ class Fold:
             found[name] = max(found.get(name, -1), -1 if history.mark is None else history.mark.epoch)
         return found
 
+    def unexplained(self, topic: str, now: int) -> set[str]:
+        """Return the sources that are ahead of the clock; marks from around their starts show whether they always were.
+
+        ``now``: epoch milliseconds.
+        """
+        return {name for (_, name), history in self._topics[topic].histories.items() if history.is_unexplained(now)}
+
     def read_until(self, topic: str, time: int) -> None:
         """Note when the reader was last at the end of a topic, epoch milliseconds: later silence says nothing."""
         self._topics[topic].read_until = time

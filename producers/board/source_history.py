@@ -117,6 +117,8 @@ class History:
         self._fenced: deque[tuple[int, int]] = deque(maxlen=WINDOW)
         self._jump: _Jump | None = None
         self._known: int | None = None
+        self._near: deque[bool] = deque(maxlen=WINDOW)  # whether the last watermarks, in any epoch, were near the clock
+        self._by_events = False  # whether events moved the watermark to where it is
         self._sequences: dict[int, int] = {}
         self._points: deque[_Point] = deque(maxlen=WINDOW)
         self._last = (-1, -1)
@@ -142,15 +144,17 @@ class History:
         watermark = None if mark.watermark is None else promisable(mark.watermark)
         if watermark is not None:
             self._watch_for_a_jump(mark, watermark, log_time)
+        skipped = mark.sequence != (self._last[1] + 1 if mark.epoch == self._last[0] else 0)  # marks were not read
         if mark.epoch != self._last[0]:
             self._points.clear()
             self._fenced.clear()
+        if mark.epoch != self._last[0] or skipped:
             self._rose = False
         before = self._points[-1].watermark if self._points else None
         rose = bool(self._points) and watermark is not None and (before is None or watermark > before)
         if self.mark is None or rose or mark.epoch != self._last[0] or mark.status is not self.mark.status:
-            self._change(mark, watermark, log_time, rose=rose)
-        if self._points:
+            self._change(mark, watermark, log_time, rose=rose, exact=not skipped)
+        if self._points and not skipped:
             self._pauses.append(log_time - self._points[-1].log_time)
         self._rose = self._rose or rose
         self._points.append(_Point(log_time, watermark, mark.records, processing_time_of(mark)))
@@ -159,26 +163,28 @@ class History:
         self.mark, self._last = mark, number
         self.seen, self.retired = seen, retired
 
-    def _change(self, mark: WatermarkRecord, watermark: int | None, log_time: int, *, rose: bool) -> None:
+    def _change(self, mark: WatermarkRecord, watermark: int | None, log_time: int, *, rose: bool, exact: bool) -> None:
         """Note when the present state began: a restart with the same status and watermark changes nothing."""
         if rose and self._rose:
             self._stood.append(log_time - self._moved)
         self._moved = log_time
         known = self.mark is not None and mark.status is self.mark.status and self._peak is not None
         if not (known and watermark in {None, self._peak}):
-            self.since, self.since_exact = log_time, self.mark is not None or mark.sequence == 0
+            self.since, self.since_exact = log_time, exact
 
     def _watch_for_a_jump(self, mark: WatermarkRecord, watermark: int, log_time: int) -> None:
         """Note an event that moved the watermark ahead of the clock; times that always are (bookings) are no jump."""
         before, self._known = self._known, watermark
-        ahead = watermark - log_time > _AHEAD
-        if before is None or watermark == before:
+        if watermark == before:
+            return
+        near, ahead = list(self._near), watermark - log_time > _AHEAD
+        self._near.append(abs(watermark - log_time) <= _AHEAD)
+        if before is None:
             return
         counts = [*(point.records for point in self._points), mark.records]
-        has_events = None in counts or len(set(counts)) > 1
-        if ahead and has_events and before - log_time <= _AHEAD:
-            known = [abs(point.lag) <= _AHEAD for point in self._points if point.watermark is not None]
-            self._jump = _Jump.FROM_THE_CLOCK if len(known) > 1 and all(known) else _Jump.FROM_ELSEWHERE
+        self._by_events = None in counts or len(set(counts)) > 1
+        if ahead and self._by_events and before - log_time <= _AHEAD:
+            self._jump = _Jump.FROM_THE_CLOCK if len(near) > 1 and all(near) else _Jump.FROM_ELSEWHERE
         elif not ahead or self._jump is not _Jump.FROM_THE_CLOCK:
             self._jump = None
 
@@ -284,6 +290,11 @@ class History:
         """Return whether the watermark is ahead of the clock, and no mark shows how it got there."""
         unseen = self.is_whole and not self.since_exact
         return unseen and self._is_ahead(now) and self.brings_records and not self._is_silent(now)
+
+    def is_unexplained(self, now: int) -> bool:
+        """Return whether events moved the watermark ahead of the clock, and it was so in all marks that were read."""
+        moved = self._by_events or self.brings_records
+        return self.is_active and self._jump is None and moved and self._is_ahead(now)
 
     def _is_ahead(self, now: int) -> bool:
         is_source = self.mark is not None and self.mark.holder is None

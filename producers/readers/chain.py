@@ -18,7 +18,7 @@ from floodmark.producers.clients.admin import QUIET, Config, first_since, offset
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
-from floodmark.producers.readers.replay import REACHES, BackwardReader
+from floodmark.producers.readers.replay import REACHES, BackwardReader, read_until_end
 from floodmark.producers.tables.table_stage import Tables
 from floodmark.schemas.classify import Classified, Data, Mark, Partition
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError, RecreatedTopicError, UnknownTopicError
@@ -102,32 +102,41 @@ class ChainReader(Closing):
             if self._past and reach < min(_FAR, 200_000 / len(bounds)):
                 oldest = began - self._past
                 lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}
-        for place, records in self._before_starts(topic, bounds, trial).items() if not past.whole else ():
-            kept[place] = records + kept[place]
+        for record in self._around_starts(topic, bounds, trial) if not past.whole else ():
+            kept[topic, record.partition].append(record)
         self._fold.add(topic, whole=past.whole)
-        for record in _in_turn(kept):
+        for record in _in_turn({place: _by_offset(records) for place, records in kept.items()}):
             self._fold.take(record)
         self._fold.read_until(topic, began)
         self._ends[topic] = {place: high for place, (_, high) in bounds.items()}
 
-    def _before_starts(self, topic: str, bounds: Bounds, read: Fold) -> dict[Partition, list[Classified]]:
-        """Return marks of unknown sources from just before the known ones started, by the times in their epochs.
+    def _around_starts(self, topic: str, bounds: Bounds, read: Fold) -> Iterator[Mark]:
+        """Yield marks of unknown sources from just before the known ones started, by the times in their epochs.
 
         A process that starts again under another name takes a place in the membership, and readers wait for the old
         name, whose marks may be far back.  They stop waiting for a source with a lease.
+
+        Also yield marks of a source that is ahead of the clock: those around its starts show whether it always was.
         """
-        found: defaultdict[Partition, list[Classified]] = defaultdict(list)
         known, began = read.sources(topic), self._clock.wall()
-        starts = [epoch for epoch in known.values() if began - _OLDEST < epoch < began]
-        for start in sorted(starts)[-_STARTS:]:
-            since = first_since(self._config, bounds, start)
-            before = BackwardReader(self._config, {place: (low, since[place]) for place, (low, _) in bounds.items()})
-            for record in before.stretch(filter(before.unread, bounds), REACHES[0]):
-                place = topic, record.partition
-                unknown = isinstance(record, Mark) and record.record.lease is None and record.source not in known
-                if unknown and record not in found[place]:
-                    found[place].append(record)
-        return {place: sorted(records, key=attrgetter("offset")) for place, records in found.items()}
+        ahead = read.unexplained(topic, began)
+        starts = sorted((name in ahead, epoch, name) for name, epoch in known.items())[-_STARTS:]
+        looks = 2 * _STARTS
+        while starts and looks:
+            looks -= 1
+            is_ahead, start, name = starts.pop()
+            if not began - _OLDEST < start < began:
+                continue
+            since, reach = first_since(self._config, bounds, start), REACHES[is_ahead]
+            begins = {place: max(low, since[place] - reach) for place, (low, _) in bounds.items()}
+            ends = {place: min(high, since[place] + is_ahead * reach) for place, (_, high) in bounds.items()}
+            marks = [one for one in read_until_end(self._config, begins, ends) if isinstance(one, Mark)]
+            yield from (one for one in marks if one.record.lease is None and one.record.source not in known)
+            own = [one for one in marks if is_ahead and one.record.source == name]
+            yield from own
+            before = min((one.record.epoch for one in own), default=start)
+            if before < start:
+                starts.append((is_ahead, before, name))
 
     def poll(self, seconds: float) -> None:
         """Read new marks for ``seconds``, also of topics that are named for the first time, or exist now."""
@@ -212,6 +221,10 @@ def root_holders(config: Config, topics: Collection[str]) -> list[Hold]:
             holder = Holder(last.topic, row.partition, row.source)
             found[holder] = Hold(holder, row.watermark, row.reason or "lowest watermark", row.since)
     return list(found.values())
+
+
+def _by_offset(records: Iterable[Classified]) -> list[Classified]:
+    return sorted({one.offset: one for one in records}.values(), key=attrgetter("offset"))
 
 
 def _in_turn(kept: Mapping[Partition, list[Classified]]) -> Iterator[Classified]:

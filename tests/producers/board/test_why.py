@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold
-from floodmark.producers.board.source_history import is_failure
+from floodmark.producers.board.source_history import Health, History, is_failure
 from floodmark.producers.board.why import trace
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark, Unreadable
@@ -32,6 +32,11 @@ def ahead(milliseconds):
 def until(second, promise, then=None):
     """Promise as before up to a second, and then one thing; without it: no more than by then."""
     return lambda now: promise(now) if now < second else promise(second) if then is None else then
+
+
+def starting(second, promise):
+    """Promise nothing before a second."""
+    return lambda now: promise(now) if now >= second else None
 
 
 def stands_ahead(second):
@@ -264,6 +269,16 @@ FAULTS = {
         (1, "web", Cause.FUTURE),
         ("ahead of the clock",),
     ),
+    "a source whose clock was right was restarted with times that are an hour ahead": (
+        [Writer(seconds=range(30)), Writer(promise=starting(31, ahead(HOUR)), seconds=range(30, END), epoch=2)],
+        (1, "web", Cause.FUTURE),
+        ("ahead of the clock", "early="),
+    ),
+    "a source with few events has a wrong clock since the last ones": (
+        [Writer(promise=lambda second: BEGIN + second // 15 * 15 * SECOND + (second >= 45) * HOUR)],
+        (1, "web", Cause.FUTURE),
+        ("ahead of the clock",),
+    ),
     "a job is dead": (
         [Writer(), Writer("counts", behind(9), range(30), topic="counts", reads="clicks")],
         (1, "counts", Cause.SILENT),
@@ -346,6 +361,10 @@ WELL = {
         Writer("b", lambda _second: BEGIN + 20 * DAY, fields=ONE_OF_TWO),
     ],
     "forecasts": [Writer(promise=ahead(DAY))],
+    "forecasts of a source that was restarted": [
+        Writer(promise=ahead(DAY), seconds=range(30)),
+        Writer(promise=starting(31, ahead(DAY)), seconds=range(30, END), epoch=2),
+    ],
     "a program that makes up a year in a minute": [Writer(promise=lambda second: BEGIN + (second - 30) * 6 * DAY)],
     "a clock that is four minutes ahead": [Writer(promise=ahead(4 * MINUTE))],
     "a promise of silence until tomorrow": [
@@ -439,6 +458,22 @@ def test_the_event_from_the_future_is_looked_for_further_back():
 def test_nothing_is_looked_for_where_event_times_are_ahead_all_the_time(promise):
     lacking, why = read_from(45, Writer(promise=promise))
     assert (lacking, why.exit_status) == (set(), 0)
+
+
+def test_marks_from_around_the_start_show_that_a_source_was_not_always_ahead():
+    writer = Writer(promise=lambda second: BEGIN + second * SECOND + (second >= 20) * HOUR)
+    fold = Fold(["clicks"])
+    for offset, (time, topic, number, said, _) in enumerate(writer.marks()):
+        if not BEGIN + 12 * SECOND <= time < BEGIN + 40 * SECOND:
+            fold.take(Mark(topic, number, offset, time, said))
+    later = [(fold.board(BEGIN + (END + second) * SECOND), second) for second in (0, 8, 10, 300)]
+    found = [(board.topic("clicks").held_by[0], trace(board, "clicks").exit_status) for board, _ in later]
+    assert [(row.verdict, row.cause, status) for row, status in found] == [(Health.TIME, Cause.FUTURE, 1)] * 4
+    history = History()
+    for time, _, _, said, _ in Writer(seconds=[*range(12), *range(40, END)]).marks():
+        history.take(replace(said, sequence=(time - BEGIN) // SECOND), time)
+    assert history.verdict(BEGIN + (END + 8) * SECOND) is Health.OK
+    assert history.verdict(BEGIN + (END + 10) * SECOND) is Health.STOP, "what was not read is no pause"
 
 
 def test_behind_a_source_that_alignment_holds_the_dead_job_is_named():

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from floodmark.producers import WatermarkedProducer, create_topics, explicit
 from floodmark.producers.board.source_history import Health
 from floodmark.producers.clients.admin import end_offsets
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers import replay
 from floodmark.producers.readers.chain import ChainReader
 from floodmark.producers.testing import ManualClock, mark
@@ -118,6 +119,30 @@ def test_the_old_name_of_a_source_that_started_again_under_another_is_found(kafk
             found = reader.board().topic(target)
     assert [row.source for row in found.held_by] == ["till-2"]
     assert found.watermark == 7
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("until_then", "restarts", "verdict"),
+    [(-5_000, False, Health.TIME), (-5_000, True, Health.TIME), (3_600_000, True, Health.OK)],
+)
+def test_a_source_ahead_of_the_clock_is_followed_back_to_its_starts(kafka, topic, until_then, restarts, verdict):
+    """It has marked ten times a second; its event times are an hour ahead since the eleventh second."""
+    target, plain = topic(1), Producer(kafka.config)
+    began = Clock().wall() - 300_000
+    for number in range(3_000):
+        at, later = began + 100 * number, number >= 100
+        again = 100 * (later and restarts)
+        sequence = number - again
+        watermark = None if not sequence else at + (3_600_000 if later else until_then)
+        said = mark("web", watermark, sequence, epoch=began + 100 * again, records=sequence, emitted_at=at)
+        key, value, headers = mark_record(said)
+        plain.produce(target, value, key, 0, headers=headers, timestamp=at)
+        plain.produce(target, b"data", None, 0, timestamp=at)
+    plain.flush(60)
+    with ChainReader(kafka.config, [target]) as reader:
+        (row,) = reader.board().topic(target).sources()
+    assert row.verdict is verdict
 
 
 @pytest.mark.kafka
