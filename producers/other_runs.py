@@ -29,6 +29,9 @@ class Predecessors:
     >>> print(before.advice(Membership(version=1, size=3), wall=90))
     it counts 3 sources, and the topic has marks of the same membership version that count 1; readers wait for the \
 larger number: give all sources membership=Membership(version=2, size=3)
+    >>> print(before.advice(Membership(version=0, size=1), wall=90))
+    the topic has marks of membership version 1, so readers ignore the marks of this source, whose version is 0: give \
+all sources membership=Membership(version=2, size=2)
     """
 
     def __init__(self, source: str, marks: Mapping[str, WatermarkRecord], lowest_epoch: int = 0) -> None:
@@ -52,31 +55,33 @@ larger number: give all sources membership=Membership(version=2, size=3)
     def advice(self, membership: Membership, wall: int) -> str | None:
         """Return why readers may not wait for all sources of a membership, and what to do; ``None``: they wait."""
         last = self.membership
+        lately = [
+            mark for mark in self._others if mark.status is not Status.ENDED and wall - mark.emitted_at <= _RECENT
+        ]
+        size = max(membership.size, len(lately) + 1)
         if last.version > membership.version:
+            advice = f"give all sources membership={Membership(last.version + 1, size)}"
+            if len(lately) < last.size:
+                more = Membership(last.version + 1, last.size + 1)
+                advice = f"if {last} counts this source, give it that; otherwise, give all sources membership={more}"
             return (
                 f"the topic has marks of membership version {last.version}, so readers ignore the marks of this "
-                f"source, whose version is {membership.version}: give it the membership that counts all sources, "
-                f"{last}, or a higher version"
+                f"source, whose version is {membership.version}: {advice}"
             )
         if last.version == membership.version and last.size != membership.size:
             return (
                 f"it counts {membership.size} sources, and the topic has marks of the same membership version that "
                 f"count {last.size}; readers wait for the larger number: give all sources "
-                f"membership={Membership(last.version + 1, membership.size)}"
+                f"membership={Membership(last.version + 1, size)}"
             )
         uncounted = [
-            mark.source
-            for mark in self._others
-            if membership.size == 1
-            and mark.membership.version == membership.version
-            and mark.status is not Status.ENDED
-            and wall - mark.emitted_at <= _RECENT
+            mark.source for mark in lately if membership.size == 1 and mark.membership.version == membership.version
         ]
         if uncounted:
             return (
                 f"the membership says that one source writes to the topic, but lately "
                 f"{', '.join(map(repr, uncounted))} wrote to it; readers may not wait for all of them: "
-                f"give each membership={Membership(membership.version + 1, len(uncounted) + 1)}"
+                f"give each membership={Membership(membership.version + 1, size)}"
             )
         return None
 

@@ -108,7 +108,8 @@ _WORDS: Final = {
     ),
     Cause.RETIRED: _Words(
         "it still writes with membership {older}, but the topic has membership {newer}: no watermark covers its rows",
-        "give {0} the membership that the other sources have: change_membership(), or membership= at its next start",
+        "if the membership of the other sources counts {0}, give it to {0}, too. If not, give all sources a higher "
+        "version that counts {0}: change_membership(), or membership= at the next start",
     ),
     Cause.UNCOUNTED: _Words(
         "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
