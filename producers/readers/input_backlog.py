@@ -38,8 +38,8 @@ class InputBacklog:
         known = {(one.topic, one.partition): one.offset for one in answers if one.offset >= 0}
         for topic in self._topics:
             if all(topic != place[0] for place in known):
-                reason = f"group {group!r} has committed nothing of {topic!r}; a Spark job commits to no group"
-                raise UsageError(reason=f"{reason}: name its output topic (--output), or a time (--since)")
+                reason = f"group {group!r} has committed nothing of {topic!r}; Spark jobs and injectors commit to none"
+                raise UsageError(reason=f"{reason}: name the output topic (--output), or a time (--since)")
         return {place: known.get(place, low) for place, (low, _) in self._bounds.items()}
 
     def gaps(self, read: Mapping[Partition, int], now: int, windows: Iterable[int]) -> tuple[TopicGap, ...]:
