@@ -163,7 +163,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = False,
     end: Annotated[bool, _output("With --until-end: emit the end of the source. This is final.", "--end")] = False,
     until_end: Annotated[bool, _running("Stop at the current end of the input.", "--until-end")] = False,
-    dry_run: Annotated[bool, _running("Show the decisions on at most 1,000 records; write nothing.", "--dry-run")] = False,
+    dry_run: Annotated[bool, _running("Show decisions on up to 1,000 records; write nothing.", "--dry-run")] = False,
     group: Annotated[str | None, _running("Share the partitions with other processes of this consumer group.")] = None,
     align: Annotated[
         float | None, _running("Pause a partition that is more than this many seconds ahead of the slowest one.")

@@ -5,9 +5,20 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.estimate import JobMark, TopicGap, inputs_named
-from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, answering, first_since, offset_bounds
+from floodmark.producers.clients.admin import (
+    QUIET,
+    TIMEOUT,
+    Config,
+    answering,
+    described,
+    first_since,
+    offset_bounds,
+    shared,
+)
 from floodmark.producers.clients.consumers import reading_consumer
+from floodmark.producers.event_times.injection import STATE_HEADER, InjectorState
 from floodmark.producers.readers.replay import REACHES, BackwardReader
 from floodmark.schemas.classify import Mark, Partition, mark_header
 from floodmark.schemas.errors import UsageError
@@ -57,22 +68,43 @@ class InputBacklog:
 
 def last_marks(config: Config, topic: str, inputs: Collection[str]) -> list[JobMark]:
     """Return the latest marks, the last one last, of the job of ``inputs`` that is furthest behind; or UsageError."""
+    if topic in inputs:
+        raise UsageError(reason=f"{topic!r} is the input: name the output topic of the job that reads it (--output)")
     bounds = offset_bounds(config, topic)
-    by_source: defaultdict[str, set[JobMark]] = defaultdict(set)
-    named: defaultdict[str, set[str]] = defaultdict(set)
+    by_source: defaultdict[str, list[Mark]] = defaultdict(list)
     for record in BackwardReader(config, bounds).stretch(bounds, REACHES[1]):
-        if isinstance(record, Mark) and record.record.processing_time_watermark is not None:
-            source, said = record.record.source, processing_time_of(record.record)
-            named[source] |= inputs_named(record.record.holder, mark_header(record, source, READ_HEADER))
-            if said is not None:
-                by_source[source].add(JobMark(record.record.emitted_at, said))
-    if not by_source:
+        if isinstance(record, Mark):
+            by_source[record.record.source].append(record)
+    worked_off = {source: found for source, marks in by_source.items() if (found := _worked_off(marks))}
+    if not worked_off:
         reason = f"no mark near the end of {topic!r} says up to when a job has worked off its input"
         raise UsageError(reason=f"{reason}: say it with --since, or name the group (--group)")
+    known = described(AdminClient(shared(config), logger=QUIET), inputs, config.get("bootstrap.servers"))
+    topics = {id_: name for name, (id_, _) in known.items()}
+    named = {source: _inputs(by_source[source], topics) for source in worked_off}
     # A job that names no input, such as one of another program, may read any topic.
-    found = [sorted(marks) for source, marks in by_source.items() if not named[source] or named[source] >= set(inputs)]
+    found = [marks for source, marks in worked_off.items() if not named[source] or named[source] >= set(inputs)]
     if not found:
-        jobs = "; ".join(f"{job} reads {', '.join(sorted(named[job]))}" for job in sorted(by_source))
+        jobs = "; ".join(f"{job} reads {', '.join(sorted(named[job]))}" for job in sorted(named))
         reason = f"no job that writes to {topic!r} reads {', '.join(inputs)}, by its marks: {jobs}"
         raise UsageError(reason=f"{reason}. Name the input topics of the job, or its own output topic")
     return min(found, key=lambda marks: marks[-1].processing_time)
+
+
+def _worked_off(marks: Iterable[Mark]) -> list[JobMark]:
+    """Return up to when a job has worked off its input, by its marks; nothing for a source without an input."""
+    records = [mark.record for mark in marks]
+    if any(record.processing_time_watermark is None and record.holder is None for record in records):
+        return []
+    said = ((record.emitted_at, processing_time_of(record)) for record in records)
+    return sorted({JobMark(at, time) for at, time in said if time is not None})
+
+
+def _inputs(marks: Iterable[Mark], topics: Mapping[str | None, str]) -> set[str]:
+    """Return the inputs that the marks of a job or an injector name; ``topics``: known names by their ids."""
+    named, state = set[str](), None
+    for mark in marks:
+        named |= inputs_named(mark.record.holder, mark_header(mark, mark.record.source, READ_HEADER))
+        state = mark_header(mark, mark.record.source, STATE_HEADER) or state
+    id_ = None if state is None else InjectorState.unpack(state).topic_id
+    return named if id_ is None else {topics.get(id_, f"another topic (id {id_})")}

@@ -7,6 +7,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from floodmark.producers.board.estimate import Estimate, TopicGap
 from floodmark.producers.cli.main import app
+from floodmark.producers.event_times.formats import LogTime
+from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.injector.injector import Injector
 from floodmark.producers.testing import ManualClock, mark
 from floodmark.schemas import FloodmarkError
 from floodmark.schemas.classify import mark_record
@@ -107,6 +110,18 @@ def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic, mo
     assert (status, shown) == (2, ""), "the job of that output reads another topic"
     assert f"counts reads {given_}" in said
 
+    status, shown, said = estimate(kafka, given_, "--output", given_, "--rate", "100")
+    assert (status, shown) == (2, "")
+    assert f"{given_!r} is the input" in said
+
+    injected = topic(2)
+    with Injector(Injection(given_, injected, LogTime(), source="copy"), kafka.config) as injector:
+        injector.run(until_end=True)
+    assert estimate(kafka, given_, "--output", injected, "--rate", "100")[0] == 0
+    status, shown, said = estimate(kafka, topic(1), "--output", injected, "--rate", "100")
+    assert (status, shown) == (2, ""), "the injector copies another topic"
+    assert "copy reads another topic" in said
+
     status, shown, _ = estimate(kafka, given_)
     assert status == 2
     assert "1 min: " in shown
@@ -126,13 +141,13 @@ _FIELDS = ("source", "epoch", "sequence", "watermark", "partitions", "emitted_at
         (["--since", "2999-01-31T08:00:00Z"], "which is in the future"),
         (["--since", "2026-01-31T08:00:00Z", "--group", "g"], "use one of them"),
         (["--group", "nobody-of-these"], "has committed nothing"),
-        (["--output", "THE TOPIC"], "no mark near the end"),
+        (["--output", "ANOTHER TOPIC"], "no mark near the end"),
         (["no-such-topic"], "no-such-topic"),
     ],
 )
 def test_what_cannot_be_told_is_one_line(kafka, topic, arguments, reason):
     given_ = topic(1)
-    status, shown, said = estimate(kafka, given_, *[given_ if one == "THE TOPIC" else one for one in arguments])
+    status, shown, said = estimate(kafka, given_, *[topic(1) if one == "ANOTHER TOPIC" else one for one in arguments])
     assert (status, shown) == (2, "")
     assert reason in said
     assert "\n" not in said
