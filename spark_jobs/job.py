@@ -208,7 +208,7 @@ class Job:
             return error
         kind = "" if failure is None else f"{type(failure).__name__}: "
         reason = kind + reason_of(error)
-        lost = self._handler.lost_topic() if lacks_topic(reason) else None
+        lost = self._handler.lost_topic() if lacks_topic(f"{error} {reason}") else None
         failed = lost or JobFailedError(job=self.name, reason=reason)
         failed.__cause__ = error
         return failed

@@ -102,9 +102,9 @@ def lacks_event_time(plan: Operator, reason: str) -> bool:
     )
 
 
-def lacks_topic(reason: str) -> bool:
-    """Tell whether a query failed, for this reason, because Kafka does not know a topic or a partition."""
-    return "UnknownTopic" in reason
+def lacks_topic(text: str) -> bool:
+    """Tell whether a query may have failed, by this text, because a topic was deleted, or created again."""
+    return "UnknownTopic" in text or "failOnDataLoss" in text
 
 
 def _renumbered(lines: Iterator[str]) -> list[str]:

@@ -68,6 +68,15 @@ def test_a_job_names_an_input_topic_without_marks_and_one_that_was_deleted(kafka
         until(lambda: fails(job), "the error", 60)
 
 
+def test_a_running_job_names_a_topic_that_was_created_again_with_fewer_records(kafka, given, start):
+    """Spark finds that before it plans a batch."""
+    job = start()
+    job.processAllAvailable()
+    recreate(kafka.config, given, 2)
+    with pytest.raises(RecreatedTopicError, match=given):
+        until(lambda: fails(job), "the error", 60)
+
+
 def test_a_running_job_writes_nothing_of_another_topic(kafka, given, start, monkeypatch):
     """No batch is written that was read after the topic got another id."""
     job = start()
