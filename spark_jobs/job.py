@@ -275,7 +275,7 @@ class Job:
             raise error
 
     def _held(self) -> str:
-        if self._handler.stopping.last_batch is None:
+        if self._handler.stopping.last_batch is None and not self.counts["records"]:
             return "no batch yet"
         held = "; ".join(hold.sentence for hold in self.holders()[:3])
         return held or f"watermark {iso(self.watermark)}, held by no source"
