@@ -16,6 +16,8 @@ _PACKAGES = ("floodmark.producers", "floodmark.spark_jobs", "floodmark.schemas")
 def __getattr__(name: str) -> object:
     if f"{__name__}.{name}" in _PACKAGES:
         return import_module(f"{__name__}.{name}")
+    if name == "__all__":  # of a star import, which then imports all
+        return [public for package in map(import_module, _PACKAGES) for public in package.__all__]
     for package in map(import_module, _PACKAGES):
         if name in package.__all__:
             return globals().setdefault(name, getattr(package, name))
@@ -23,4 +25,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for package in _PACKAGES for name in import_module(package).__all__)})
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -56,6 +56,9 @@ for package in (producers, schemas, spark_jobs):
         assert getattr(floodmark, name) is getattr(package, name), "no name hides one of another package"
         assert name in dir(floodmark)
 assert not hasattr(floodmark, "no_such_name")
+found = {}
+exec("from floodmark import *", found)
+assert {"read", "WatermarkedProducer"} < found.keys()
 print(floodmark.__version__)
 """
 EVERY_MODULE = """
