@@ -4,11 +4,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import pyspark
 from floodmark.producers.embedded.jars import fetch
-from floodmark.schemas.errors import MissingConnectorError
+from floodmark.schemas.errors import MissingConnectorError, UsageError
 from floodmark.spark_jobs.class_archive import JAVA_OPTIONS, archive_options
 from floodmark.spark_jobs.internals.files import disk_settings
 from floodmark.spark_jobs.internals.jvm import RELEASE
@@ -59,6 +59,8 @@ def packages(*tables: Connector) -> str:
 
 
 def _connector(table: Connector) -> str:
+    if table not in get_args(Connector):
+        raise UsageError(reason=f"tables has {table!r}, expected a list of 'iceberg' and 'delta'")
     found = _CONNECTORS.get((table, RELEASE))
     if found is None:
         versions = " or ".join(f"{major}.{minor}" for name, (major, minor, *_) in _CONNECTORS if name == table)
@@ -73,6 +75,21 @@ def local_jars(*tables: Connector) -> str:
     shipped = {jar.name for jar in Path(pyspark.__file__).parent.joinpath("jars").glob("*.jar")}
     unique = {jar.name: str(jar) for jar in found if jar.name not in shipped}
     return ",".join(path for _, path in sorted(unique.items()))
+
+
+def _refuse_running(settings: dict[str, str]) -> None:
+    """Refuse a running session, which Spark would return, if it lacks settings and cannot change them."""
+    running = SparkSession.getActiveSession()
+    lacking = [
+        name
+        for name, value in settings.items()
+        if running is not None
+        and not running.conf.isModifiable(name)
+        and any(part not in str(running.conf.get(name, "")) for part in value.split(","))
+    ]
+    if lacking:
+        reason = f"a Spark session is already running without {', '.join(lacking)}: call spark.stop() first"
+        raise UsageError(reason=reason)
 
 
 def local_session(
@@ -95,13 +112,16 @@ def local_session(
         JavaError: if there is no Java 17 or newer.
         JarDownloadError: if a jar cannot be downloaded, or Maven has none for this Spark.
         MissingConnectorError: if the tables have no connector for this Spark.
+        UsageError: if a session is running that lacks ``tables`` or ``settings``.
     """
     archive = archive_options()  # first, since it fails without Java before anything is fetched
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    jars = local_jars(*tables)
+    _refuse_running({**(settings or {}), **({"spark.jars": jars} if tables else {})})
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
     defaults = {
         **_QUIET,
-        "spark.jars": local_jars(*tables),
+        "spark.jars": jars,
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",

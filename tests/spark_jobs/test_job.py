@@ -28,7 +28,7 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from floodmark.spark_jobs import WriteOptions, delta, formats, write
+from floodmark.spark_jobs import WriteOptions, delta, formats, local_session, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import Stream, counts, drain, events, until, window_counts
@@ -520,6 +520,10 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         source(given, value="a STRING")
     with pytest.raises(UsageError, match="no topic"):
         source()
+    for asked in ({"settings": {"spark.driver.memory": "9g"}}, {"tables": ["iceberg"]}):
+        with pytest.raises(UsageError, match=r"already running without spark\..*spark\.stop\(\) first"):
+            local_session("other", **asked)
+    assert local_session("other", settings={"spark.driver.memory": "1g"}).version == spark.version
     spark = rows.sparkSession
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     try:
