@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import NoneType
 from typing import Literal, get_args
 
 from floodmark.schemas.errors import UsageError
@@ -112,6 +113,8 @@ class WriteOptions:
             if getattr(self, name) is not None:
                 duration_of(getattr(self, name), name)
         membership_of(self.membership, "WriteOptions")
+        UsageError.unless_type("start", self.start, Start, "Start(...), such as Start(published='continue')")
+        UsageError.unless_type("on_batch", self.on_batch, (Callable, NoneType), "a function")
         for name, allowed in (("delivery", get_args(Delivery)), ("windows_close", get_args(WindowsClose))):
             value = getattr(self, name)
             if value not in allowed:

@@ -5,7 +5,7 @@ where the batch handler applies them.  The decoded data rows remain, with an eve
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from floodmark.producers.clients.admin import require_topics
@@ -82,6 +82,11 @@ def read(
         UnknownTopicError, BrokerUnavailableError: at once.
         UsageError: if the event time cannot be resolved or is no timestamp, or the session has no Kafka connector.
     """
+    if isinstance(value, str):
+        raise UsageError(reason=f"value is the text {value!r}, expected a format, such as json({value!r})")
+    UsageError.unless_type("value", value, (Callable, Format), "a format, such as json('at TIMESTAMP')")
+    UsageError.unless_type("event_time", event_time, (str, Column), "a field, an expression or a Column")
+    UsageError.unless_type("options", options, ReadOptions, "ReadOptions(...)")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise UsageError(reason="read() got no topic")
@@ -98,8 +103,6 @@ def read(
     require_topics(connection.config(), list(names))
     source = connection.source_options()
     _require_whole_partitions(late, source)
-    if isinstance(value, str):
-        raise UsageError(reason=f"value is the text {value!r}, expected a format, such as json({value!r})")
     decode = value.decode if isinstance(value, Format) else value
     kafka = _load(spark, starting_small(source) if grows else source)
     fields = _fields(kafka, decode)
@@ -157,7 +160,9 @@ def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
 
 def _fields(kafka: DataFrame, decode: Decoder) -> list[str]:
     """Return the names of the fields of the values."""
-    values = kafka.select(decode(F.col("value"))).schema[0].dataType
+    column = decode(F.col("value"))
+    UsageError.unless_type("the result of value=", column, Column, "a Column: give a format, such as json(...)")
+    values = kafka.select(column).schema[0].dataType
     if not isinstance(values, StructType):
         raise UsageError(reason=f"values decode to {values.simpleString()}, expected a struct")
     return list(values.names)

@@ -4,10 +4,11 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from tempfile import TemporaryDirectory
+from types import NoneType
 from typing import Any, Final, Literal
 
 import pyspark
@@ -111,8 +112,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         TableColumnsError, ForeignTableError, MissingConnectorError, TableError: if the table cannot take the rows.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """
-    if not result.isStreaming:
-        raise UsageError(reason="write() got a batch DataFrame; begin with floodmark.spark_jobs.read")
+    _require_arguments(result, checkpoint_location, table, writer, value, options)
     plan = plan_of(result)
     derived = derived_times(plan)
     cut = limited(plan)
@@ -238,6 +238,24 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
     reached = "the input has ended" if job.ended else f"watermark {iso(job.watermark)}"
     told = "; ".join([f"{len(found)} row{'s' * (len(found) != 1)}, {reached}", *held])
     print(told)  # noqa: T201  # as DataFrame.show does
+
+
+def _require_arguments(
+    result: DataFrame,
+    checkpoint_location: str,
+    table: Table | None,
+    writer: BatchWriter | ExactlyOnceWriter | None,
+    value: Format | None,
+    options: WriteOptions,
+) -> None:
+    UsageError.unless_type("result", result, DataFrame, "a DataFrame")
+    UsageError.unless_type("checkpoint_location", checkpoint_location, str, "a str")
+    UsageError.unless_type("writer", writer, (Callable, ExactlyOnceWriter, NoneType), "a function")
+    UsageError.unless_type("table", table, (Table, NoneType), "iceberg('catalog.database.table') or delta('folder')")
+    UsageError.unless_type("value", value, (Format, NoneType), "a format, such as json('at TIMESTAMP')")
+    UsageError.unless_type("options", options, WriteOptions, "WriteOptions(...)")
+    if not result.isStreaming:
+        raise UsageError(reason="write() got a batch DataFrame; begin with floodmark.spark_jobs.read")
 
 
 def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) -> Stamp:

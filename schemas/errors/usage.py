@@ -1,5 +1,7 @@
 """Errors of the caller: the call is wrong and has to change.  Pure."""
 
+from typing import Any
+
 from floodmark.schemas.errors.base import FloodmarkError
 
 
@@ -11,6 +13,17 @@ class UsageError(FloodmarkError):
     def __init__(self, *, reason: str) -> None:
         self.reason = reason
         self.__post_init__()
+
+    @staticmethod
+    def unless_type(name: str, value: object, kinds: type | tuple[Any, ...], expected: str) -> None:
+        """Raise the error if a value is of another type; the message does not show the value, which may be a secret.
+
+        >>> UsageError.unless_type("wait", "5 seconds", (int, float), "a number of seconds")
+        Traceback (most recent call last):
+        floodmark.schemas.errors.UsageError: wait is a value of type str, expected a number of seconds
+        """
+        if not isinstance(value, kinds):
+            raise UsageError(reason=f"{name} is a value of type {type(value).__name__}, expected {expected}")
 
 
 class InvalidEventTimeError(UsageError):

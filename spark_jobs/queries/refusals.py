@@ -11,6 +11,7 @@ from floodmark.spark_jobs.queries.plan import Operator
 
 _MODES: Final = ("append", "update")
 _TRIGGERS: Final = ("processingTime", "availableNow")
+_UNFIT_TRIGGERS: Final = ("once", "continuous", "realTime")
 MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 SETTINGS: Final = {
@@ -37,16 +38,18 @@ def refuse(
     for name, reason in SETTINGS.items():
         if str(settings.get(name) or "true").lower() != "true":
             raise UnsupportedQueryError(operator=f"{name}=false", reason=reason, advice="leave it on")
-    if output_mode not in _MODES:
+    if output_mode == "complete":
         reason = "each batch writes the whole table, so no row is ever final"
         advice = "use 'append' for final results, or 'update' for partial ones"
         raise UnsupportedQueryError(operator=f"output_mode={output_mode!r}", reason=reason, advice=advice)
+    _require("output_mode", output_mode, _MODES)
     _require_dict(trigger)
     for name in trigger or {}:
-        if name not in _TRIGGERS:
+        if name in _UNFIT_TRIGGERS:
             reason = "it does not run batch after batch, and only a batch advances the watermark"
             advice = "use {'availableNow': True} to stop when all existing records are processed, or 'processingTime'"
             raise UnsupportedQueryError(operator=f"trigger {name!r}", reason=reason, advice=advice)
+        _require("the key of trigger", name, _TRIGGERS)
     _refuse_operators(plan, under_watermark=False, under_state=False)
 
 
@@ -54,6 +57,11 @@ def _require_dict(trigger: object) -> None:
     if not isinstance(trigger, Mapping | None):
         reason = f'trigger is {trigger!r}, expected a dict such as {{"processingTime": "10 seconds"}}'
         raise UsageError(reason=reason)
+
+
+def _require(what: str, found: str, expected: Sequence[str]) -> None:
+    if found not in expected:
+        raise UsageError(reason=f"{what} is {found!r}, expected {' or '.join(map(repr, expected))}")
 
 
 def refuse_two_event_times(judged: Iterable[tuple[str, Sequence[str]]]) -> None:

@@ -520,6 +520,25 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         source(given, value="a STRING")
     with pytest.raises(UsageError, match="no topic"):
         source()
+    for wrong, message in (
+        ({"value": {"user": "STRING"}}, r"value is a value of type dict, expected a format"),
+        ({"value": formats.json}, "expected a Column: give a format"),
+        ({"event_time": None}, "event_time is a value of type NoneType"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            source(given, **wrong)
+    for wrong, message in (
+        ({"result": None}, "result is a value of type NoneType, expected a DataFrame"),
+        ({"checkpoint_location": Path(checkpoint)}, "checkpoint_location is a value of type .*Path, expected a str"),
+        ({"table": "lake.shops.x"}, r"table is a value of type str, expected iceberg\(.*delta\("),
+        ({"writer": 3}, "writer is a value of type int, expected a function"),
+        ({"value": "a STRING"}, r"value is a value of type str, expected a format, such as json\("),
+        ({"options": {"membership": 2}}, r"options is a value of type dict, expected WriteOptions\(...\)"),
+        ({"output_mode": "Append"}, "output_mode is 'Append', expected 'append' or 'update'"),
+        ({"trigger": {"processingtime": "1 second"}}, "'processingtime', expected 'processingTime' or 'availableNow'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            write(**{"result": rows, "writer": print, "job": "j", "checkpoint_location": checkpoint, **wrong})
     for asked in ({"settings": {"spark.driver.memory": "9g"}}, {"tables": ["iceberg"]}):
         with pytest.raises(UsageError, match=r"already running without spark\..*spark\.stop\(\) first"):
             local_session("other", **asked)

@@ -31,6 +31,8 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
             r"the membership is '3', expected a number of sources, or Membership",
         ),
         (WriteOptions, {"delivery": "at-most-once"}, "delivery is 'at-most-once', expected 'exactly-once', "),
+        (WriteOptions, {"start": "continue"}, r"start is a value of type str, expected Start\(.*'continue'"),
+        (WriteOptions, {"on_batch": "print"}, "on_batch is a value of type str, expected a function"),
         (WriteOptions, {"windows_close": "before"}, "windows_close is 'before', expected 'after' or 'at'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -307,7 +308,7 @@ def test_available_now_ends_by_itself_and_says_what_holds(spark, kafka, topic, c
 
     for _ in range(2):
         job = start()
-        job.awaitTermination(_LIMIT)
+        job.awaitTermination(timedelta(seconds=_LIMIT))
         assert not job.ended
         assert f"its input has not ended: {given}/0/source-0: " in caplog.messages[-1], "also without a batch"
     WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=ascending()).end()
