@@ -154,7 +154,7 @@ class DeletedRecordsError(SnapshotError):
     template = (
         "partition {partition} of topic {topic!r}: Kafka deleted records before they were read. The next offset to "
         "read is {position}, and the partition has the offsets from {earliest} to {end}. Increase retention.ms of the "
-        "topic, and start without a stored position."
+        "topic. Start a consumer without a position, a trigger with a new name."
     )
     topic: str
     partition: int
