@@ -44,7 +44,11 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         str, _when("First period of a new trigger: 'now', 'earliest' or a time: 2026-01-31T08:00Z.", "--from")
     ] = "now",
     deadline: Annotated[
-        str | None, _when("Fire a period as incomplete this long after its end: 2h; default: never.")
+        str | None,
+        _when(
+            "Fire a period as incomplete this long after its end: 2h; default: never. "
+            "A new trigger skips deadlines that have passed."
+        ),
     ] = None,
     json_field: Annotated[str | None, _late("JSON field with the event time; late rows fire a repair.")] = None,
     unit: Annotated[str, _late("Unit of the JSON field, since 1970.", values=get_args(Unit))] = "ms",
