@@ -76,7 +76,8 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     If the target fails, the command tries again, and the position does not move.
 
     --from applies to the first start only, which reads the topics from their beginning to know all sources. 'now'
-    begins with the period that is open now; 'earliest' also fires all complete periods of the topics.
+    begins with the period that contains the watermark; 'earliest' with the first row if you name the event time
+    (--json-field or --event-time), else with the first watermark.
 
     Exit status: 0 interrupted, or the topics have ended, or --until-end; 2 error, such as a target that fails too long.
     """
