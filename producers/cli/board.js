@@ -19,7 +19,7 @@ const HINTS = {
   global: "watermark of the first topics of the chain minus its own",
   verdict: "follows from the last ten marks",
   "held by": "the source that the watermark waits for",
-  since: "how long the source has held the watermark",
+  since: "how long the watermark of the topic has not advanced",
 };
 const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
 const ROUND = [
