@@ -34,9 +34,9 @@ class EmbeddedKafka:
     An existing directory is used again.  ``heap``: of the broker's Java.
     """
 
-    def __init__(self, directory: Path, heap: str = "512m") -> None:
-        self.directory = directory
-        self.log = directory / "kafka.log"
+    def __init__(self, directory: str | Path, heap: str = "512m") -> None:
+        self.directory = Path(directory)
+        self.log = self.directory / "kafka.log"
         self._heap = heap
         self._port, self._controller_port = self._ports()
         self.bootstrap_servers = f"127.0.0.1:{self._port}"

@@ -30,7 +30,7 @@ def test_the_embedded_broker_comes_back_with_its_data(tmp_path, monkeypatch):
         with WatermarkedProducer(kept.config, topic="t", source="a", strategy=ascending()) as ours:
             ours.produce(b"x", event_time=12)
             ours.end()
-    with EmbeddedKafka(tmp_path / "kept") as again:
+    with EmbeddedKafka(str(tmp_path / "kept")) as again:
         assert again.bootstrap_servers == kept.bootstrap_servers
         assert drain(again.config, "t")[0] == [b"x"]
 
