@@ -11,7 +11,7 @@ from floodmark.producers.clients.admin import Config, TopicWatch, partition_boun
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import Closing, Record, classified, consume, is_end, reading_consumer
 from floodmark.schemas.classify import Classified, Partition
-from floodmark.schemas.completeness.position import TopicIds
+from floodmark.schemas.completeness.position import TopicIds, topic_names
 from floodmark.schemas.errors import BrokerUnavailableError, DeletedRecordsError
 from floodmark.schemas.tracker import UNMARKED, MarkRouter, Tracker
 
@@ -47,7 +47,7 @@ class Observer(Closing):
         ids: TopicIds | None = None,
         clock: Clock = Clock(),
     ) -> None:
-        self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topics}
+        self.trackers: Final = trackers or {topic: Tracker({topic}) for topic in topic_names(topics)}
         self.ends: dict[Partition, int] = {}
         """The end offset of each partition when it was last read to its end."""
         self._applied = applied or {}

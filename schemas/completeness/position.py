@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from floodmark.schemas.classify import Partition, Place
-from floodmark.schemas.errors import CorruptSnapshotError, RecreatedTopicError
+from floodmark.schemas.errors import CorruptSnapshotError, RecreatedTopicError, UsageError
 from floodmark.schemas.stored_format import require_format, restoring
 from floodmark.schemas.tracker import Tracker
 
@@ -113,8 +113,21 @@ class Resumed:
     ids: TopicIds = field(default_factory=TopicIds)
 
 
+def topic_names(topics: Collection[str]) -> Collection[str]:
+    """Return the names of topics; a text, whose letters would be the names, or none at all, is a `UsageError`.
+
+    >>> topic_names("orders")
+    Traceback (most recent call last):
+    floodmark.schemas.errors.UsageError: topics is 'orders', expected a list of names
+    """
+    if isinstance(topics, str) or not topics:
+        raise UsageError(reason=f"topics is {topics!r}, expected a list of names")
+    return topics
+
+
 def resume(position: Position | None, topics: Collection[str]) -> Resumed:
     """Return the parts of a position (``None``: from the beginning), or raise CorruptSnapshotError."""
+    topic_names(topics)
     if position is None:
         return Resumed(Tracker(topics))
     with restoring(_WHERE, _ADVICE):

@@ -457,6 +457,15 @@ def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(kafka, topi
     assert found == list(range(100, 100 + length))
 
 
+@pytest.mark.parametrize("topics", ["orders", []])
+@pytest.mark.parametrize("position", [None, Position("{}")])
+def test_topics_are_a_list_of_names(topics, position):
+    with pytest.raises(UsageError, match="expected a list of names"):
+        WatermarkedConsumer({}, topics, number_of, position=position)
+    with pytest.raises(UsageError, match="expected a list of names"):
+        Observer({}, topics)
+
+
 @pytest.mark.kafka
 def test_an_end_before_what_was_read_is_first_compared_with_the_id_of_the_topic(kafka, topic, monkeypatch):
     target = topic(1)
