@@ -75,7 +75,7 @@ def last_marks(config: Config, topic: str, inputs: Collection[str]) -> list[JobM
     for record in BackwardReader(config, bounds).stretch(bounds, REACHES[1]):
         if isinstance(record, Mark):
             by_source[record.record.source].append(record)
-    worked_off = {source: found for source, marks in by_source.items() if (found := _worked_off(marks))}
+    worked_off = {source: last for source, marks in by_source.items() if (last := _worked_off(marks))}
     if not worked_off:
         reason = f"no mark near the end of {topic!r} says up to when a job has worked off its input"
         raise UsageError(reason=f"{reason}: say it with --since, or name the group (--group)")
