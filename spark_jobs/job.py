@@ -12,13 +12,13 @@ from weakref import WeakMethod
 
 from floodmark.producers.metrics import Metrics, age, delay, state_of
 from floodmark.producers.readers.chain import root_holders
-from floodmark.schemas.errors import DeadlineError, FloodmarkError, JobFailedError
+from floodmark.schemas.errors import DeadlineError, FencedError, FloodmarkError, JobFailedError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
-from floodmark.spark_jobs.internals.texts import lacks_topic, reason_of, was_interrupted
+from floodmark.spark_jobs.internals.texts import has_a_twin, lacks_topic, reason_of, was_interrupted
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of, ends_of
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.errors import PySparkException
@@ -208,8 +208,13 @@ class Job:
             return error
         kind = "" if failure is None else f"{type(failure).__name__}: "
         reason = kind + reason_of(error)
-        lost = self._handler.lost_topic() if lacks_topic(f"{error} {reason}") else None
-        failed = lost or JobFailedError(job=self.name, reason=reason)
+        failed = self._handler.lost_topic() if lacks_topic(f"{error} {reason}") else None
+        if has_a_twin(reason):
+            why = "another instance has used its checkpoint_location"
+            place = self._handler.identity.output or ", ".join(self._handler.identity.topics)
+            advice = "if it still runs, stop it; else start again"
+            failed = FencedError(writer=self.name, topic=place, reason=why, advice=advice)
+        failed = failed or JobFailedError(job=self.name, reason=reason)
         failed.__cause__ = error
         return failed
 

@@ -137,7 +137,10 @@ class Shards:
 
     def fenced(self) -> FencedError:
         """Return the error of a job whose shards have another owner."""
-        reason, advice = "another instance with the same name writes to it", "stop one of the two"
+        reason, advice = (
+            "another instance with the same name writes to it",
+            "if it still runs, stop it; else start again",
+        )
         return FencedError(writer=self.job, topic=self.topic, reason=reason, advice=advice)
 
 

@@ -107,6 +107,11 @@ def lacks_topic(text: str) -> bool:
     return "UnknownTopic" in text or "failOnDataLoss" in text
 
 
+def has_a_twin(reason: str) -> bool:
+    """Tell whether a query failed, for this reason, because another one has the same checkpoint."""
+    return "CONCURRENT_STREAM_LOG_UPDATE" in reason
+
+
 def _renumbered(lines: Iterator[str]) -> list[str]:
     numbers: dict[str, int] = {}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.clients.admin import end_offsets
-from floodmark.schemas.errors import ChangedQueryError, JobFailedError
+from floodmark.schemas.errors import ChangedQueryError, FencedError, JobFailedError
 from floodmark.spark_jobs import write
 from floodmark.spark_jobs.queries import source_options
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -227,6 +227,20 @@ def test_what_failed_a_job_is_its_exception(kafka, topic, read, checkpoint):
         job.awaitTermination(_LIMIT)
     assert str(job.exception()) == "job 'broken' failed: ValueError: no such table"
     assert isinstance(job.exception().__cause__, ValueError)
+    until(lambda: not job.isActive, "the end of the query")
+
+
+def test_a_query_whose_checkpoint_another_one_uses_is_fenced(kafka, topic, read, checkpoint):
+    """As Spark says it, if a second process has written to the log of its offsets or commits."""
+
+    def broken(_frame, _batch):
+        raise ValueError("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.")
+
+    given = topic(1)
+    Stream.seeded(5, sources=1).produce(kafka.config, given)
+    job = write(windowed(read(given)), writer=broken, job="twin", checkpoint_location=checkpoint)
+    with pytest.raises(FencedError, match="start again"):
+        job.awaitTermination(_LIMIT)
     until(lambda: not job.isActive, "the end of the query")
 
 
