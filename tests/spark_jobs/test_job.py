@@ -78,7 +78,7 @@ def test_windows_equal_a_batch_computation_and_each_record_is_read_once(kafka, t
 def test_a_frame_used_twice_is_one_reading(kafka, topic, source, checkpoint):
     """A self-union and a self-join: Spark reads the topic once for both uses, and nothing is counted twice."""
     given, out = topic(2), topic(1)
-    stream = Stream.seeded(16)
+    stream = Stream.seeded(16, steps=6)
     stream.produce(kafka.config, given)
     rows = source(given, max_offsets_per_trigger=150)
     other = rows.select(F.col("user").alias("name"), F.col("at").alias("then"))
@@ -394,14 +394,14 @@ def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source
 def test_stopped_in_full_flow_it_runs_no_batch_twice(kafka, topic, source, checkpoint):
     """At least once doubles rows after a crash, and only then."""
     given, out = topic(2), topic(1)
-    stream = Stream.seeded(18, steps=14)
+    stream = Stream.seeded(18, steps=10)
     stream.produce(kafka.config, given)
     ended, stops = False, 0
     while not ended:
         batches = []
         rows = source(given, max_offsets_per_trigger=60)
         job = counted(windowed(rows), out, checkpoint, delivery="at-least-once", on_batch=batches.append)
-        enough = 2 + stops % 3
+        enough = 1 + stops % 3
         until(lambda job=job, batches=batches, enough=enough: job.ended or len(batches) > enough, "some batches")
         ended, stops = job.ended, stops + 1
         job.stop()

@@ -139,7 +139,7 @@ def test_the_wait_for_what_has_arrived_ends_though_marks_come_all_the_time(kafka
             checkpoint_location=checkpoint,
         )
         until(lambda: fails(job) or job.watermark is not None or job.lastProgress is not None, "a batch")
-        for second in range(5):
+        for second in range(3):
             for time in range(second * 1_000 + 1, (second + 1) * 1_000, 100):
                 source.produce(events.encode({"user": "u", "at": time}), event_time=time)
             source.advance((second + 1) * 1_000 + 1)
@@ -177,7 +177,7 @@ def test_the_first_batches_of_each_start_are_small_and_repeated_as_planned(kafka
     monkeypatch.setattr(source_options, "_FIRST_BATCH", 40)
     monkeypatch.setattr(source_options, "_SECOND_BATCH", 100)
     growing, fixed, out, batches = topic(2), topic(1), topic(1), []
-    one, other = Stream.seeded(5, steps=30), Stream.seeded(6, sources=1)
+    one, other = Stream.seeded(5, steps=30), Stream.seeded(6, sources=1, steps=2)
     one.produce(kafka.config, growing)
     other.produce(kafka.config, fixed)
 

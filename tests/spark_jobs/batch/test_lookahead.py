@@ -344,8 +344,17 @@ def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypa
     assert run.job.counts["late"] == 0
 
 
-@pytest.mark.parametrize(("lost", "percentile"), [(False, None), (True, None), (True, 50)])
-@pytest.mark.parametrize("planned", [pytest.param(False, marks=pytest.mark.every_spark), True])
+@pytest.mark.parametrize(
+    ("planned", "lost", "percentile"),
+    [
+        pytest.param(False, False, None, marks=pytest.mark.every_spark),
+        (False, True, None),
+        (False, True, 50),
+        (True, False, None),
+        (True, True, None),
+        (True, True, 50),
+    ],
+)
 def test_a_start_with_a_smaller_limit_takes_back_what_was_foreseen(
     live, monkeypatch, checkpoint, planned, lost, percentile
 ):
