@@ -12,7 +12,7 @@ Streams; fencing and leases follow "Streaming Systems" (Akidau et al., ch. 3).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -171,11 +171,15 @@ class Tracker:
         """
         return source is not None and self._topics[topic].apply_unreadable(source, partition, offset, log_time)
 
-    def advance(self) -> int | None:
-        """Combine all marks that were applied; return the new watermark if it moved, else ``None``."""
+    def advance(self, to_end: Callable[[], bool] = lambda: True) -> int | None:
+        """Combine all marks that were applied; return the new watermark if it moved, else ``None``.
+
+        ``to_end``: if all sources have ended, it tells whether no record is left to read.  If one is, a source may have
+        begun a new run, so the watermark does not move to the end of time.
+        """
         combined = self._combined()
         self._idle = combined == IDLE
-        watermark = END_OF_TIME if combined == ENDED else combined.watermark
+        watermark = END_OF_TIME if combined == ENDED and to_end() else combined.watermark
         if watermark is None or (self._watermark is not None and watermark <= self._watermark):
             return None
         self._watermark = watermark

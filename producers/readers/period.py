@@ -124,15 +124,16 @@ class _Reading:
                 self._take_data(record)
                 continue
             apply_mark(self.tracker, record)
-            self.tracker.advance()
+            self.tracker.advance(to_end=lambda: False)  # a new run may follow
             if isinstance(record, Mark):
                 said = record.record
                 status = Status.ACTIVE if said.status is Status.IDLE else said.status
                 apply_mark(self._promised, replace(record, record=replace(said, status=status, lease=None)))
             else:
                 apply_mark(self._promised, record)
-            if self._promised.advance() is not None and self._is_closed(self._promised):
+            if self._promised.advance(to_end=lambda: False) is not None and self._is_closed(self._promised):
                 return
+        self.tracker.advance()
 
     def _is_closed(self, tracker: Tracker) -> bool:
         return tracker.watermark is not None and tracker.watermark >= self.end

@@ -23,6 +23,7 @@ from floodmark.schemas.errors import (
     DeletedRecordsError,
     InvalidEventTimeError,
     UnreadableTopicError,
+    UnreadInputError,
     UsageError,
 )
 from floodmark.schemas.errors.base import iso
@@ -125,6 +126,7 @@ Row = tuple[int, Data]  # event time, epoch milliseconds, and record
 _Complete = tuple[tuple[Data, ...], int, Place | None]
 """The records of an item, and the two arguments of `ReaderState.at` for the position after it."""
 
+_UNREAD: Final = "use a consumer without position=, and an empty store"
 NO_EVENT_TIME: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
 
 """What an ``event_time`` function may raise for a record without event time."""
@@ -170,6 +172,7 @@ class Reader:
         self._judged = resumed.judged
         self._warned: set[str] = set()
         self._judged_at_end = False
+        self._ends: dict[Partition, int] = {}  # the end of each partition when it was last read up to there
 
     def use_for(self, use: str) -> None:
         """Refuse a second use with UsageError: rows that one method has returned would be missing in another."""
@@ -188,9 +191,11 @@ class Reader:
         again = record.offset < self.applied.get(place, 0)
         said = None
         if isinstance(record, Data):
+            if self.tracker.ended and not again and self._use != "records":
+                raise UnreadInputError(reader="the consumer", records="1", places=str(record.place), advice=_UNREAD)
             said = self._take_data(record, again=again)
         else:
-            self.tracker.advance()
+            self.tracker.advance(to_end=lambda: False)
         if isinstance(record, Unreadable) and not again:
             self.counts["unreadable"] += 1
             said = f"{record.place}: {record.reason}"
@@ -203,6 +208,7 @@ class Reader:
     def take_ends(self, ends: Iterable[tuple[Partition, int]]) -> None:
         """Note where fully read partitions end; `DeletedRecordsError` if one ends below the offset it was read to."""
         for place, end in ends:
+            self._ends[place] = end
             read = self.applied.get(place, 0)
             if end < read:
                 topic, number = place
@@ -212,6 +218,11 @@ class Reader:
             if end > self._next.get(place, -1):
                 self._reach(place, end, end)
                 self._now = None
+        self.tracker.advance(self._is_at_end)
+
+    def _is_at_end(self) -> bool:
+        """Tell whether every partition was read up to its end."""
+        return all(self._ends.get(place, -1) >= next_ for place, next_ in self._next.items())
 
     def _reach(self, place: Partition, first: int, end: int) -> None:
         """Note that a partition was read from offset ``first`` to ``end``."""
@@ -325,7 +336,7 @@ class Reader:
     def ended(self) -> bool:
         """Whether all sources have ended, and all rows were handed out."""
         left = self._rereading or self._queue or self._arrived or len(self._buffer)
-        return self.tracker.ended and not left
+        return self.tracker.ended and self._is_at_end() and not left
 
     def position(self) -> Position:
         """See `WatermarkedConsumer.position`."""

@@ -98,16 +98,16 @@ class ChangedQueryError(SnapshotError):
 
 
 class UnreadInputError(SnapshotError):
-    """A job that has ended, and whose input has new records after the end."""
+    """A job or consumer that has ended, and whose input has new records after the end."""
 
     template = (
-        "job {job!r} has ended, and its output says so. Since then its input received {records} record(s) that the job "
-        "will not read: {places}. To read the topics from the beginning, use a new checkpoint_location and a new "
-        "output topic (with writer=, an empty store)."
+        "{reader} has ended. Since then its input received {records} record(s) that it will not read: {places}. A "
+        "source that will write again must not end. To read the topics from the beginning, {advice}."
     )
-    job: str
+    reader: str
     records: str
     places: str
+    advice: str
 
 
 class PublishedError(SnapshotError):

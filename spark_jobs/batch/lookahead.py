@@ -110,8 +110,10 @@ class Lookahead:
     def _decides(self, known: int | None) -> bool:
         """Tell whether the next batch should begin."""
         rules, new = self._settings.rules, self.marks_ahead.watermark
+        if self.marks_ahead.all_have_ended:
+            return True
         if new is not None and new != known:
-            if known is None or rules.ends is None or new == END_OF_TIME:
+            if known is None or rules.ends is None:
                 return True
             close = self._settings.windows_close
             return rules.ends.lie_between(spark_watermark(known, close), spark_watermark(new, close))

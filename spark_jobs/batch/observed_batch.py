@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from floodmark.producers.clients.admin import offset_bounds
 from floodmark.schemas.classify import AnyMark, Mark, Offsets, Unreadable
 from floodmark.schemas.counts import Discrepancy, Mismatch
 from floodmark.schemas.errors.base import iso
@@ -40,6 +41,11 @@ class ObservedBatch:
         inputs = [(spec, observation(spark, spec, metrics.get(spec.name, {}), start, end)) for spec in specs]
         return cls(inputs, Output.of(metrics), metrics, start, end)
 
+    def is_to_end(self) -> bool:
+        """Ask Kafka whether the batch has read the last records of all topics."""
+        bounds = (offset_bounds(spec.connection.config(), topic) for spec, _ in self.inputs for topic in spec.topics)
+        return all(self.end.get(place, 0) >= end for topic in bounds for place, (_, end) in topic.items())
+
     @property
     def topics(self) -> set[str]:
         """The topics of its records."""
@@ -59,7 +65,8 @@ def update_progress(
             counts["unreadable_marks"] += 1
             _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
     _warn_of_unit(job, progress, observed, marks.marks)
-    progress.apply(marks.marks, {topic: spec.mark_policy for spec, _ in observed.inputs for topic in spec.topics})
+    policies = {topic: spec.mark_policy for spec, _ in observed.inputs for topic in spec.topics}
+    progress.apply(marks.marks, policies, observed.is_to_end)
     for process in progress.ignored.news():
         _log.warning("job %s: %s", job, process)
     discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)

@@ -112,4 +112,5 @@ def _refuse_unread(job: str, specs: Sequence[SourceSpec], offsets: Offsets) -> N
         places += [f"{topic}/{number} from offset {offset} on" for number, offset in sorted(first.items())]
     if count:
         records = f"at least {count}" if looked >= _MOST else str(count)
-        raise UnreadInputError(job=job, records=records, places=", ".join(places))
+        advice = "use a new checkpoint_location and a new output topic (with writer=, an empty store)"
+        raise UnreadInputError(reader=f"job {job!r}", records=records, places=", ".join(places), advice=advice)

@@ -40,6 +40,8 @@ class MarksAhead:
         self._known = Tracker(())
         self._tracker = Tracker(())
         self._moved = False
+        self.all_have_ended = False
+        """Whether all sources have ended, by the marks so far."""
 
     def start_from(self, known: Tracker, end: Offsets) -> None:
         """Note that a batch has read all records before ``end``, which give the tracker ``known``."""
@@ -65,7 +67,13 @@ class MarksAhead:
             return
         self._marks.append(mark)
         apply_mark(self._tracker, mark, *self._policies.get(mark.topic, AS_WRITTEN))
-        self._moved = self._tracker.advance() is not None or self._moved
+        self.all_have_ended = False
+        self._moved = self._tracker.advance(self._at_end) is not None or self._moved
+
+    def _at_end(self) -> bool:
+        """Note that all sources have ended; the batch may read more, of a new run, so it is not the end of time."""
+        self.all_have_ended = True
+        return False
 
     @property
     def records_ahead(self) -> int:
@@ -88,5 +96,5 @@ class MarksAhead:
         for mark in sorted(self._marks, key=lambda mark: (mark.topic, mark.partition, mark.offset)):
             apply_mark(tracker, mark, *self._policies.get(mark.topic, AS_WRITTEN))
             positions[mark.topic, mark.partition] = mark.offset + 1
-        watermark = tracker.advance()
+        watermark = tracker.advance(self._at_end)
         return None if watermark is None else Ahead(watermark, positions)

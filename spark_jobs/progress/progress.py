@@ -6,7 +6,7 @@ they may be: the rows of a join may be earlier by the width of its bound.  The o
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
@@ -157,8 +157,13 @@ class Progress:
         ended = batch_watermark == self._next_watermark == END_OF_TIME
         return self._next_watermark if ended or not stateful else None
 
-    def apply(self, marks: Iterable[AnyMark], policies: Mapping[str, MarkPolicy] = MappingProxyType({})) -> None:
-        """Apply the marks of a batch, in the order of each partition.
+    def apply(
+        self,
+        marks: Iterable[AnyMark],
+        policies: Mapping[str, MarkPolicy] = MappingProxyType({}),
+        to_end: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Apply the marks of a batch, in the order of each partition; ``to_end``: see `Tracker.advance`.
 
         The marks that the batch's watermark rests on come first, since this watermark holds once they are applied.
         """
@@ -169,9 +174,9 @@ class Progress:
         for part in parts:
             for mark in part:
                 self._apply(mark, policies.get(mark.topic, AS_WRITTEN))
-            self._tracker.advance()
+            self._tracker.advance(to_end)
             if self._full_tracker is not None:
-                self._full_tracker.advance()
+                self._full_tracker.advance(to_end)
         self._ahead, self._next_watermark = None, self._tracker.watermark
 
     def _apply(self, mark: AnyMark, policy: MarkPolicy) -> None:

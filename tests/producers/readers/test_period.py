@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from floodmark.producers import WatermarkedProducer, complete, explicit
+from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, ascending, complete, explicit
 from floodmark.producers.readers.period import _Reading
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status
@@ -48,6 +48,26 @@ def test_each_closed_period_has_the_rows_of_the_batch_computation(kafka, topic):
     delete_before(kafka.config, target, 1)
     with pytest.raises(RetentionError, match=r"complete\(\) needs the records of topic-\d+/0 .*the first offset is 1"):
         complete(kafka.config, target, 0, 9, event_time)
+
+
+def test_runs_that_end_one_after_another_are_all_read(kafka, topic):
+    target, day, found = topic(2), timedelta(days=1), []
+    millis = day // timedelta(milliseconds=1)
+    for number in range(3):
+        with WatermarkedProducer(kafka.config, topic=target, source="till", strategy=ascending()) as till:
+            for at in range(number * millis, (number + 1) * millis, millis // 40):
+                till.produce(events.encode({"user": "u", "at": at}), key=str(at), event_time=at)
+            till.end()
+    days = [complete(kafka.config, target, n * millis, (n + 1) * millis, event_time).num_rows for n in range(3)]
+    assert days == [40, 40, 40]
+    with WatermarkedConsumer(kafka.config, [target], event_time) as consumer:
+        until(lambda: found.extend(consumer.windows(day)) or consumer.ended, "the end of the last run")
+    assert [len(window.rows) for window in found] == [40, 40, 40]
+    with WatermarkedProducer(kafka.config, topic=target, source="till", strategy=ascending()) as till:
+        till.produce(events.encode({"user": "u", "at": 3 * millis}), event_time=3 * millis)
+        till.flush()
+        with pytest.raises(IncompletePeriodError, match="till: lowest watermark 1970-01-04"):
+            complete(kafka.config, target, 3 * millis, 4 * millis, event_time)
 
 
 def _since_1970(column):
