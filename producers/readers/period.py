@@ -11,7 +11,7 @@ from floodmark.producers.clients.admin import Config, TopicWatch, offset_bounds,
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Classified, Data, Mark, Offsets, Place
-from floodmark.schemas.completeness.complete_rows import NO_EVENT_TIME, EventTimeOf, effective_time
+from floodmark.schemas.completeness.complete_rows import NO_EVENT_TIME, EventTimeOf, effective_time, unit_warning
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import IncompletePeriodError, RetentionError, UnreadableTopicError, UsageError
 from floodmark.schemas.errors.base import iso
@@ -145,6 +145,8 @@ class _Reading:
             self._timeless += 1
             self._first_timeless = self._first_timeless or (record, f"{type(error).__name__}: {error}")
             return
+        if not self._timed and (said := unit_warning(record, time)):
+            _log.warning("%s", said)
         self._timed = True
         if self.start <= time < self.end:
             self._rows.append(_Row(time, record.place, record))

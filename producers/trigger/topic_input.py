@@ -11,7 +11,12 @@ from floodmark.producers.readers.observer import Observer
 from floodmark.producers.trigger.outlook import Row
 from floodmark.schemas.classify import Classified, Data, Offsets, Unreadable
 from floodmark.schemas.completeness.position import Position, ReaderState, resume
-from floodmark.schemas.errors import InvalidEventTimeError, UnreadableTopicError, UnreadableValueError
+from floodmark.schemas.errors import (
+    InvalidEventTimeError,
+    UnreadableTopicError,
+    UnreadableValueError,
+    UnreadInputError,
+)
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import TIME_HEADER, header_time
 from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME, are_seconds
@@ -118,6 +123,8 @@ class TopicInput(Closing):
         for record in self._observer.poll(seconds):
             self._take(record, row)
             self._next[record.topic, record.partition] = record.offset + 1
+        if not self.ended:
+            self._tracker.advance(lambda: self.has_read(self.end()))  # no source has begun a new run
         if self._until is not None and self.has_read(self._until):
             self._until = None
             if self._times is not None:
@@ -125,6 +132,9 @@ class TopicInput(Closing):
 
     def _take(self, record: Classified, row: Row) -> None:
         if isinstance(record, Data):
+            if self.ended:
+                place, advice = str(record.place), "start a trigger with another --name and --from"
+                raise UnreadInputError(reader="the trigger", records="1", places=place, advice=advice)
             time = None if self._times is None else self._times.of(record)
             if time is not None:
                 self._extend(time, time, row=True)
@@ -136,7 +146,7 @@ class TopicInput(Closing):
             # Rows before the mark are earlier; a row at the watermark may follow, unless rows show their times.
             watermark = record.record.watermark
             self._extend(watermark - 1, watermark - (self._times is not None), row=False)
-        self._tracker.advance()
+        self._tracker.advance(to_end=lambda: False)
 
     def _extend(self, low: int, high: int, *, row: bool) -> None:
         if not self.ended and low >= EARLIEST and high < END_OF_TIME - 1:

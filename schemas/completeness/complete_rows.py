@@ -28,7 +28,7 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import TIME_HEADER, header_time
-from floodmark.schemas.timestamps import END_OF_TIME, event_time_of, is_late
+from floodmark.schemas.timestamps import END_OF_TIME, are_seconds, event_time_of, is_late
 
 Item = TypeVar("Item")
 
@@ -143,6 +143,13 @@ def effective_time(record: Data, event_time: EventTimeOf) -> int:
     return event_time_of(time)
 
 
+def unit_warning(record: Data, time: int) -> str | None:
+    """Return a warning if the event time of a record is probably in seconds."""
+    if not are_seconds(time, record.log_time):
+        return None
+    return f"{record.place}: the event time is {iso(time)}, as if it were in seconds: event_time returns milliseconds"
+
+
 class Reader:
     """Take the records of some topics, and return complete rows and windows."""
 
@@ -242,6 +249,8 @@ class Reader:
             self.counts["late"] += time is not None and is_late(time, self.tracker.watermark)
             if time is not None:
                 self._judged[record.topic] = None
+                if record.topic not in self._warned and (said := unit_warning(record, time)):
+                    self._warned.add(record.topic)
         if again and time is not None and self._is_done(record, time):
             return said
         if self._use == "records":

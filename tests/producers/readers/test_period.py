@@ -50,6 +50,19 @@ def test_each_closed_period_has_the_rows_of_the_batch_computation(kafka, topic):
         complete(kafka.config, target, 0, 9, event_time)
 
 
+def test_event_times_in_seconds_are_told(kafka, topic, caplog):
+    target, begin = topic(1), now()
+    with WatermarkedProducer(kafka.config, topic=target, source="web", strategy=explicit()) as web:
+        web.produce(events.encode({"user": "u", "at": begin}), event_time=begin)
+        web.end()
+    in_seconds = lambda record: event_time(record) // 1_000  # noqa: E731
+    assert complete(kafka.config, target, begin, begin + 1, in_seconds).num_rows == 0
+    with WatermarkedConsumer(kafka.config, [target], in_seconds) as consumer:
+        until(lambda: list(consumer.rows()) and consumer.ended, "the row")
+    told = [record.message for record in caplog.records if "as if it were in seconds: event_time" in record.message]
+    assert [said.partition(": ")[0] for said in told] == [f"{target}/0@1"] * 2
+
+
 def test_runs_that_end_one_after_another_are_all_read(kafka, topic):
     target, day, found = topic(2), timedelta(days=1), []
     millis = day // timedelta(milliseconds=1)

@@ -185,6 +185,15 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
     assert len(events_of(done)) == 3, "the rows before the first mark, at 3 h, are not read; no position was stored"
     assert "begins at 1970-01-01T03:00:00Z. --from earliest needs --json-field" in done.stderr
 
+    # A new run after the end of all: a new trigger reads both, one that has ended refuses it.
+    again = Source(kafka, flights, "JFK", 1)
+    again.write(7 * HOUR + 30)
+    again.producer.end()
+    done = floodmark(kafka, *run, "--run", "true", "--name", "files")
+    assert (done.returncode, "1 record(s) that it will not read: " + flights in done.stderr) == (2, True)
+    done = floodmark(kafka, *run, "--run", "true", "--name", "new", "--from", "1970-01-01T05:00Z", "--json-field", "at")
+    assert [event["start_ms"] for event in events_of(done)] == [5 * HOUR, 6 * HOUR, 7 * HOUR]
+
 
 @pytest.mark.kafka
 def test_a_deadline_names_who_is_missing_and_late_rows_fire_a_repair(kafka, topic, tmp_path):
