@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import WatermarkedProducer, ascending
+from floodmark.producers.clients.admin import end_offsets
 from floodmark.schemas.errors import (
     ChangedQueryError,
     DeadlineError,
@@ -18,8 +19,8 @@ from floodmark.schemas.errors import (
 from floodmark.spark_jobs import write
 from floodmark.spark_jobs.internals.texts import meaning
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from support.counting import counted, read_events, windowed
-from support.harness import Stream, drain, events
+from support.counting import WIDTH, counted, read_events, windowed
+from support.harness import Stream, drain, events, window_counts
 
 pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
 
@@ -295,6 +296,26 @@ def test_an_ended_job_refuses_to_pass_over_what_came_since(spark, kafka, topic, 
     more.end()
     with pytest.raises(UnreadInputError, match=f"3 record.*{given}/1 from offset .*new checkpoint_location.*store"):
         start()
+
+
+def test_a_run_that_begins_after_an_end_is_read_though_a_batch_ends_between_them(spark, kafka, topic, checkpoint):
+    given, out, sizes = topic(1), topic(1), list[int]()
+    first, second = Stream.seeded(22, sources=1, steps=3), Stream.seeded(23, sources=1, steps=3)
+    first.produce(kafka.config, given)
+    (limit,) = end_offsets(kafka.config, given).values()
+    second = Stream(
+        {
+            name: [([time + 100_000 for time in times], mark + 100_000) for times, mark in script]
+            for name, script in second.steps.items()
+        }
+    )
+    second.produce(kafka.config, given)
+    rows = read_events(spark, kafka.bootstrap_servers, given, max_offsets_per_trigger=limit)
+    job = counted(windowed(rows), out, checkpoint, on_batch=lambda batch: sizes.append(batch.records))
+    job.awaitTermination(_LIMIT)
+    assert sizes[0] == limit
+    assert (job.ended, job.counts["late"]) == (True, 0)
+    assert window_counts(drain(kafka.config, out)[0]) == first.windows(WIDTH) + second.windows(WIDTH)
 
 
 def test_available_now_ends_by_itself_and_says_what_holds(spark, kafka, topic, checkpoint, caplog):
