@@ -27,9 +27,8 @@ fi
 case $tag in
 */kafka:*)
     mkdir -p "$work/kafka/libs"
-    "$python" -c 'from floodmark.producers.embedded.jars import fetch
-from floodmark.producers.embedded.broker import KAFKA_VERSION
-print(*fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), sep="\n")' | xargs -I{} cp {} "$work/kafka/libs/"
+    "$python" -c 'from floodmark.producers.embedded.broker import kafka_jars
+print(*kafka_jars(), sep="\n")' | xargs -I{} cp {} "$work/kafka/libs/"
     cp "$here"/kafka/* "$work/kafka/"
     printf 'FROM %s\nCOPY . /opt/kafka\nENTRYPOINT ["sh", "/opt/kafka/start.sh"]\n' "$base" > "$work/Dockerfile"
     docker build -f "$work/Dockerfile" -t "$tag" "$work/kafka"

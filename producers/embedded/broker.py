@@ -20,12 +20,19 @@ from floodmark.producers.embedded.jars import fetch, java
 from floodmark.schemas.errors import EmbeddedKafkaError
 
 KAFKA_VERSION: Final = "4.4.0"
+_LOG4J_VERSION: Final = "2.25.5"  # as that of Kafka's other jars
 _START_TIMEOUT: Final = 90.0  # seconds
 _LOG4J: Final = """\
 <Configuration status="WARN">
 <Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>
 """
+
+
+def kafka_jars() -> list[Path]:
+    """Return Kafka's jars, and the one that lets Kafka log: it is no dependency of Kafka."""
+    log4j = fetch("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION, alone=True)
+    return [*fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), *log4j]
 
 
 class EmbeddedKafka:
@@ -61,7 +68,7 @@ class EmbeddedKafka:
 
     def start(self) -> Self:
         """Start it and wait until it answers, or raise `JavaError`, `JarDownloadError` or `EmbeddedKafkaError`."""
-        jars = fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
+        jars = kafka_jars()
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.running:
             self._end_guard()  # of a broker that died
@@ -173,8 +180,10 @@ class EmbeddedKafka:
                 time.sleep(0.1)
             else:
                 return
+        status = None if self._process is None else self._process.poll()
         self.stop()
-        raise EmbeddedKafkaError(reason=f"the broker did not answer within {_START_TIMEOUT} s", log=self.log)
+        late = f"the broker did not answer within {_START_TIMEOUT} s"
+        raise EmbeddedKafkaError(reason=late if status is None else f"it ended with status {status}", log=self.log)
 
     @property
     def running(self) -> bool:

@@ -111,6 +111,15 @@ def test_a_port_that_is_taken_is_a_clear_error(tmp_path, kafka):
 
 
 @pytest.mark.kafka
+def test_a_broker_that_ends_says_so_at_once_and_its_log_says_why(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "meta.properties").write_text("version=1\nnode.id=7\ncluster.id=x\n")
+    with pytest.raises(EmbeddedKafkaError, match=r"it ended with status 1; see .*kafka\.log"):
+        EmbeddedKafka(tmp_path).start()
+    assert "Stored node id 7 doesn't match" in (tmp_path / "kafka.log").read_text()
+
+
+@pytest.mark.kafka
 def test_a_directory_in_use_is_refused_and_its_broker_goes_on(kafka):
     before = sorted(path.name for path in kafka.directory.iterdir())
     for _ in range(2):
