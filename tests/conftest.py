@@ -1,6 +1,6 @@
 """Fixtures: a real broker and a real Spark for the whole session, a topic of its own for each test.
 
-With ``-n auto``, a run of all tests is shared by two processes, each with a broker and a Spark of its own.
+With ``-n auto``, a run of all tests is shared by three processes, each with a broker and a Spark of its own.
 """
 
 import itertools
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from floodmark.producers import EmbeddedKafka, create_topics
 from floodmark.producers.channel import _CHANNELS
-from floodmark.producers.embedded.broker import KAFKA_VERSION
-from floodmark.producers.embedded.jars import fetch
+from floodmark.producers.embedded.broker import kafka_jars
 from floodmark.schemas import FloodmarkError
 from floodmark.spark_jobs import local_session
 from floodmark.spark_jobs.class_archive import archive_options, archive_path
@@ -28,8 +27,8 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 _numbers = itertools.count()
-_WORKERS = 2
-"""A test keeps about one core busy, whatever a machine has."""
+_WORKERS = 3
+"""They keep two cores busy: a third of the time, a test waits."""
 
 
 def _is_whole(config: pytest.Config) -> bool:
@@ -46,7 +45,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Fetch and make once what all tests share: each Spark that one starts begins with the archive of classes."""
     if _is_whole(session.config) and not hasattr(session.config, "workerinput"):
         with suppress(FloodmarkError, OSError):  # the tests that need it say so
-            fetch("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
+            kafka_jars()
             local_jars()
             if not archive_path().exists():
                 record_classes()
