@@ -118,6 +118,8 @@ class Newcomer:
             for written in log[self.at[number] : end]:
                 self._take(written)
             self.at[number] = end
+            if end == len(log):
+                self.reader.take_ends([((self.topic.topic, number), end)])
         for window in self.reader.windows(WIDTH):
             self.results[window.end] += len(window.rows)
 
