@@ -84,7 +84,7 @@ def test_a_program_that_cannot_be_started_is_an_error(words, capsys):
 def test_ctrl_c_ends_it_with_one_line(capsys):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of pytest -n ignores it
     try:
-        assert command.main(["--writer", "sh -c 'kill -INT $PPID; exec sleep 60'"]) == 130
+        assert command.main(["--writer", "sh -c 'read line; kill -INT $PPID; exec sleep 60'"]) == 130
     finally:
         signal.signal(signal.SIGINT, before)
     assert capsys.readouterr() == ("", "floodmark: interrupted before the last case\n")
