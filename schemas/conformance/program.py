@@ -50,9 +50,9 @@ class Program:
             ProgramError: if it ends early, prints nothing for too long, or no JSON.
         """
         threads = [threading.Thread(target=work, daemon=True) for work in (self._feed, self._read)]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             for case in self._cases:
                 steps = f"of {len(case.steps)} of {case.name!r}"
                 yield case, [self._answer(f"at step {number} {steps}") for number, _ in enumerate(case.steps, 1)]
@@ -61,7 +61,7 @@ class Program:
         finally:
             self._process.kill()
             self._process.wait()
-            for thread in threads:
+            for thread in filter(threading.Thread.is_alive, threads):
                 thread.join(1)  # a child of the program may still hold its output
 
     def _feed(self) -> None:
