@@ -49,7 +49,7 @@ class Program:
         Raises:
             ProgramError: if it ends early, prints nothing for too long, or no JSON.
         """
-        threads = [threading.Thread(target=work, daemon=True) for work in (self._feed, self._read)]
+        threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._feed)]
         try:
             for thread in threads:
                 thread.start()
