@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from types import NoneType
 from typing import Any, Final
 from weakref import WeakMethod
 
 from floodmark.producers.metrics import Metrics, age, delay, state_of
 from floodmark.producers.readers.chain import root_holders
-from floodmark.schemas.errors import DeadlineError, FencedError, FloodmarkError, JobFailedError
+from floodmark.schemas.errors import DeadlineError, FencedError, FloodmarkError, JobFailedError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Hold
@@ -222,11 +223,11 @@ class Job:
         """Tell whether the query was stopped while it ran; if Spark has stopped it, it has no exception."""
         return self._handler.stopping.is_of_active_query or (not self.isActive and self.query.exception() is None)
 
-    def awaitTermination(self, timeout: float | timedelta | None = None) -> bool:
+    def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until all sources have ended and every result is written, then stop the job; return ``True``.
 
         It returns earlier if the job is stopped, and with the trigger ``availableNow`` when the job has processed all
-        records that existed at its start; see `ended`.  ``timeout``: seconds or a timedelta; ``None``: without limit.
+        records that existed at its start; see `ended`.  ``timeout``: seconds; ``None``: without limit.
 
         Raises:
             DeadlineError: at the timeout; names the sources that hold the watermark.  The job continues.
@@ -240,11 +241,11 @@ class Job:
         self._raise_failure()
         return True
 
-    def processAllAvailable(self, timeout: float | timedelta | None = None) -> None:
+    def processAllAvailable(self, timeout: float | None = None) -> None:
         """Wait until the job has processed all records that are in the topics now, or is stopped.
 
         Spark's method of this name waits until no new record arrives, so for ever where sources mark all the time.
-        ``timeout`` (``None``: without limit) and errors are as in `awaitTermination`.
+        ``timeout`` (seconds; ``None``: without limit) and errors are as in `awaitTermination`.
         """
         self._raise_failure()
         arrived, waiting = _Arrived(), threading.Thread(target=self._await_idle, daemon=True)
@@ -265,8 +266,8 @@ class Job:
         except PySparkException as error:  # `exception` returns the real error
             _log.debug("job %s: %s", self.name, error)
 
-    def _await(self, condition: Callable[[], bool], timeout: float | timedelta | None, what: str) -> None:
-        timeout = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    def _await(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
+        UsageError.unless_type("timeout", timeout, (int, float, NoneType), "a number of seconds, as in Spark")
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
             self._raise_failure()

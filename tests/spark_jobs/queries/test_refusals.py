@@ -15,6 +15,7 @@ from floodmark.schemas.errors import (
     PlainQueryError,
     UnreadInputError,
     UnsupportedQueryError,
+    UsageError,
 )
 from floodmark.spark_jobs import write
 from floodmark.spark_jobs.internals.texts import meaning
@@ -329,7 +330,9 @@ def test_available_now_ends_by_itself_and_says_what_holds(spark, kafka, topic, c
 
     for _ in range(2):
         job = start()
-        job.awaitTermination(timedelta(seconds=_LIMIT))
+        with pytest.raises(UsageError, match="timeout is a value of type timedelta, expected a number of seconds"):
+            job.awaitTermination(timedelta(seconds=_LIMIT))
+        job.awaitTermination(_LIMIT)
         assert not job.ended
         assert f"its input has not ended: {given}/0/source-0: " in caplog.messages[-1], "also without a batch"
     WatermarkedProducer(kafka.config, topic=given, source="source-0", strategy=ascending()).end()
