@@ -175,11 +175,12 @@ class Tracker:
         """Combine all marks that were applied; return the new watermark if it moved, else ``None``.
 
         ``to_end``: if all sources have ended, it tells whether no record is left to read.  If one is, a source may have
-        begun a new run, so the watermark does not move to the end of time.
+        begun a new run, so the watermark does not move to the end of time.  It is not asked after that end.
         """
         combined = self._combined()
         self._idle = combined == IDLE
-        watermark = END_OF_TIME if combined == ENDED and to_end() else combined.watermark
+        has_ended = combined == ENDED and (self.ended or to_end())
+        watermark = END_OF_TIME if has_ended else combined.watermark
         if watermark is None or (self._watermark is not None and watermark <= self._watermark):
             return None
         self._watermark = watermark

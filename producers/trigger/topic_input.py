@@ -123,8 +123,7 @@ class TopicInput(Closing):
         for record in self._observer.poll(seconds):
             self._take(record, row)
             self._next[record.topic, record.partition] = record.offset + 1
-        if not self.ended:
-            self._tracker.advance(lambda: self.has_read(self.end()))  # no source has begun a new run
+        self._tracker.advance(lambda: self.has_read(self.end()))  # no source has begun a new run
         if self._until is not None and self.has_read(self._until):
             self._until = None
             if self._times is not None:
