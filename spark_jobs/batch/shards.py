@@ -137,10 +137,8 @@ class Shards:
 
     def fenced(self) -> FencedError:
         """Return the error of a job whose shards have another owner."""
-        reason, advice = (
-            "another instance with the same name writes to it",
-            "if it still runs, stop it; else start again",
-        )
+        reason = "another instance with the same name writes to it"
+        advice = "if it still runs, stop it; else start again"
         return FencedError(writer=self.job, topic=self.topic, reason=reason, advice=advice)
 
 

@@ -216,13 +216,23 @@ def test_recent_progress_is_bounded_as_spark_bounds_its_own(spark, kafka, topic,
     assert job.recentProgress == batches[-2:]
 
 
-def test_what_failed_a_job_is_its_exception(kafka, topic, read, checkpoint):
-    def broken(_frame, _batch):
-        raise ValueError("no such table")
+@pytest.fixture
+def broken(kafka, topic, read, checkpoint):
+    """Start a job whose writer raises a ValueError."""
 
-    given = topic(1)
-    Stream.seeded(5, sources=1).produce(kafka.config, given)
-    job = write(windowed(read(given)), writer=broken, job="broken", checkpoint_location=checkpoint)
+    def start(text, name):
+        def fail(_frame, _batch):
+            raise ValueError(text)
+
+        given = topic(1)
+        Stream.seeded(5, sources=1).produce(kafka.config, given)
+        return write(windowed(read(given)), writer=fail, job=name, checkpoint_location=checkpoint)
+
+    return start
+
+
+def test_what_failed_a_job_is_its_exception(broken):
+    job = broken("no such table", "broken")
     with pytest.raises(JobFailedError, match="no such table"):
         job.awaitTermination(_LIMIT)
     assert str(job.exception()) == "job 'broken' failed: ValueError: no such table"
@@ -230,15 +240,9 @@ def test_what_failed_a_job_is_its_exception(kafka, topic, read, checkpoint):
     until(lambda: not job.isActive, "the end of the query")
 
 
-def test_a_query_whose_checkpoint_another_one_uses_is_fenced(kafka, topic, read, checkpoint):
+def test_a_query_whose_checkpoint_another_one_uses_is_fenced(broken):
     """As Spark says it, if a second process has written to the log of its offsets or commits."""
-
-    def broken(_frame, _batch):
-        raise ValueError("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.")
-
-    given = topic(1)
-    Stream.seeded(5, sources=1).produce(kafka.config, given)
-    job = write(windowed(read(given)), writer=broken, job="twin", checkpoint_location=checkpoint)
+    job = broken("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.", "twin")
     with pytest.raises(FencedError, match="start again"):
         job.awaitTermination(_LIMIT)
     until(lambda: not job.isActive, "the end of the query")
