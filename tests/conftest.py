@@ -1,6 +1,6 @@
 """Fixtures: a real broker and a real Spark for the whole session, a topic of its own for each test.
 
-With ``-n auto``, a run of all tests is shared by three processes, each with a broker and a Spark of its own.
+With ``-n auto``, a run of all tests is shared by four processes, each with a broker and a Spark of its own.
 """
 
 import itertools
@@ -27,8 +27,8 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 _numbers = itertools.count()
-_WORKERS = 3
-"""They keep two cores busy: a third of the time, a test waits."""
+_WORKERS = 4
+"""They keep two cores busy: half of the time, a test waits."""
 
 
 def _is_whole(config: pytest.Config) -> bool:

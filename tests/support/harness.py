@@ -18,8 +18,13 @@ from floodmark.producers.readers.check import checker_of, findings
 from floodmark.schemas import AvroCodec, Membership
 from floodmark.schemas.codec import without_logical_types
 
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-"""Spark's settings by which its JVM compiles quickly rather than well: for short runs that is half of the work."""
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+SHORT_LIVED = {"spark.driver.extraJavaOptions": _QUICK}
+"""Spark's settings by which its JVM compiles quickly rather than well: for short runs that is half of the work.
+
+Such a JVM has room for 48 MB of compiled code by default.  Many queries need more: it would throw code away and compile
+it again.
+"""
 
 TIME = {"type": "long", "logicalType": "timestamp-millis"}
 
