@@ -10,6 +10,7 @@ from typing import Final
 from floodmark.producers.trigger.plan.periods import Pattern
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.target import RefusedError
+from floodmark.schemas.errors import UsageError
 
 _SUCCESS: Final = "_SUCCESS"
 _INCOMPLETE: Final = "_INCOMPLETE"
@@ -25,6 +26,8 @@ class CommandTarget:
     """
 
     def __init__(self, command: str) -> None:
+        if not command.strip():
+            raise UsageError(reason="--run is empty: expected a command")
         self._command = command
         self.about: Final = f"command {command!r}"
 
@@ -53,6 +56,8 @@ class SuccessFile:
     """
 
     def __init__(self, folder: Pattern) -> None:
+        if "://" in folder.text:
+            raise UsageError(reason=f"{folder.option} is {folder.text!r}, expected a folder of this machine, not a URL")
         self._folder = folder
         self.about: Final = f"files in {folder.text}"
 

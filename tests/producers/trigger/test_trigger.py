@@ -318,6 +318,8 @@ def test_a_target_refuses_what_it_cannot_reach():
         ({"--airflow": "http://h"}, None, None, "need --asset"),
         ({"--run": "true"}, "flights", None, "only for them"),
         ({"--dagster": "ftp://h"}, "flights", None, "expected http"),
+        ({"--run": " "}, None, None, "--run is empty"),
+        ({"--success": "s3://bucket/dt={start:%Y-%m-%dT%H}"}, None, None, "not a URL"),
         ({"--success": "out"}, None, None, "the same name"),
         ({"--success": "out/{start:%Y}/{day}"}, None, None, "expected only fields"),
         ({"--dagster": "http://h"}, "a", "{start:%H}", "the same name"),
