@@ -75,7 +75,7 @@ def read(
             late rows.
         shift: the longest time, 0 or more, by which ``event_time`` is before the time that the marks promise: one
             minute for ``date_trunc('minute', at)``, 0 if it is never earlier.  The watermark stays this far behind the
-            marks; rows that are shifted further are late, and counted.
+            marks; rows that are shifted further may be late; late rows are counted.
         options: the less common settings.
 
     Raises:

@@ -34,7 +34,8 @@ def event_time(rows: DataFrame, name: str, *, shift: timedelta = timedelta(0)) -
         name: a timestamp column.
         shift: the longest time by which it may be before the event time that `read` gave the row: one minute for
             ``date_trunc('minute', at)``, 0 if it is never earlier.  The watermark of the whole job stays this far
-            behind its input.  A row that is shifted further fails the job with `EventTimeShiftError`.
+            behind its input.  A row that is shifted further, and late, fails the job with
+            `EventTimeShiftError`.
 
     Raises:
         UsageError: if there is no such column, it is no timestamp, or the shift is negative.  `write` raises it for a
