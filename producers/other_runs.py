@@ -41,6 +41,7 @@ all sources membership=Membership(version=2, size=2)
         memberships = [mark.membership for mark in marks.values()]
         self.membership = max(memberships, key=attrgetter("version", "size"), default=Membership(0, 0))
         """The one that readers follow: the highest version, and of that the largest size."""
+        self._marks = marks.values()
         self._others = [mark for name, mark in sorted(marks.items()) if name != source]
 
     @property
@@ -83,7 +84,18 @@ all sources membership=Membership(version=2, size=2)
                 f"{', '.join(map(repr, uncounted))} wrote to it; readers may not wait for all of them: "
                 f"give each membership={Membership(membership.version + 1, size)}"
             )
-        return None
+        return self.end_advice
+
+    @property
+    def end_advice(self) -> str | None:
+        """What a new run does to readers, if all sources of the topic have ended; ``None``: some have not."""
+        members = [mark for mark in self._marks if mark.membership.version == self.membership.version]
+        if len(members) < self.membership.size or {mark.status for mark in members} != {Status.ENDED}:
+            return None
+        return (
+            "all sources of the topic have ended. At the next record, readers that have returned the end fail with "
+            "UnreadInputError. Start them over, and do not end a source that will write again"
+        )
 
 
 def last_marks(config: Config, topic: str, now: int) -> dict[str, WatermarkRecord]:

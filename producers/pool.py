@@ -132,6 +132,9 @@ class SourcePool:
         self._membership = PoolMembership(f"the pool of {topic!r}", None if membership is None else given, version)
         if alignment is not None:
             channel.alignment = AlignmentReader(config, require_topic(alignment, repr(self)), topic=topic)
+        advice = channel.predecessors("", clock.wall()).end_advice
+        if source is None and advice is not None:
+            _log.warning("%r: %s", self, advice)
         self._speaker = None if source is None else self._speak_as(source, milliseconds)
         channel.owner = repr(self)
         channel.start_background(self._background_step, self.close, milliseconds)

@@ -161,7 +161,14 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         bool,
         _output("Start over: delete all records of the output topic. Refused if others have written to it.", "--reset"),
     ] = False,
-    end: Annotated[bool, _output("With --until-end: emit the end of the source. This is final.", "--end")] = False,
+    end: Annotated[
+        bool,
+        _output(
+            "With --until-end: emit the end of the source. Use it only if no more records will come: readers that have "
+            "returned the end fail on them.",
+            "--end",
+        ),
+    ] = False,
     until_end: Annotated[bool, _running("Stop at the current end of the input.", "--until-end")] = False,
     dry_run: Annotated[bool, _running("Show decisions on up to 1,000 records; write nothing.", "--dry-run")] = False,
     group: Annotated[str | None, _running("Share the partitions with other processes of this consumer group.")] = None,

@@ -96,9 +96,9 @@ class Injector(Closing):
         found = admin.begin_offsets(config, [injection.source_topic])
         states = states_of(config, injection.target_topic, injection.source, range(partitions))
         membership = membership_of(injection.membership, "injection")
-        advice = None if states else self._advice(membership)
+        advice = self._advice(membership, resumes=bool(states)) if partition in (None, 0) else None  # once in a group
         if advice is not None:
-            _log.warning("%s: %s. To continue an earlier injection, use its source name", name, advice)
+            _log.warning("%s: %s", name, advice)
         numbers = range(partitions) if partition is None else [partition]
         begins = {number: found.get((injection.source_topic, number), 0) for number in numbers}
         self._partitions = InjectedPartitions(injection, given, begins, states, clock, decisions)
@@ -118,10 +118,14 @@ class Injector(Closing):
         self._next_commit = clock.steady()
         self._next_look = clock.steady() + _LOOK_INTERVAL
 
-    def _advice(self, membership: Membership) -> str | None:
-        """Return what is wrong with the membership, if other sources have written to the target, however long ago."""
+    def _advice(self, membership: Membership, *, resumes: bool) -> str | None:
+        """Return what readers will miss: after an end, or, at the first start, because of sources of any age."""
         marks = last_marks(self._config, self.injection.target_topic, self._clock.wall())
-        return Predecessors(self.injection.source, marks).advice(membership, wall=0)
+        before = Predecessors(self.injection.source, marks)
+        if resumes:
+            return before.end_advice
+        advice = before.advice(membership, wall=0)
+        return None if advice is None else f"{advice}. To continue an earlier injection, use its source name"
 
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""

@@ -208,9 +208,11 @@ def test_a_second_source_that_no_membership_counts_is_named(kafka, topic, caplog
         assert "Membership(version=2, size=2)" in caplog.text
         caplog.clear()
         producer(kafka, target, source="web-2", membership=Membership(2, 2))
+        assert target not in caplog.text
         first.end()
         producer(kafka, target, source="web-2")
-        assert target not in caplog.text
+        assert "lately" not in caplog.text
+        assert "all sources of the topic have ended" in caplog.text
 
 
 @pytest.mark.kafka

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
-from floodmark.producers import TimePolicy, WatermarkedProducer, ascending, create_topics
+from floodmark.producers import SourcePool, TimePolicy, WatermarkedProducer, ascending, create_topics
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.event_times.changefeeds import CockroachDb, TiCdcCanal
 from floodmark.producers.event_times.formats import JsonField, LogTime
@@ -208,6 +208,20 @@ def test_seconds_that_come_after_the_start_are_refused_too(kafka, topic):
     with pytest.raises(InjectorError, match="none of these records was written"):
         run(kafka, injection)
     assert look(kafka, marked)[0] == []
+
+
+def test_a_pool_or_an_injector_that_starts_after_the_end_warns_of_it(kafka, topic, caplog):
+    raw, marked, ended = topic(1), topic(2), "all sources of the topic have ended"
+    send(kafka, raw, (NOW, NOW))
+    with Injector(Injection(raw, marked, JsonField("at")), kafka.config) as injector:
+        injector.run(until_end=True)
+        injector.end()
+    assert ended not in caplog.text
+    SourcePool(kafka.config, topic=marked).close()
+    assert caplog.text.count(ended) == 1
+    run(kafka, Injection(raw, marked, JsonField("at")))
+    run(kafka, Injection(raw, marked, JsonField("at")))
+    assert caplog.text.count(f"injector 'inject-{raw}': {ended}") == 1, "the second run finds one that has not ended"
 
 
 def test_a_policy_that_takes_most_times_away_is_told_once_and_what_would_fit(kafka, topic, caplog):
