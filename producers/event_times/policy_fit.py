@@ -69,8 +69,8 @@ class PolicyFit:
         late = f"{told} Median delay: {median / 1000:,.1f} s."
         if abs(median) > _TEN_YEARS:
             years = f"{abs(median) / _TEN_YEARS * 10:,.0f} years"
-            advice = "Check --unit. For a topic that was filled later, use a large --late"
-            return f"{told} The median distance to the arrival is {years}. {advice}"
+            told += f" The median distance to the arrival is {years}. Check --json-field or --event-time, then --unit."
+            return f"{told} For a topic that was filled later, use a large --late"
         if 2 * self._outcomes[Outcome.EARLY_DROPPED] > lost:
             advice = f"--early {ceil(-least / 1000)} keeps 99 % of these events, --early -1 all"
             return f"{told} In the median, they arrive {-median / 1000:,.1f} s before their event time. {advice}"

@@ -192,7 +192,7 @@ def test_seconds_are_not_taken_for_milliseconds(kafka, topic, caplog):
     forced = run(kafka, Injection(raw, topic(2), JsonField("at"), allow_unreadable=True))
     assert forced.outcomes["late_adjusted"] == 21
     assert "21 of 21 events were not on time" in caplog.text
-    assert "Check --unit" in caplog.text
+    assert "then --unit" in caplog.text
 
 
 def test_seconds_that_come_after_the_start_are_refused_too(kafka, topic):
