@@ -234,6 +234,7 @@ class LogTime(InputFormat):
 
 SubstreamKey = Callable[[bytes | None, bytes | None], bytes]
 """Returns the substream, which has its own watermark, of a record's key and value."""
+NO_SUBSTREAM: Final = (b"", b"null")  # of records without the key, or without the JSON field
 
 
 def substream_key(key: bytes | None, value: bytes | None) -> bytes:  # noqa: ARG001  # the shape of `SubstreamKey`

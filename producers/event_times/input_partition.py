@@ -9,7 +9,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final
 
-from floodmark.producers.event_times.formats import InputFormat, Resolved, SubstreamKey
+from floodmark.producers.event_times.formats import NO_SUBSTREAM, InputFormat, Resolved, SubstreamKey
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.classify import Headers
@@ -104,7 +104,7 @@ class InputPartition:
         substream = None if self._substream_by is None else self._substream(self._substream_by, key, value)
         outcome, adjusted = self.policy_state.decide(time, arrival, substream)
         if self._fit is not None and arrival is not None:
-            self._fit.add(outcome, time, arrival)
+            self._fit.add(outcome, time, arrival, keyless=substream in NO_SUBSTREAM)
         if adjusted is None:
             return Routing.DROP, ()
         headers: list[tuple[str, bytes | None]] = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]

@@ -20,16 +20,21 @@ class PolicyFit:
         self._plausible = False
         self._delays: list[int] = []
         self._outcomes: Counter[Outcome] = Counter()
+        self._keyless = 0
         self._judged = self._misfit = False
         self._advice: str | None = None
 
-    def add(self, outcome: Outcome, event_time: int, arrival: int) -> None:
-        """Add a decision; every 1,000 events are judged together.  Times are epoch milliseconds."""
+    def add(self, outcome: Outcome, event_time: int, arrival: int, *, keyless: bool = False) -> None:
+        """Add a decision; every 1,000 events are judged together.
+
+        Times are epoch milliseconds.  ``keyless``: the event lacks what should tell its substream.
+        """
         if not self._plausible:
             self.first = event_time if self.first is None else self.first
             self._plausible = not are_seconds(event_time, arrival)
         self._delays.append(arrival - event_time)
         self._outcomes[outcome] += 1
+        self._keyless += keyless
         if len(self._delays) >= _WINDOW:
             self._close_window()
 
@@ -51,14 +56,17 @@ class PolicyFit:
 
     def _close_window(self) -> None:
         lost = len(self._delays) - self._outcomes[Outcome.ON_TIME]
-        misfit = 2 * lost > len(self._delays)
+        misfit = 2 * lost > len(self._delays) or self._keyless == len(self._delays)
         if misfit and not self._misfit:
             self._advice = self._advise(lost)
         self._judged, self._misfit = True, misfit
-        self._delays, self._outcomes = [], Counter()
+        self._delays, self._outcomes, self._keyless = [], Counter(), 0
 
     def _advise(self, lost: int) -> str:
         count, delays = len(self._delays), sorted(self._delays)
+        if self._keyless == count:
+            told = f"None of {count:,} events has the key or the JSON field of --substream-by"
+            return f"{told}, so their order is judged together. Correct --substream-by"
         median, most, least = (delays[ceil(share * count) - 1] for share in (0.5, 0.99, 0.01))
         counted = ", ".join(
             f"{number:,} {outcome.replace('_', ' ')}"

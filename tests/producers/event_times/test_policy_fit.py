@@ -4,6 +4,8 @@ import re
 from datetime import timedelta
 
 import pytest
+from floodmark.producers.event_times.formats import JsonField, substream_json, substream_key
+from floodmark.producers.event_times.input_partition import InputPartition
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
 from hypothesis import given
@@ -50,6 +52,25 @@ def test_advice_is_given_where_most_lose_their_times_and_keeps_those_of_99_perce
 def test_each_cause_has_its_advice(policy, delays, said):
     _, advice = run(policy, delays)
     assert (advice is None) if said is None else (said in advice)
+
+
+@pytest.mark.parametrize(
+    ("by", "key", "missed"),
+    [
+        (substream_json("devv"), b"d1", True),
+        (substream_json("dev"), None, False),
+        (substream_key, None, True),
+        (substream_key, b"d1", False),
+        (None, None, False),
+    ],
+)
+def test_substreams_that_no_event_belongs_to_are_told_also_where_all_are_on_time(by, key, missed):
+    fit = PolicyFit(TimePolicy())
+    partition = InputPartition(JsonField("at"), TimePolicy(), by, fit)
+    for number in range(5):
+        partition.take(key if number == 3 else None, b'{"at": %d, "dev": "d1"}' % (NOW + number), NOW + number)
+    fit.judge()
+    assert ("None of 5 events has the key or the JSON field" in (fit.pop_advice() or "")) is missed
 
 
 def test_every_thousand_events_are_judged_and_a_change_is_told_once():
