@@ -11,7 +11,7 @@ from floodmark.schemas.errors import UnreadableTopicError
 UNUSABLE: Final = ("unreadable", "missing_event_time", "out_of_range")  # the kinds of such records
 
 _YEAR_10000: Final = 253_402_300_800  # seconds since 1970
-_MILLISECONDS: Final = 'are these milliseconds? use json(..., unit="ms")'
+_FINER_UNIT: Final = 'is the unit wrong? In json(), use unit="ms" instead of "s" (the default), or "us" instead of "ms"'
 _CAUSES: Final = {
     "unreadable": "another schema or format than value= says",
     "missing_event_time": "event_time= names a field that these records do not have",
@@ -53,7 +53,7 @@ class Skipped:
         where = f"{self.count}, the first at {self.topic}/{self.partition}@{self.offset}"
         if self.seconds is None:
             return where
-        hint = _MILLISECONDS if self.too_large else "Spark can judge those after 1970 and before 9999"
+        hint = _FINER_UNIT if self.too_large else "Spark can judge those after 1970 and before 9999"
         return f"{where}: its time is {self.seconds} s from 1970; {hint}"
 
 
@@ -114,7 +114,7 @@ def nothing_usable(found: Mapping[str, TopicRecords], topics: Sequence[str]) -> 
     kinds = sum((Counter(one.unusable) for one in given), Counter[str]())
     if any(one.rows for one in given) or not kinds.total():
         return None
-    causes = {**_CAUSES, "out_of_range": _MILLISECONDS} if any(one.too_large for one in given) else _CAUSES
+    causes = {**_CAUSES, "out_of_range": _FINER_UNIT} if any(one.too_large for one in given) else _CAUSES
     cause = "; ".join(f"{kinds[kind]} {kind} ({causes[kind]})" for kind in UNUSABLE if kinds[kind])
     first = found.get(topics[0], TopicRecords())
     return UnreadableTopicError(

@@ -64,7 +64,7 @@ def test_garbage_is_unreadable_and_a_row_without_a_time_is_counted(source, rows,
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
-        ({"k": "k", "at": 1_700_000_000_000}, "milliseconds"),
+        ({"k": "k", "at": 1_700_000_000_000}, 'use unit="ms" instead of "s"'),
         ({"k": "k", "time": 5}, "event_time="),
         (b"\x00garbage", "value="),
     ],
