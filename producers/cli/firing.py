@@ -11,11 +11,12 @@ from typing import Any, Final
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
 from floodmark.producers.clients.admin import existing_topics
+from floodmark.producers.clients.clock import Clock
 from floodmark.producers.metrics import serve_metrics
 from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget, SuccessFile
 from floodmark.producers.trigger.plan.periods import DAY, Pattern, instant
-from floodmark.producers.trigger.plan.schedule import Rules
+from floodmark.producers.trigger.plan.schedule import Fired, Rules
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic, read_position
 from floodmark.producers.trigger.table_input import TableInput
@@ -155,10 +156,12 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
         loop = TriggerLoop(rules, source, delivery, position, begin=begin, collect=pace.collect)
         status = opened.enter_context(Console(stderr=True).status("reading"))
         started = stored is not None
+        if stored is not None and (unused := _unused_line(rules, begin, stored["fired"]["first"])):
+            typer.echo(unused, err=True)
 
         def first_line() -> str:
             first = None if loop.schedule is None else loop.schedule.fired.first
-            return _first_line(rules.trigger, first, begin, judges=judges)
+            return _first_line(rules.trigger, first, begin, _later(first, source), judges=judges)
 
         def progress() -> None:
             nonlocal started
@@ -174,17 +177,40 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
         typer.echo(_state_line(loop) + "\n--dry-run: nothing was fired or stored" * dry_run, err=True)
 
 
-def _first_line(trigger: str, first: int | None, begin: int | str, *, judges: bool) -> str:
+def _unused_line(rules: Rules, begin: int | str, first: int) -> str:
+    """Return that a trigger with a position does not use ``--from``; empty if it began there.
+
+    >>> hourly = Rules("orders", ("orders",), 3_600_000)
+    >>> _unused_line(hourly, 5, 0), _unused_line(hourly, "now", 0)
+    ('', '')
+    """
+    if isinstance(begin, str) or rules.floor(begin) == first:
+        return ""
+    line = f"trigger {rules.trigger!r} is not new, so --from is not used: its first period begins at {instant(first)}."
+    return f"{line} To begin elsewhere, use another --name."
+
+
+def _later(first: int | None, source: TopicInput | TableInput) -> str:
+    """Return what the first period is later than; empty if its input has reached it."""
+    reached, name = (source.highest, "end of the input") if source.ended else (source.watermark, "watermark")
+    if reached is None:
+        reached, name = Clock().wall(), "clock"
+    return "" if first is None or first <= reached else f", later than the {name} ({instant(reached)})"
+
+
+def _first_line(trigger: str, first: int | None, begin: int | str, later: str, *, judges: bool) -> str:
     """Return where a new trigger begins; ``first``: ``None``, its topics have ended; ``judges``: it reads event times.
 
-    >>> _first_line("orders", 0, "earliest", judges=True)
+    ``later``: of `_later`.
+
+    >>> _first_line("orders", 0, "earliest", "", judges=True)
     "trigger 'orders' is new: its first period begins at 1970-01-01T00:00:00Z."
     """
     if first is None:
         line = f"trigger {trigger!r} is new, and its input has ended: nothing will fire."
         return f"{line} For the past, use --from earliest with --json-field, or a time."
-    line = f"trigger {trigger!r} is new: its first period begins at {instant(first)}."
-    if begin == "now":
+    line = f"trigger {trigger!r} is new: its first period begins at {instant(first)}{later}."
+    if begin == "now" or later:
         return f"{line} It does not fire earlier periods; for them, use another --name with --from earliest or a time."
     if begin == "earliest" and not judges:
         return f"{line} --from earliest needs --json-field or --event-time to find the first row."
@@ -197,5 +223,11 @@ def _state_line(loop: TriggerLoop) -> str:
     fired = ", ".join(f"{count:,} {kind}" for kind, count in sorted(loop.delivery.counts.items())) or "nothing fired"
     holds = loop.source.holders()
     held = f"; held by {holds[0]}" if holds and not loop.source.ended else ""
-    until = "" if loop.schedule is None else f"; complete periods fired up to {instant(loop.schedule.fired.next)}"
+    until = "" if loop.schedule is None else _until(loop.schedule.fired)
     return f"{fired}{until}; watermark {shown}{held}"
+
+
+def _until(position: Fired) -> str:
+    if position.next == position.first:
+        return f"; no complete period yet from {instant(position.first)} on"
+    return f"; complete periods fired up to {instant(position.next)}"

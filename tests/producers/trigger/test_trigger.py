@@ -196,6 +196,17 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
 
 
 @pytest.mark.kafka
+def test_a_first_period_that_is_too_late_is_told_and_another_begin_does_not_move_it(kafka, topic):
+    Source(kafka, flights := topic(1)).reach(3 * HOUR)
+    run = [flights, "--every", "1h", "--run", "true", "--until-end", "--from"]
+    told = floodmark(kafka, *run, "1971-01-01T00:30Z").stderr
+    assert "begins at 1971-01-01T00:00:00Z, later than the watermark (1970-01-01T03:00:00Z). It does not fire" in told
+    assert "nothing fired; no complete period yet from 1971-01-01T00:00:00Z on; watermark 1970" in told
+    told = floodmark(kafka, *run, "1970-01-01T00:00Z").stderr
+    assert "is not new, so --from is not used: its first period begins at 1971-01-01T00:00:00Z" in told
+
+
+@pytest.mark.kafka
 def test_a_deadline_names_who_is_missing_and_late_rows_fire_a_repair(kafka, topic, tmp_path):
     flights = topic(1)
     here, missing = Source(kafka, flights, "JFK", 2), Source(kafka, flights, "EWR", 2)
