@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import ClassVar, Final
 
 from floodmark.producers.tables.table_mark import TableMark, properties_in
@@ -41,6 +42,9 @@ def delta(
     Raises:
         UsageError: if a value is out of its bounds.
     """
+    first, slash, _ = name.partition("/")
+    if slash and first and ":" not in first:  # Delta takes a relative path for the names of a schema and a table
+        name = Path(name).absolute().as_posix()
     keys, partitions = ((one,) if isinstance(one, str) else tuple(one) for one in (key, partition_by))
     return DeltaTable(name, keys, partitions, commit_every)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from floodmark.spark_jobs import delta
 from support.lake import KINDS
 
 _LIMIT = 1_500
@@ -25,3 +26,9 @@ def test_tables():
     command = [sys.executable, "-m", "pytest", *options, str(cases)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
+
+
+def test_the_relative_path_of_a_delta_table_becomes_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ["lake/revenue", "/lake/revenue/", "s3a://lake/revenue", "shops.revenue"]
+    assert [delta(name).name for name in given] == [f"{tmp_path}/lake/revenue", *given[1:]]
