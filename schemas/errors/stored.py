@@ -164,13 +164,13 @@ class DeletedRecordsError(SnapshotError):
 
 
 class RecreatedTopicError(SnapshotError):
-    """A topic that was deleted and created again while it was read, or since the last read."""
+    """A topic that was deleted and created again while it was read or written, or since then."""
 
     template = (
-        "topic {topic!r} was deleted and created again: {reader} has read the topic with id {known}, and now its id is "
-        "{found}. The stored offsets do not apply to the new topic. Start a consumer without a position, a job with a "
-        "new checkpoint_location and output topic (with writer=, an empty store), an injector with a new target topic, "
-        "a trigger with a new name."
+        "topic {topic!r} was deleted and created again: {reader} has used the topic with id {known}, and now its id is "
+        "{found}. What it has stored does not apply to the new topic. Start a consumer without a position, a job with "
+        "a new checkpoint_location and output topic (with writer=, an empty store), an injector with a new target "
+        "topic, a trigger with a new name."
     )
     reader: str
     topic: str

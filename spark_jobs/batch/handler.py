@@ -45,7 +45,7 @@ from traceback import clear_frames
 from typing import Final
 from weakref import WeakValueDictionary
 
-from floodmark.producers.clients.admin import TopicWatch, compacted_topics
+from floodmark.producers.clients.admin import Config, TopicWatch, compacted_topics
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import FloodmarkError, LookaheadError, RecreatedTopicError, UnknownTopicError
 from floodmark.spark_jobs.batch.handler_settings import Settings
@@ -125,8 +125,7 @@ class BatchHandler:
                 topic for spec in self.specs for topic in compacted_topics(spec.connection.config(), spec.topics)
             }
             self._watches = [
-                TopicWatch(spec.connection.config(), spec.topics, progress.topic_ids, f"job {job!r}")
-                for spec in self.specs
+                TopicWatch(config, topics, progress.topic_ids, f"job {job!r}") for config, topics in self._topics()
             ]
             self.sink.open()
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time
@@ -136,6 +135,23 @@ class BatchHandler:
             raise
         finally:
             self._attached.set()
+
+    def _topics(self) -> list[tuple[Config, list[str]]]:
+        """Return the input topics and the output topic, together if their settings are equal: one request for each."""
+        found: list[tuple[Config, list[str]]] = []
+        used: list[tuple[Config, str]] = [
+            (spec.connection.config(), topic) for spec in self.specs for topic in spec.topics
+        ]
+        target = self.sink.target
+        if target is not None and target[1] not in {topic for _, topic in used}:  # their ids have no cluster
+            used.append(target)
+        for config, topic in used:
+            same = next((topics for known, topics in found if known == config), None)
+            if same is None:
+                found.append((config, [topic]))
+            else:
+                same.append(topic)
+        return found
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one batch; an error fails the query, and is kept for `Job` to raise."""
@@ -173,7 +189,7 @@ class BatchHandler:
         clear_frames(error.__traceback__)  # their variables would hold the query
 
     def lost_topic(self) -> FloodmarkError | None:
-        """Return the error of an input topic that was deleted, or created again; ``None``: neither, or not known."""
+        """Return the error of a topic that was deleted, or created again; ``None``: neither, or not known."""
         try:
             for watch in self._watches * 2:  # a watch ignores the first time that a topic is missing
                 watch.check()

@@ -65,6 +65,11 @@ class Sink(ABC):
         """The shards of the batch that are not committed yet; ``None``: it has no shards."""
         return None
 
+    @property
+    def target(self) -> tuple[Config, str] | None:
+        """The settings and the name of the output topic; ``None``: the sink does not write to one."""
+        return None
+
     def open(self) -> None:  # noqa: B027  # not every sink has to
         """Fence older instances of the job, if this has not been done."""
 
@@ -124,6 +129,11 @@ class _KafkaSink(Sink):
         self._promise = Explicit(self._job)
         self._marks: MarkWriter | None = None
         self._ended = False
+
+    @property
+    @override
+    def target(self) -> tuple[Config, str]:
+        return self._config, self._topic
 
     def _records_after_rows(
         self,

@@ -77,6 +77,19 @@ def test_a_running_job_names_a_topic_that_was_created_again_with_fewer_records(k
         until(lambda: fails(job), "the error", 60)
 
 
+def test_a_job_does_not_write_the_rest_of_its_results_to_another_topic(kafka, given, start):
+    """Neither while it runs, nor at its next start."""
+    job = start()
+    job.processAllAvailable()
+    recreate(kafka.config, job.name, 2)
+    Stream.seeded(42, sources=2, steps=12).produce(kafka.config, given)
+    with pytest.raises(RecreatedTopicError, match=job.name):
+        until(lambda: fails(job), "the error", 60)
+    with pytest.raises(RecreatedTopicError, match=job.name):
+        start()
+    assert not any(end_offsets(kafka.config, job.name).values())
+
+
 def test_a_running_job_writes_nothing_of_another_topic(kafka, given, start, monkeypatch):
     """No batch is written that was read after the topic got another id."""
     job = start()
