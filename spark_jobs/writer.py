@@ -1,6 +1,7 @@
 """Start a job that writes results and watermark records: the second half of the public API."""
 
 import itertools
+import logging
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal
 import pyspark
 from floodmark.producers.clients.admin import require_topics
 from floodmark.producers.clients.secrets import resolved
+from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
@@ -61,6 +63,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_log = logging.getLogger(__name__)
 _RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
 _POLL: Final = 0.05
 _starts = itertools.count()
@@ -146,7 +149,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
     snapshots.recognise(name, Query(pyspark.__version__, lines), start.advice, same=_is_on(spark, SAME_QUERY))
     sink = _sink(table, writer, identity, snapshots, result, start) or _kafka_sink(
-        spark, identity, options, config, security
+        spark, identity, snapshots, options, config, security
     )
     settings = Settings(
         stamp,
@@ -389,9 +392,19 @@ def _sink(
 
 
 def _kafka_sink(
-    spark: SparkSession, identity: JobIdentity, options: WriteOptions, config: dict[str, Any], security: dict[str, Any]
+    spark: SparkSession,
+    identity: JobIdentity,
+    snapshots: Snapshots,
+    options: WriteOptions,
+    config: dict[str, Any],
+    security: dict[str, Any],
 ) -> Sink:
+    """Return the sink for a topic; warns of sources in it that the membership does not count, however old."""
     topic, source = str(identity.output), Identity(identity.job, 0, membership_of(options.membership, "WriteOptions"))
+    if snapshots.checkpoint.last_committed is None:
+        before = Predecessors(identity.job, last_marks(config, topic, time.time_ns() // 1_000_000))
+        if (advice := before.advice(source.membership, wall=0)) is not None:
+            _log.warning("job %s, topic %r: %s", identity.job, topic, advice)
     if options.delivery != "at-least-once":
         shards = spark.sparkContext.defaultParallelism if options.delivery == "exactly-once-executors" else None
         return ExactlyOnceSink(config, topic, source, identity.checkpoint_id, shards=shards)

@@ -82,3 +82,16 @@ def test_two_then_five_then_one(spark, kafka, topic, checkpoint):  # one story, 
     assert (job.counts["fenced"], job.counts["retired"], job.counts["late"]) == (3, 3, 0)
     stream = Stream({"all": [(sent, 15_000)]})
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
+
+
+def test_a_new_job_warns_of_another_one_that_its_membership_does_not_count(spark, kafka, topic, checkpoint, caplog):
+    given, out = topic(1), topic(1)
+    Stream.seeded(5, sources=1, steps=2).produce(kafka.config, given, end=False)
+    for name in ("one", "two"):
+        assert "one source writes to the topic" not in caplog.text
+        job = counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, checkpoint + name, job=name)
+        job.processAllAvailable(90)
+        job.stop()
+    assert f"job two, topic {out!r}: the membership says that one source writes to the topic, but lately 'one'" in (
+        caplog.text
+    )
