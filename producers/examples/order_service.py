@@ -3,6 +3,8 @@
 Each line of its input is an order, as ``{"shop": "north", "amount": 5, "at": "2026-01-05T12:00:03Z"}``:
 
     python -m floodmark.producers.examples.order_service --bootstrap-servers localhost:9092 --source till-1 < orders
+
+After SIGTERM it takes no more orders, and writes those that it has taken.
 """
 
 import argparse
@@ -24,13 +26,14 @@ def main() -> None:
     parser.add_argument("--source", required=True, help="the name of this process, the same after a restart")
     parser.add_argument("--sources", type=int, default=1, help="how many such processes write to the topic")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the `with`, which waits for records in flight
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())  # `sys.exit` would lose the orders in the queue
     config = {"bootstrap.servers": options.bootstrap_servers}  # and your security settings
     create_topics(config, {options.topic: 2})  # if it does not exist
     # An order is at most 5 s older than one before it.  After 30 s without orders, readers need not wait.
     strategy = with_idleness(bounded_out_of_orderness(timedelta(seconds=5)), timeout=timedelta(seconds=30))
     orders: queue.Queue[str] = queue.Queue(maxsize=10_000)  # your request handlers would fill it
-    threading.Thread(target=take, args=(orders,), daemon=True).start()
+    threading.Thread(target=take, args=(orders, stopping), daemon=True).start()
     with WatermarkedProducer(
         config, topic=options.topic, source=options.source, strategy=strategy, membership=options.sources
     ) as producer:
@@ -38,6 +41,8 @@ def main() -> None:
             try:
                 line = orders.get(timeout=0.2)
             except queue.Empty:
+                if stopping.is_set():
+                    return  # leaves the `with`, which waits for records in flight and sends the last marks
                 producer.poll()  # sends marks while there are no orders
                 continue
             if not line:
@@ -47,9 +52,11 @@ def main() -> None:
             producer.produce(line.encode(), key=order["shop"], event_time=datetime.fromisoformat(order["at"]))
 
 
-def take(orders: "queue.Queue[str]") -> None:
+def take(orders: "queue.Queue[str]", stopping: threading.Event) -> None:
     """Put each order of the input into the queue, and an empty text after the last."""
     for line in filter(str.strip, sys.stdin):
+        if stopping.is_set():
+            return
         orders.put(line.strip())
     orders.put("")
 

@@ -1,12 +1,14 @@
 """The example programs, copied as a user copies them, and run as processes against a real Kafka."""
 
 import json
+import os
 import random
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from floodmark.producers import Data, Observer
+from floodmark.producers.examples import order_service
 from support.harness import until
 
 _ROOT = Path(__file__).parents[2]
@@ -107,23 +110,33 @@ def test_the_three_programs_give_what_a_plain_computation_gives(start, topic, tm
 
 
 @pytest.mark.kafka
-def test_a_service_that_is_stopped_has_written_each_order_once_and_may_come_back(start, topic, kafka):
-    target, expected = topic(2), orders(3)[:200]
-    service = start(
-        "producers/examples/order_service.py", "--topic", target, "--source", "till-1", stdin=subprocess.PIPE
-    )
-    service.stdin.write(lines(expected))
-    service.stdin.flush()
+def test_a_service_that_is_stopped_writes_the_orders_in_its_queue_and_may_come_back(monkeypatch, topic, kafka):
+    target, expected, over = topic(2), orders(3)[:200], threading.Event()
+
+    def given():
+        yield from lines(expected).splitlines()
+        os.kill(os.getpid(), signal.SIGTERM)  # all orders are in the queue, and the producer does not exist yet
+        over.wait(_LIMIT)
+
+    monkeypatch.setattr(sys, "stdin", given())
+    servers = ["--bootstrap-servers", kafka.bootstrap_servers]
+    monkeypatch.setattr(sys, "argv", ["order_service", *servers, "--topic", target, "--source", "till-1"])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        order_service.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        over.set()
     values = []
     with Observer(kafka.config, [target]) as observer:
+        tracker = observer.trackers[target]
+        last = max(datetime.fromisoformat(order["at"]) for order in expected) - timedelta(seconds=5)
 
         def read():
             values.extend(json.loads(record.value) for record in observer.poll() if isinstance(record, Data))
-            return len(values) >= len(expected)
+            tracker.advance()
+            return tracker.watermark == round(last.timestamp() * 1000)
 
-        until(read, "all orders")
-        service.send_signal(signal.SIGTERM)
-        assert service.wait(30) == 0
-        read()
-        assert not observer.trackers[target].ended
+        until(read, "the marks that cover all orders")
+        assert not tracker.ended
     assert sorted(values, key=json.dumps) == sorted(expected, key=json.dumps)
