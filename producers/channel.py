@@ -14,6 +14,7 @@ from floodmark.producers.clients.clock import Clock
 from floodmark.producers.clients.consumers import client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
 from floodmark.producers.readers.alignment import AlignmentReader
+from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import FloodmarkError, ForkedError, UsageError
 from floodmark.schemas.records import Membership, WatermarkRecord, membership_of
 
@@ -100,6 +101,8 @@ class Channel:
         self.last_marks: Mapping[str, WatermarkRecord] | None = None  # of each source in the topic, read once by a pool
         self.lowest_epoch = 0
         self.source_ended = False  # whether a source has ended since the pool last counted its sources
+        self._followed = self.successors.marks
+        self._advised = False  # whether the last advice about the membership was logged
         self.owner = "a producer"  # the producer or pool that uses the channel, for errors
         self._config = config
         self._topic = topic
@@ -182,6 +185,19 @@ class Channel:
         """Return the last marks in the topic before a new source; ``wall``: wall clock, epoch milliseconds."""
         marks = last_marks(self._config, self._topic, wall) if self.last_marks is None else self.last_marks
         return Predecessors(source, marks, self.lowest_epoch)
+
+    def follow(self, marks: Mapping[str, WatermarkRecord], identity: Identity, wall: int) -> None:
+        """Tell if the membership does not count all sources that ``marks``, if they are new, are of."""
+        if marks is not self._followed:
+            self._followed = marks
+            advice = Predecessors(identity.source, marks).advice(identity.membership, wall)
+            self.tell(f"source {identity.source!r}", advice)
+
+    def tell(self, source: str, advice: str | None) -> None:
+        """Log advice about the membership; once, until there is none."""
+        if advice is not None and not self._advised:
+            _log.warning("%s: %s", source, advice)
+        self._advised = advice is not None
 
     def require_timestamps(self, source: str) -> None:
         """Refuse a topic whose brokers replace the timestamps of records: with `ingress`, they are the event times."""

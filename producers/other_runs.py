@@ -128,10 +128,10 @@ def last_membership_version(config: Config, topic: str, partitions: int) -> int:
 
 
 class Successors:
-    """The epochs of a topic's sources, by the last 10,000 records of partition 0 (each marks it), once a minute."""
+    """The last marks of a topic's sources, by the last 10,000 records of partition 0 (each marks it), once a minute."""
 
     def __init__(self, config: Config, topic: str, clock: Clock) -> None:
-        self.epochs: Mapping[str, int] = {}  # the highest known epoch of each source
+        self.marks: Mapping[str, WatermarkRecord] = {}  # the last one of the highest known epoch of each source
         self._config = {**shared(config), "group.id": "floodmark-successors"}
         self._topic = topic
         self._next = clock.steady() + _INTERVAL
@@ -145,11 +145,11 @@ class Successors:
         place = self._topic, 0
         try:
             low, high = offset_bounds(self._config, self._topic)[place]
-            start, epochs = max(low, high - 10_000, self._read), dict(self.epochs)
+            start, marks = max(low, high - 10_000, self._read), dict(self.marks)
             for record in read_until_end(self._config, {place: start}, {place: high}):
                 if isinstance(record, Mark):
                     mark = record.record
-                    epochs[mark.source] = max(mark.epoch, epochs.get(mark.source, 0))
-            self._read, self.epochs = high, epochs
+                    marks[mark.source] = max(marks.get(mark.source, mark), mark, key=attrgetter("epoch", "sequence"))
+            self._read, self.marks = high, marks
         except (FloodmarkError, KafkaException) as error:
             _log.info("whether later runs write to topic %r is not known: %s", self._topic, error)

@@ -150,9 +150,7 @@ class SourcePool:
         if self._membership.counts:
             self._membership.current = self._membership.grown(0, 1)
         membership = self._membership.current
-        advice = before.advice(membership, wall)
-        if advice is not None:
-            _log.warning("%r: %s", self, advice)
+        self._channel.tell(repr(self), before.advice(membership, wall))
         identity = Identity(source, before.next_epoch(wall), membership)
         return MergedSender(
             self._channel, self.topic, MergedEmitter(identity, self._channel.partitions), self._clock, interval

@@ -135,9 +135,8 @@ class WatermarkedProducer:
         for known in (before.watermark, self._emitter.scope(0).promised):
             if self._generator.stamps and known is not None:
                 self._generator.on_tick(self._clock.steady(), known)  # stamps never go back
-        advice = None if joined else before.advice(identity.membership, wall)
-        if advice is not None:
-            _log.warning("%r: %s", self, advice)
+        if not joined:
+            self._channel.tell(repr(self), before.advice(identity.membership, wall))
         if identity.epoch <= before.epoch:
             self._emitter.fenced_by = before.epoch
             _log.error("%r is fenced: the topic has marks of its epoch %d; pass a higher epoch=", self, before.epoch)

@@ -1,7 +1,7 @@
 """How a source hands its records and marks to Kafka, when it sends marks, and what Kafka rejects."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -17,6 +17,7 @@ from floodmark.producers.strategies.merged import JoinedEmitter, MergedEmitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import MarkRecord, round_records
 from floodmark.schemas.errors import DeliveryError, FencedError
+from floodmark.schemas.records import WatermarkRecord
 from typing_extensions import override
 
 _log = logging.getLogger(__name__)
@@ -297,14 +298,20 @@ class Sender:
         now = self._clock.steady()
         self._next_mark, self._partitions = now + self._interval, self._channel.partitions
         self.emitter.grow(self._partitions)
-        identity = self.emitter.identity
-        if self.emitter.fence(self._channel.successors.epochs.get(identity.source, 0)):
+        self._follow(self._channel.successors.marks)
+        if not self.outbox.send_marks(self._clock, wait=wait):
+            self._next_mark = now + _RETRY_INTERVAL
+
+    def _follow(self, marks: Mapping[str, WatermarkRecord]) -> None:
+        """Note a later run of this source, and tell if the membership does not count all sources."""
+        identity, last = self.emitter.identity, marks.get(self.emitter.identity.source)
+        if last is not None and self.emitter.fence(last.epoch):
             _log.error(
                 "source %r, epoch %d, was fenced: a later run with epoch %d marks its topic, and readers follow that",
                 *(identity.source, identity.epoch, self.emitter.fenced_by),
             )
-        if not self.outbox.send_marks(self._clock, wait=wait):
-            self._next_mark = now + _RETRY_INTERVAL
+        elif self.emitter.fenced_by is None and not self.emitter.ended:
+            self._channel.follow(marks, identity, self._clock.wall())
 
     def emit_unless_fenced(self) -> None:
         """As `emit`, and wait for room in the queue; raise `FencedError` if a later run marks the topic."""

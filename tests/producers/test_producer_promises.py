@@ -14,6 +14,7 @@ from floodmark.producers import (
     EmbeddedKafka,
     Mark,
     Observer,
+    SourcePool,
     WatermarkedConsumer,
     WatermarkedProducer,
     ascending,
@@ -216,6 +217,29 @@ def test_a_second_source_that_no_membership_counts_is_named(kafka, topic, caplog
 
 
 @pytest.mark.kafka
+def test_a_running_source_is_told_once_that_a_pool_which_does_not_count_it_has_retired_it(kafka, topic, caplog):
+    target, clock = topic(1), manual_clock()
+    ours = producer(kafka, target, source="web", clock=clock)
+    ours.produce(b"x", event_time=1)
+    ours.flush()
+    with SourcePool(kafka.config, topic=target) as pool:
+        pool.join("JFK", strategy=explicit())[0].emit()
+        pool.flush()
+
+        def has_looked():
+            clock.advance(timedelta(seconds=10))
+            ours.poll()
+            ours.emit()
+            return len(ours._channel.successors.marks) == 2  # noqa: SLF001
+
+        until(has_looked, "a look")
+        for _ in range(10):
+            has_looked()
+    assert caplog.text.count("source 'web': the topic has marks of membership version") == 1, caplog.text
+    ours.close()
+
+
+@pytest.mark.kafka
 @pytest.mark.parametrize("background", [False, True])
 def test_the_older_of_two_processes_with_one_source_id_stops(kafka, topic, caplog, background):
     target, clock = topic(2), manual_clock()
@@ -260,7 +284,8 @@ def test_a_source_that_is_alone_is_not_fenced_by_what_its_earlier_runs_wrote(kaf
             def has_looked(ours=ours):
                 clock.advance(timedelta(seconds=10))
                 ours.poll()
-                return ours._channel.successors.epochs.get("a") == ours._emitter.identity.epoch  # noqa: SLF001
+                seen = ours._channel.successors.marks.get("a")  # noqa: SLF001
+                return seen is not None and seen.epoch == ours.epoch
 
             until(has_looked, "a look")
             ours.produce(b"x", event_time=1)
