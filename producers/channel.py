@@ -11,7 +11,7 @@ from weakref import WeakSet
 from confluent_kafka import KafkaException, Producer
 from floodmark.producers.clients.admin import TIMEOUT, Config, overwrites_timestamps, partition_count, shared
 from floodmark.producers.clients.clock import Clock
-from floodmark.producers.clients.consumers import client_log
+from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.other_runs import Predecessors, Successors, last_marks
 from floodmark.producers.readers.alignment import AlignmentReader
 from floodmark.producers.strategies.numbering import Identity
@@ -90,7 +90,7 @@ class Channel:
     def __init__(
         self, config: Config, topic: str, clock: Clock, *, on_source_ended: Callable[[str], None] | None = None
     ) -> None:
-        self.client = Producer({**config, "enable.idempotence": True}, logger=client_log(__name__))
+        self.client = Producer({**config, **EXISTING_TOPICS, "enable.idempotence": True}, logger=client_log(__name__))
         self.lock: threading.RLock | _ForkedLock = threading.RLock()  # every public method of a source or pool holds it
         self.partitions = partition_count(self.client, topic, config.get("bootstrap.servers"))  # last known number
         self.successors = Successors(config, topic, clock)

@@ -22,7 +22,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # public, but not marked as such
 from confluent_kafka.cimpl import NewTopic
 from floodmark.producers.clients.clock import Deadline
-from floodmark.producers.clients.consumers import reading_consumer
+from floodmark.producers.clients.consumers import EXISTING_TOPICS, reading_consumer
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.completeness.position import TopicIds
 from floodmark.schemas.errors import BrokerUnavailableError, MissingRightError, UnknownTopicError
@@ -84,6 +84,11 @@ def shared(config: Config) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name.startswith(_SHARED)}
 
 
+def admin_client(config: Config) -> AdminClient:
+    """Return a client for requests that creates no topic unless it is told to."""
+    return AdminClient({**config, **EXISTING_TOPICS}, logger=QUIET)
+
+
 @contextmanager
 def answering(
     bootstrap_servers: object, seconds: float = TIMEOUT, but: int | None = None, about: str = ""
@@ -138,12 +143,12 @@ def partition_count(
 def existing_topics(config: Config) -> set[str]:
     """Return the names of all topics."""
     with answering(config.get("bootstrap.servers")):
-        return set(AdminClient(dict(config), logger=QUIET).list_topics(timeout=TIMEOUT).topics)
+        return set(admin_client(config).list_topics(timeout=TIMEOUT).topics)
 
 
 def require_topics(config: Config, topics: list[str]) -> dict[str, int]:
     """Return the number of partitions of each topic; an `UnknownTopicError` names a missing one."""
-    client = AdminClient(dict(config), logger=QUIET)
+    client = admin_client(config)
     return {topic: partition_count(client, topic, config.get("bootstrap.servers")) for topic in topics}
 
 
@@ -171,7 +176,7 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
 
     ``settings``: of the new topics, such as ``retention.ms``.
     """
-    client = AdminClient(dict(config), logger=QUIET)
+    client = admin_client(config)
     servers = config.get("bootstrap.servers")
     new = [
         NewTopic(name, num_partitions=count, replication_factor=-1, config=dict(settings or {}))
@@ -209,7 +214,7 @@ def timestamp_tolerances(config: Config, topic: str) -> tuple[int | None, int | 
 
 def _settings(config: Config, topics: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the settings of the topics whose settings you may read."""
-    client = AdminClient(dict(config), logger=QUIET)
+    client = admin_client(config)
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     found: dict[str, dict[str, str]] = {}
     for resource, future in client.describe_configs(resources, request_timeout=TIMEOUT).items():
@@ -226,7 +231,7 @@ def end_offsets(config: Config, topic: str) -> dict[int, int]:
 
 def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]]:
     """Return, for each partition, the offset of its first record, and the offset after its last readable record."""
-    client, servers = AdminClient(shared(config), logger=QUIET), config.get("bootstrap.servers")
+    client, servers = admin_client(shared(config)), config.get("bootstrap.servers")
     numbers = range(partition_count(client, topic, servers))
 
     def ask(spec: OffsetSpec) -> list[int]:
@@ -300,7 +305,7 @@ class TopicWatch:
     """Compares the ids of topics with their ids when they were first read; `RecreatedTopicError` if one differs."""
 
     def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
-        self._client = AdminClient(shared(config), logger=QUIET)
+        self._client = admin_client(shared(config))
         self._servers = config.get("bootstrap.servers")
         self._topics = topics
         self._ids = ids

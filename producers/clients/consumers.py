@@ -12,6 +12,8 @@ from typing_extensions import override
 
 _log = logging.getLogger(__name__)
 BATCH: Final = 10_000  # number of records per request to the client
+EXISTING_TOPICS: Final = {"allow.auto.create.topics": False}
+"""Settings of all clients: a request for a topic that does not exist must not create it, as it does by default."""
 
 UNREADABLE_HEADERS: Final = (SystemError, UnicodeDecodeError)
 """Raised by `Record.headers` if a name is not UTF-8: the client then returns no header at all."""
@@ -62,6 +64,7 @@ def reading_consumer(
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
+        **EXISTING_TOPICS,
     }
     return Consumer({"group.id": group, **config, **fixed}, logger=client_log(log))
 

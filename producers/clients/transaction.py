@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Producer
 from floodmark.producers.clients.admin import Config, answering
 from floodmark.producers.clients.clock import Deadline
-from floodmark.producers.clients.consumers import client_log
+from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.schemas.classify import Headers
 from floodmark.schemas.errors import FencedError, FloodmarkError
 
@@ -56,7 +56,9 @@ class Transaction:
         self._servers, self._name, self._topic, self._kind = config.get("bootstrap.servers"), name, topic, kind
         self._refused = refused
         transactional_id = f"floodmark-{name}-{topic}" + ("" if shard is None else f"/{shard}")
-        self.producer = Producer({**config, "transactional.id": transactional_id}, logger=client_log(__name__))
+        self.producer = Producer(
+            {**config, **EXISTING_TOPICS, "transactional.id": transactional_id}, logger=client_log(__name__)
+        )
         self._open = False
         self._call(self.producer.init_transactions, _TIMEOUT)
 

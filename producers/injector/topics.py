@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-from floodmark.producers.clients.admin import QUIET, TIMEOUT, Config, TopicWatch, begin_offsets, require_topics
+from floodmark.producers.clients.admin import TIMEOUT, Config, TopicWatch, admin_client, begin_offsets, require_topics
 from floodmark.producers.clients.consumers import BATCH, Closing, Record, consume, is_end, reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.injector.partitions import OVERTAKEN
@@ -115,7 +114,7 @@ def reset_target(config: Config, injection: Injection) -> int:
         own = sum(counted.get(number, {}).values())
         if count > own:
             raise _refusal(injection, f"partition {number} of {topic!r} holds {count:,} records, and it wrote {own:,}")
-    client = AdminClient(dict(config), logger=QUIET)
+    client = admin_client(config)
     places = [TopicPartition(topic, number, OFFSET_END) for _, number in begins]
     try:
         for future in client.delete_records(places, request_timeout=TIMEOUT).values():

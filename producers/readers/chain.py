@@ -10,11 +10,10 @@ from operator import attrgetter, itemgetter
 from typing import Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.fold import Fold, Point
 from floodmark.producers.board.model import Board
 from floodmark.producers.board.why import trace
-from floodmark.producers.clients.admin import QUIET, Config, first_since, offset_bounds
+from floodmark.producers.clients.admin import Config, admin_client, first_since, offset_bounds
 from floodmark.producers.clients.clock import Clock, Deadline
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
@@ -60,7 +59,7 @@ class ChainReader(Closing):
         self._ends: dict[str, dict[Partition, int]] = {}
         self._observers: dict[str, Observer] = {}
         self._unanswered = False
-        self._admin = AdminClient(dict(config), logger=QUIET)
+        self._admin = admin_client(config)
         self._tables = Tables(tables)
         self._read({*topics, *self._tables.read()}, progress)
 

@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from floodmark.producers.board.estimate import JobMark, TopicGap, inputs_named
 from floodmark.producers.clients.admin import (
     QUIET,
     TIMEOUT,
     Config,
+    admin_client,
     answering,
     described,
     first_since,
@@ -79,7 +79,7 @@ def last_marks(config: Config, topic: str, inputs: Collection[str]) -> list[JobM
     if not worked_off:
         reason = f"no mark near the end of {topic!r} says up to when a job has worked off its input"
         raise UsageError(reason=f"{reason}: say it with --since, or name the group (--group)")
-    known = described(AdminClient(shared(config), logger=QUIET), inputs, config.get("bootstrap.servers"))
+    known = described(admin_client(shared(config)), inputs, config.get("bootstrap.servers"))
     topics = {id_: name for name, (id_, _) in known.items()}
     named = {source: _inputs(by_source[source], topics) for source in worked_off}
     # A job that names no input, such as one of another program, may read any topic.

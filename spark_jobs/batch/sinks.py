@@ -15,7 +15,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, Message, Producer
 from floodmark.producers.clients.admin import Config, answering, partition_count
-from floodmark.producers.clients.consumers import client_log
+from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction, send
 from floodmark.producers.readers.replay import last_matching
@@ -189,7 +189,7 @@ class AtLeastOnceSink(_KafkaSink):
 
     def __init__(self, config: Config, topic: str, source: Identity, options: Mapping[str, str]) -> None:
         super().__init__(config, topic, source)
-        self._producer = Producer({**config, "enable.idempotence": True}, logger=_log)
+        self._producer = Producer({**config, **EXISTING_TOPICS, "enable.idempotence": True}, logger=_log)
         self._options = options
 
     @override

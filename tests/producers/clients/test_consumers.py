@@ -1,9 +1,14 @@
-"""What a record of confluent-kafka is read as."""
+"""What a record of confluent-kafka is read as, and that no client creates a topic by asking for it."""
 
+import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
+from confluent_kafka.admin import AdminClient
+from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, ascending
+from floodmark.producers.clients.admin import offset_bounds, require_topics
 from floodmark.producers.clients.consumers import classified
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Data, Mark, Unreadable, mark_record
+from floodmark.schemas.errors import UnknownTopicError
 
 
 class OddHeaders:
@@ -43,3 +48,19 @@ def test_headers_that_cannot_be_read_lose_no_record(caplog):
     assert classified(OddHeaders(b"k", b"v")) == Data("clicks", 0, 7, 5, b"k", b"v")
     assert classified(OddHeaders(key, value)).record == mark("a", 12)
     assert "clicks/0@7: its headers cannot be read" in caplog.text
+
+
+def test_asking_for_a_topic_that_does_not_exist_does_not_create_it():
+    # librdkafka's own broker for tests creates topics when asked, as Kafka's do by default.
+    with_broker = AdminClient({"bootstrap.servers": "none", "test.mock.num.brokers": 1})
+    broker = next(iter(with_broker.list_topics(timeout=30).brokers.values()))
+    config = {"bootstrap.servers": f"{broker.host}:{broker.port}", "allow.auto.create.topics": True}
+    for ask in (
+        lambda: require_topics(config, ["a"]),
+        lambda: offset_bounds(config, "b"),
+        lambda: WatermarkedProducer(config, topic="c", source="web", strategy=ascending()),
+        lambda: WatermarkedConsumer(config, ["d"], lambda _: 0),
+    ):
+        with pytest.raises(UnknownTopicError):
+            ask()
+    assert not with_broker.list_topics(timeout=30).topics
