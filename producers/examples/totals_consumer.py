@@ -10,7 +10,7 @@ import json
 import sqlite3
 from datetime import UTC, datetime, timedelta
 
-from floodmark.producers import Data, Position, WatermarkedConsumer, create_topics
+from floodmark.producers import Data, Position, WatermarkedConsumer
 
 
 def event_time(record: Data) -> int:
@@ -28,7 +28,6 @@ def main() -> None:
     options = parser.parse_args()
 
     config = {"bootstrap.servers": options.bootstrap_servers}
-    create_topics(config, {options.topic: 2})  # if it does not exist
     database = sqlite3.connect(options.database)
     database.execute("CREATE TABLE IF NOT EXISTS totals (minute TEXT PRIMARY KEY, shops INT, revenue INT)")
     database.execute("CREATE TABLE IF NOT EXISTS position (only_one INT PRIMARY KEY, text TEXT)")

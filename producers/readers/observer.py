@@ -60,7 +60,7 @@ class Observer(Closing):
         self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
         self._begun: set[Partition] = set()  # partitions of which a record was read
-        self._unmarked = set(topics) if trackers else set()  # topics to warn of, if they have records without marks
+        self._unmarked = set(topics) if trackers else set()  # topics to warn of, if they have no marks
         sizes = {topic: partition_count(self._consumer, topic, self._servers) for topic in topics}
         self._watch = TopicWatch(config, topics, TopicIds() if ids is None else ids, "the consumer")
         for topic, count in sizes.items():
@@ -115,11 +115,11 @@ class Observer(Closing):
                 raise KafkaException(error)
 
     def _warn_of_unmarked(self, topic: str) -> None:
-        """Warn once of a topic with records and without marks that was read to its end."""
+        """Warn once of a topic without marks that was read to its end."""
         if topic not in self._unmarked:
             return
         places = {(topic, number) for number in range(self._assigned[topic])}
-        if self._begun & places and self.ends.keys() >= places:
+        if self.ends.keys() >= places:
             self._unmarked.discard(topic)
             for hold in self.trackers[topic].holders():
                 if hold.reason == UNMARKED and hold.holder.topic == topic:

@@ -246,10 +246,12 @@ def test_a_topic_read_whole_wrong_is_no_quiet_success(kafka, topic, caplog):
 
 
 @pytest.mark.kafka
-def test_a_topic_without_marks_is_told_once(kafka, topic, caplog):
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_topic_without_marks_is_told_once(kafka, topic, caplog, rows):
     target = topic(2)
     plain = Producer(kafka.config)
-    plain.produce(target, b"row")
+    for _ in range(rows):
+        plain.produce(target, b"row")
     plain.flush()
     with WatermarkedConsumer(kafka.config, [target], event_time) as consumer:
         until(lambda: list(consumer.rows()) or "no watermark" in caplog.text, "the warning")
