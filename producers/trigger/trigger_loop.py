@@ -107,7 +107,7 @@ class TriggerLoop:
     ) -> None:
         """Fire what is due until ``stop``, the end of the input, or with ``until_end`` its present end.
 
-        ``progress`` is called after each step.
+        ``progress`` is called after each step, and before the first event of a new trigger.
         """
         ends = self.source.end() if until_end else None
         self._fire(stop)  # what a crash may have interrupted
@@ -115,12 +115,12 @@ class TriggerLoop:
         while not over and not stop():
             self.source.poll(_POLL, self._row)
             over = self.ended or (ends is not None and self.source.has_read(ends))
-            self._start()
+            self._start(progress)
             self._fire(stop, over=over)
             progress()
         self._store()
 
-    def _start(self) -> None:
+    def _start(self, progress: Callable[[], None]) -> None:
         """Choose the first period once what the topics had at the start is read, and store it before anything else."""
         begin, ends = self._first
         if self.schedule is None and self.source.has_read(ends):
@@ -128,6 +128,7 @@ class TriggerLoop:
             if fired is not None:
                 self.schedule = Schedule(self.rules, fired)
                 self._store()
+                progress()
 
     def _row(self, time: int, watermark: int | None) -> None:
         if self.schedule is not None:

@@ -232,6 +232,21 @@ def test_a_trigger_that_begins_now_fires_no_period_that_was_complete():
     assert [event.start for event, _, _ in world.fired if event.kind == "complete"] == [5_000, 5_100]
 
 
+def test_progress_shows_the_first_period_before_it_is_fired():
+    world = World([("mark", 1_000), ("mark", END_OF_TIME)], random.Random(4))  # noqa: S311  # a repeatable history
+    world.visible, shown = 2, []
+    loop = TriggerLoop(
+        RULES,
+        LogInput(world, None),
+        Delivery(MemoryTarget(world), 1, lambda *_: None),
+        MemoryPosition(world),
+        begin=800,
+    )
+    loop.run(stop=lambda: False, progress=lambda: shown.append((loop.schedule is not None, len(world.fired))))
+    assert (True, 0) in shown
+    assert len(world.fired) > 0
+
+
 def test_a_deadline_that_passed_before_the_first_start_fires_nothing():
     """A topic with events of 2013 has missed each deadline: the trigger must not fire a period for every hour since."""
     chance = random.Random(2)  # noqa: S311  # a repeatable history
