@@ -107,16 +107,16 @@ class TriggerLoop:
     ) -> None:
         """Fire what is due until ``stop``, the end of the input, or with ``until_end`` its present end.
 
-        ``progress`` is called after each step, and before the first event of a new trigger.
+        ``progress`` is called after each step, before the first event of a new trigger, and while the target fails.
         """
         ends = self.source.end() if until_end else None
-        self._fire(stop)  # what a crash may have interrupted
+        self._fire(stop, progress)  # what a crash may have interrupted
         over = False
         while not over and not stop():
             self.source.poll(_POLL, self._row)
             over = self.ended or (ends is not None and self.source.has_read(ends))
             self._start(progress)
-            self._fire(stop, over=over)
+            self._fire(stop, progress, over=over)
             progress()
         self._store()
 
@@ -140,15 +140,20 @@ class TriggerLoop:
             self._position.store({"rules": _identity(self.rules), "fired": fired, "input": self.source.state()})
             self._stored_at = self._clock.steady()
 
-    def _fire(self, stop: Callable[[], bool], *, over: bool = False) -> None:
+    def _fire(self, stop: Callable[[], bool], progress: Callable[[], None], *, over: bool = False) -> None:
         """Fire what is due.  An event is stored before it is fired, and again until it is taken."""
+
+        def stop_retrying() -> bool:
+            progress()
+            return stop()
+
         schedule = self.schedule
         if schedule is None:
             return
         fired = False
         while not stop() and (event := self._next(schedule, over=over)) is not None:
             self._store()
-            if not self.delivery.fire(event, stop):
+            if not self.delivery.fire(event, stop_retrying):
                 return
             schedule.done()
             fired = True

@@ -12,7 +12,7 @@ import pytest
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.trigger.plan.schedule import Rules
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
-from floodmark.producers.trigger.target import Delivery
+from floodmark.producers.trigger.target import Delivery, RefusedError
 from floodmark.producers.trigger.trigger_loop import TriggerLoop
 from floodmark.schemas.errors import TriggerError
 from floodmark.schemas.records import Holder
@@ -232,19 +232,29 @@ def test_a_trigger_that_begins_now_fires_no_period_that_was_complete():
     assert [event.start for event, _, _ in world.fired if event.kind == "complete"] == [5_000, 5_100]
 
 
-def test_progress_shows_the_first_period_before_it_is_fired():
+def test_progress_shows_the_first_period_before_it_is_fired_and_a_target_that_fails(monkeypatch):
     world = World([("mark", 1_000), ("mark", END_OF_TIME)], random.Random(4))  # noqa: S311  # a repeatable history
-    world.visible, shown = 2, []
-    loop = TriggerLoop(
-        RULES,
-        LogInput(world, None),
-        Delivery(MemoryTarget(world), 1, lambda *_: None),
-        MemoryPosition(world),
-        begin=800,
+    world.visible, shown, answers = 2, [], iter([RefusedError("busy")])
+    target, begun = MemoryTarget(world), []
+
+    def fire(event):
+        begun.append(event.start)
+        for error in answers:
+            raise error
+        return MemoryTarget.fire(target, event)
+
+    monkeypatch.setattr(target, "fire", fire)
+    monkeypatch.setattr("floodmark.producers.trigger.target._FIRST_PAUSE", 0.01)
+    delivery = Delivery(target, 60, lambda *_: None)
+    loop = TriggerLoop(RULES, LogInput(world, None), delivery, MemoryPosition(world), begin=800)
+    loop.run(
+        stop=lambda: False,
+        progress=lambda: shown.append((loop.schedule is not None, len(begun), loop.metrics().failed)),
     )
-    loop.run(stop=lambda: False, progress=lambda: shown.append((loop.schedule is not None, len(world.fired))))
-    assert (True, 0) in shown
-    assert len(world.fired) > 0
+    assert (True, 0, 0) in shown
+    assert (True, 1, 1) in shown
+    assert begun[:3] == [800, 800, 900]
+    assert shown[-1][2] == 0
 
 
 def test_a_deadline_that_passed_before_the_first_start_fires_nothing():
