@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import NoneType
 from typing import Any, Final
@@ -16,7 +17,7 @@ from floodmark.producers.readers.chain import root_holders
 from floodmark.schemas.errors import DeadlineError, FencedError, FloodmarkError, JobFailedError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.schemas.tracker import Hold
+from floodmark.schemas.tracker import UNMARKED, Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
 from floodmark.spark_jobs.internals.texts import has_a_twin, lacks_topic, reason_of, was_interrupted
@@ -192,12 +193,23 @@ class Job:
             BrokerUnavailableError: with ``root``, if no broker answers.
         """
         with self._handler.progress_lock:
-            found = self._progress.holders()
+            found = [self._explained(hold) for hold in self._progress.holders()]
         if not root:
             return found
         held = {hold.holder.topic for hold in found}
         parts = [(spec.connection.config(), held.intersection(spec.topics)) for spec in self._handler.specs]
         return [hold for config, topics in parts if topics for hold in root_holders(config, topics)]
+
+    def _explained(self, hold: Hold) -> Hold:
+        """Add that a topic without marks may have some before the start of the job."""
+        if hold.reason != UNMARKED:
+            return hold
+        spec = next(spec for spec in self._handler.specs if hold.holder.topic in spec.topics)
+        option = spec.connection.moved_start
+        if option is None:
+            return hold
+        advice = f"if the topic has older marks, omit the source option {option}, with a new checkpoint_location"
+        return replace(hold, reason=f"{hold.reason}; {advice}")
 
     def exception(self) -> FloodmarkError | None:
         """Return the error of Floodmark that failed the job, or a `JobFailedError`; ``None``: it has not failed."""

@@ -92,7 +92,7 @@ def _partly_read(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:
         (topic, number)
         for spec in specs
         for (topic, number), low in begin_offsets(spec.connection.config(), spec.topics).items()
-        if low > 0 or not spec.connection.from_earliest
+        if low > 0 or spec.connection.moved_start is not None
     }
 
 

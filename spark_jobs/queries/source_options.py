@@ -14,6 +14,7 @@ _TUNED: Final = {
 }
 _TOPICS: Final = {"subscribe", "subscribepattern", "assign"}
 _ISOLATION: Final = "kafka.isolation.level"
+_STARTS: Final = ("startingtimestamp", "startingoffsetsbytimestamp", "startingoffsets")
 _MOST: Final = "maxOffsetsPerTrigger"
 _FIRST_BATCH: Final = 25_000
 """More than a look ahead reads, so that no job with a backlog looks ahead after its first batch."""
@@ -56,19 +57,20 @@ def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Map
     return {**{name: value for name, value in defaults.items() if name.lower() not in named}, **options}
 
 
-def from_earliest(options: Mapping[str, str]) -> bool:
-    """Tell whether a new query starts with the first record in Kafka.
+def moved_start(options: Mapping[str, str]) -> str | None:
+    """Return which of all options moves the start of a new query; ``None``: it starts with the first record in Kafka.
 
     Spark prefers ``startingTimestamp`` to ``startingOffsetsByTimestamp``, and that to ``startingOffsets``.
 
-    >>> from_earliest({"startingOffsets": "earliest"})
-    True
-    >>> from_earliest({"startingOffsets": "earliest", "startingTimestamp": "5"}), from_earliest({})
-    (False, False)
+    >>> moved_start({"startingOffsets": "earliest"})
+    >>> moved_start({"startingOffsets": "latest"})
+    'startingOffsets'
+    >>> moved_start({"startingOffsets": "earliest", "startingtimestamp": "5"})
+    'startingtimestamp'
     """
-    lower = {name.lower(): value for name, value in options.items()}
-    later = {"startingtimestamp", "startingoffsetsbytimestamp"} & lower.keys()
-    return not later and lower.get("startingoffsets") == "earliest"
+    given = {name.lower(): name for name in options}
+    name = next(given[name] for name in _STARTS if name in given)
+    return None if options[name] == "earliest" else name
 
 
 def fitting_batch(cores: int, heap: int) -> int:

@@ -14,7 +14,7 @@ from floodmark.schemas.errors import UsageError
 from floodmark.schemas.tracker import MarkPolicy
 from floodmark.spark_jobs.internals.analysed import operators
 from floodmark.spark_jobs.queries.plan import Operator
-from floodmark.spark_jobs.queries.source_options import from_earliest, source_options
+from floodmark.spark_jobs.queries.source_options import moved_start, source_options
 from floodmark.spark_jobs.reading.security import Client, settings_of, spark_options
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -70,9 +70,9 @@ class Connection:
         return source_options(self.bootstrap_servers, self.topics, given)
 
     @property
-    def from_earliest(self) -> bool:
-        """Whether a new query starts with the first record in Kafka."""
-        return from_earliest(self.source_options())
+    def moved_start(self) -> str | None:
+        """The option that moves the start of a new query; ``None``: it starts with the first record in Kafka."""
+        return moved_start(self.source_options())
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

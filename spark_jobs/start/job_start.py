@@ -40,7 +40,7 @@ class JobStart:
         self._stored = stored(self.snapshots.checkpoint.files)
         self._is_new = self._stored is None and not self.snapshots.checkpoint.is_planned
         self._wished = None if self.options.output_at is None else event_time_of(self.options.output_at)
-        self._moved = [spec.topics[0] for spec in self.specs if not spec.connection.from_earliest]
+        self._moved = [spec.topics[0] for spec in self.specs if spec.connection.moved_start is not None]
 
     @property
     def output_at(self) -> int | None:

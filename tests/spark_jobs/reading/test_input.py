@@ -117,6 +117,7 @@ def test_what_stands_before_the_start_is_not_lost(kafka, source, rows, checkpoin
     if how == "latest":
         job, kept = begin()
         job.processAllAvailable(LIMIT)
+        assert "has older marks, omit the source option startingOffsets" in job.holders()[0].sentence
     source.send(BASE + 30, BASE + 31)
     source.mark(BASE + 40)
     if how != "latest":  # Spark looks for a time at once, and some record has to have it
