@@ -455,6 +455,7 @@ def _output(
     if missing:
         reason = f"the values of topic {topic!r} need the column(s) {missing}, and the result has {result.columns}"
         raise UsageError(reason=reason)
+    value.require(result.schema)
     written = value.for_topic(topic)
     keys = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
     _require_column(result, keys, key)

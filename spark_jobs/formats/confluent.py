@@ -146,6 +146,10 @@ class _ConfluentJson(_Confluent):
     def _body(self, row: Column) -> Column:
         return self._json.encode(row)
 
+    @override
+    def require(self, row: StructType) -> None:
+        self._json.require(row)
+
 
 class _ConfluentProtobuf(_Confluent):
     _kind = "PROTOBUF"

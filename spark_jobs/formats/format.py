@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 
 from pyspark.sql import Column
+from pyspark.sql.types import StructType
 
 
 class Format(ABC):
@@ -19,6 +20,9 @@ class Format(ABC):
     def for_topic(self, topic: str) -> "Format":  # noqa: ARG002  # most formats are the same for all topics
         """Return the format for writes to a topic; called once, before a job starts; it may raise."""
         return self
+
+    def require(self, row: StructType) -> None:  # noqa: B027  # Spark's own writers refuse such a row
+        """Raise `UsageError` for a column whose type `decode` could not read back; called once, before a job starts."""
 
     @property
     def fields(self) -> tuple[str, ...]:

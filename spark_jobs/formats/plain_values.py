@@ -20,13 +20,19 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DecimalType,
     FractionalType,
     IntegralType,
+    LongType,
     MapType,
+    NullType,
+    NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 from typing_extensions import override
 
@@ -136,6 +142,16 @@ class _Json(Format):
         return F.when(is_number, F.coalesce(F.timestamp_micros(number), iso)).otherwise(iso)
 
     @override
+    def require(self, row: StructType) -> None:
+        columns = {field.name: field.dataType for field in row}
+        for field in self._schema:
+            found, wanted = columns[field.name], field.dataType
+            if not _reads(wanted, found, self._unit):
+                told = f"column {field.name!r} is a {found.simpleString()}, and its JSON cannot be read as"
+                advice = "cast the column, or change the schema"
+                raise UsageError(reason=f"json(): {told} {wanted.simpleString()}: {advice}")
+
+    @override
     def encode(self, row: Column) -> Column:
         return F.to_json(self._wire(row, self._schema)).cast("binary")
 
@@ -151,6 +167,44 @@ class _Json(Format):
         if self._unit == "s":
             return F.unix_micros(column).cast("decimal(20,0)") * F.lit(Decimal("0.000001"))
         return F.unix_millis(column) if self._unit == "ms" else F.unix_micros(column)
+
+
+_DATED: Final = (DateType, TimestampType, TimestampNTZType, StringType)
+_READ: Final[tuple[tuple[type[DataType], tuple[type[DataType], ...]], ...]] = (
+    (IntegralType, (IntegralType,)),
+    (FractionalType, (NumericType,)),
+    (BooleanType, (BooleanType,)),
+    (BinaryType, (BinaryType,)),
+    (DateType, _DATED),
+    (TimestampNTZType, (DateType, TimestampNTZType, StringType)),
+    (TimestampType, (*_DATED, NumericType)),
+    (ArrayType, (ArrayType,)),
+    (MapType, (MapType, StructType)),
+    (StructType, (StructType, MapType)),
+)
+"""By the type of a field: the types of columns whose JSON it may read.  Other fields, such as ``STRING``, read all."""
+
+
+def _reads(wanted: DataType, found: DataType, unit: Unit | None) -> bool:
+    """Tell whether a field may read the JSON of a column.
+
+    >>> _reads(LongType(), DecimalType(9, 0), None), _reads(LongType(), TimestampType(), None)
+    (True, False)
+    """
+    if isinstance(found, NullType | VariantType):
+        return True
+    if isinstance(wanted, StructType) and isinstance(found, StructType):
+        inner = {field.name: field.dataType for field in found}
+        return all(_reads(field.dataType, inner.get(field.name, NullType()), unit) for field in wanted)
+    if isinstance(wanted, ArrayType) and isinstance(found, ArrayType):
+        return _reads(wanted.elementType, found.elementType, unit)
+    if isinstance(wanted, MapType) and isinstance(found, MapType):
+        return _reads(wanted.valueType, found.valueType, unit)
+    if isinstance(wanted, TimestampType) and unit is not None:
+        return isinstance(found, TimestampType)
+    if isinstance(found, DecimalType) and found.scale == 0:
+        found = LongType()
+    return next((isinstance(found, kinds) for kind, kinds in _READ if isinstance(wanted, kind)), True)
 
 
 def _with_text(schema: StructType) -> StructType:

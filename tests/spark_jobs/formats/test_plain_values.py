@@ -1,12 +1,14 @@
 """JSON values: what is read as what, what is unreadable, and what is written."""
 
 import json
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import pytest
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import formats
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import StructType
 
 pytestmark = pytest.mark.spark
 
@@ -93,6 +95,29 @@ def test_what_is_written_in_a_unit_is_read_in_it(spark, unit, at):
     row = both.first()
     assert json.loads(row.raw) == {"at": at, "inner": {"at": at}}
     assert (row.back.at, row.back.inner.at) == (row.at, row.inner.at)
+
+
+def test_a_column_is_refused_exactly_if_its_json_cannot_be_read_back(spark):
+    samples = {
+        "INT": "5",
+        "DOUBLE": "5.5D",
+        "DECIMAL(9,0)": "5",
+        "BOOLEAN": "true",
+        "STRING": "'2026-01-01'",
+        "BINARY": "'abcd'",
+        "DATE": "'2026-01-01'",
+        "TIMESTAMP": "'2026-01-01'",
+        "TIMESTAMP_NTZ": "'2026-01-01'",
+        "ARRAY<INT>": "array(5)",
+        "MAP<STRING, INT>": "map('a', 5)",
+    }
+    frame = spark.range(1).selectExpr(*(f"CAST({text} AS {kind}) AS `{kind}`" for kind, text in samples.items()))
+    pairs = [(formats.json(f"x {wanted}"), found) for wanted in samples for found in frame.schema]
+    written = [form.encode(F.struct(F.col(f"`{found.name}`").alias("x"))) for form, found in pairs]
+    read = frame.select(*(form.decode(value).isNotNull() for (form, _), value in zip(pairs, written, strict=True)))
+    for (form, found), readable in zip(pairs, read.first(), strict=True):
+        with nullcontext() if readable else pytest.raises(UsageError, match="column 'x' is a"):
+            form.require(StructType().add("x", found.dataType))
 
 
 def test_wrong_use_is_named(spark):

@@ -137,12 +137,16 @@ def _records(kafka, topic):
     return found
 
 
-def test_columns_that_a_format_needs_are_asked_for_at_the_start(rows, topic, checkpoint):
-    with pytest.raises(UsageError, match="'n'"):
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [("k STRING, n BIGINT", "'n'"), ("at BIGINT", "'at' is a timestamp, and its JSON cannot be read as bigint")],
+)
+def test_columns_that_a_format_needs_are_asked_for_at_the_start(rows, topic, checkpoint, schema, reason):
+    with pytest.raises(UsageError, match=reason):
         write(
             rows(),
             topic=topic(1),
-            value=formats.json("k STRING, n BIGINT"),
+            value=formats.json(schema),
             event_time="at",
             checkpoint_location=checkpoint,
         )
