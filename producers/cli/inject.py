@@ -31,13 +31,13 @@ def reached(injector: Injector | InjectorGroup) -> str | None:
 def injection_line(injector: Injector | InjectorGroup) -> str:
     """Return the progress of an injection as one line."""
     watermark = reached(injector)
-    place = f"watermark {watermark or 'unknown'}"
+    place = f"watermark {watermark or 'unknown'}" if injector.watermarks else "no partitions assigned"
     found = injector.outcomes + Counter({name: injector.counts[name] for name in _CHANGES})
     outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in sorted(found.items()) if count)
     trouble = f"; first problem: {injector.first_trouble}" if injector.first_trouble else ""
     read = f"{injector.counts['records']:,} records read"
-    if not outcomes and not injector.counts["records"]:
-        return f"{read}, the input has none yet; {place}" + ("" if watermark is None else " by the clock")
+    if not outcomes and not injector.counts["records"] and injector.watermarks:
+        return f"{read}, none to read yet; {place}" + ("" if watermark is None else " by the clock")
     totals = "; since the first run " if injector.outcomes.total() > injector.counts["records"] else ", "
     return f"{read}{outcomes and totals}{outcomes}; {place}{trouble}"
 

@@ -154,8 +154,10 @@ def test_an_injection_gives_its_watermark_in_human_form():
 @pytest.mark.parametrize(
     ("read", "outcomes", "watermark", "said"),
     [
-        (0, {}, None, "0 records read, the input has none yet; watermark unknown"),
-        (0, {}, 0, "0 records read, the input has none yet; watermark 1970-01-01T00:00:00+00:00 by the clock"),
+        (0, {}, ..., "0 records read; no partitions assigned"),
+        (7, {}, ..., "7 records read; no partitions assigned"),
+        (0, {}, None, "0 records read, none to read yet; watermark unknown"),
+        (0, {}, 0, "0 records read, none to read yet; watermark 1970-01-01T00:00:00+00:00 by the clock"),
         (0, {"on_time": 5}, 0, "0 records read; since the first run 5 on time; watermark 1970-01-01T00:00:00+00:00"),
         (1_200, {}, None, "1,200 records read; watermark unknown"),
         (7, {"late_adjusted": 2, "timeless": 0}, None, "7 records read, 2 late adjusted; watermark unknown"),
@@ -163,7 +165,8 @@ def test_an_injection_gives_its_watermark_in_human_form():
 )
 def test_an_injection_says_in_a_line_how_far_it_is(read, outcomes, watermark, said):
     counts = Counter(records=read)
-    injector = SimpleNamespace(counts=counts, outcomes=Counter(outcomes), watermarks={0: watermark}, first_trouble=None)
+    watermarks = {} if watermark is ... else {0: watermark}
+    injector = SimpleNamespace(counts=counts, outcomes=Counter(outcomes), watermarks=watermarks, first_trouble=None)
     assert injection_line(injector) == said
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -138,6 +139,9 @@ def test_members_join_leave_and_are_killed_and_each_record_is_passed_on_once(kaf
     until(lambda: passed_on(kafka, topics), "the last record")
     second.send_signal(signal.SIGINT)
     assert second.wait(30) == 0
+    for stopped in (third, second):
+        line = stopped.log.read_text(encoding="utf-8").splitlines()[-1]
+        assert re.search(r" records read; since the first run .* on time.*; watermark 2023-", line), line
     takeovers = assert_exact(kafka, topics, written)
     assert min(takeovers.values()) >= 2, "each partition has moved"
 
