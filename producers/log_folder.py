@@ -48,8 +48,9 @@ class LogFolder:
         folder: with the files.
         event_time: returns the time of a line, epoch milliseconds; ``None``: the line is counted and skipped.
         pattern: of the names of the files.
-        quiet: a file that was read to its end and has not grown for longer does not hold the watermark.
-        clock: only its steady clock is used.
+        quiet: a file that was read to its end and has not grown for longer does not hold the watermark.  While all are
+            quiet, the watermark stays.
+        clock: for tests, a `ManualClock`.
     """
 
     def __init__(
@@ -68,24 +69,24 @@ class LogFolder:
         self._event_time = event_time
         self._pattern = pattern
         self._clock = clock
-        self._looked: tuple[int, int] | None = None
-        """The caller's clock and the steady clock at the last look, milliseconds."""
+        self._looked: int | None = None  # when the last look ended, by the steady clock
 
-    def poll(self, now: int) -> list[Line]:
+    def poll(self) -> list[Line]:
         """Return the new whole lines of all files: of each file at most a mebibyte, or one longer line.
 
         After an error, no line counts as read, and the next call returns the same lines: `UsageError` or `OSError` if a
         file has shrunk, was replaced, or cannot be read; what ``event_time`` raised, with the line in a note.
         """
-        parts = {name: self._read(name) for name in self._look(now)}
+        parts = {name: self._read(name) for name in self._look()}
         for name, part in parts.items():
             last = max((line.event_time for line in part.lines), default=None)
             self.logs.read(name, part.end, last, checked=len(part.before), checksum=crc32(part.before))
             self.skipped += part.skipped
         return [line for part in parts.values() for line in part.lines]
 
-    def _look(self, now: int) -> list[str]:
+    def _look(self) -> list[str]:
         """Note the sizes of all files; return the names of files with unread bytes."""
+        passed = 0 if self._looked is None else self._clock.steady() - self._looked
         self._folder.stat()  # without it, all files of a missing folder would count as deleted
         sizes = {}
         for path in sorted(self._folder.glob(self._pattern)):
@@ -93,12 +94,9 @@ class LogFolder:
                 sizes[path.relative_to(self._folder).as_posix()] = path.stat().st_size
             except FileNotFoundError:
                 continue  # deleted since it was listed
-        steady = self._clock.steady()
-        wall_before, steady_before = self._looked or (now, steady)
-        passed = max(0, min(now - wall_before, steady - steady_before))
         for name, count in self.logs.look(sizes, passed).items():
             _log.warning("log %r was deleted before its last %d bytes were read", name, count)
-        self._looked = now, steady
+        self._looked = self._clock.steady()
         return list(self.logs.backlog())
 
     def _read(self, name: str) -> _Part:
@@ -125,9 +123,9 @@ class LogFolder:
             part.end += len(raw) + 1
         return part
 
-    def watermark(self, now: int) -> int | None:
+    def watermark(self) -> int | None:
         """Look at all files; return the watermark of the lines that `poll` has not returned yet, epoch milliseconds."""
-        self._look(now)
+        self._look()
         return self.logs.watermark
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from floodmark.producers import LogFolder, WatermarkedProducer, explicit, log_folder
 from floodmark.producers.clients.clock import Clock
+from floodmark.producers.testing import ManualClock
 from floodmark.schemas.errors import UsageError
 from support.harness import drain
 
@@ -37,11 +38,11 @@ def grow(folder, seed, written):
 def test_every_line_once_and_none_behind_the_watermark_over_restarts(tmp_path):
     folder = LogFolder(tmp_path, event_time, quiet=5 * SECOND)
     seen, written, watermark = [], [], 0
-    for now in grow(tmp_path, 4, written):
-        for line in folder.poll(now):
+    for _ in grow(tmp_path, 4, written):
+        for line in folder.poll():
             assert line.event_time >= watermark or line.log == "c.log", "only a file nobody knew of can be late"
             seen.append(line.event_time)
-        watermark = folder.watermark(now) or 0
+        watermark = folder.watermark() or 0
         state = json.loads(json.dumps(folder.logs.snapshot()))
         folder = LogFolder(tmp_path, event_time, quiet=5 * SECOND)
         folder.logs.restore(state)
@@ -52,27 +53,29 @@ def test_every_line_once_and_none_behind_the_watermark_over_restarts(tmp_path):
 def test_half_a_line_waits_and_garbage_is_counted(tmp_path):
     path = tmp_path / "a.log"
     path.write_bytes(b"12 whole\n# comment\n17 ha")
-    folder = LogFolder(tmp_path, event_time, quiet=SECOND)
-    assert [line.value for line in folder.poll(0)] == [b"12 whole"]
+    clock = ManualClock(wall=0)
+    folder = LogFolder(tmp_path, event_time, quiet=SECOND, clock=clock)
+    assert [line.value for line in folder.poll()] == [b"12 whole"]
     assert folder.skipped == 1
-    assert folder.poll(0) == [], "every line once"
-    assert folder.watermark(99_999) == 12, "unprocessed bytes hold"
+    assert folder.poll() == [], "every line once"
+    clock.advance(99 * SECOND)
+    assert folder.watermark() == 12, "unprocessed bytes hold"
     with path.open("ab") as file:
         file.write(b"lf\r\n")
-    assert [(line.value, line.event_time) for line in folder.poll(1)] == [(b"17 half", 17)]
+    assert [(line.value, line.event_time) for line in folder.poll()] == [(b"17 half", 17)]
 
 
 def test_a_line_that_fails_is_named_and_no_line_counts_as_read(tmp_path):
     (tmp_path / "a.log").write_bytes(b"12\n# comment\n")
     (tmp_path / "b.log").write_bytes(b"13\n1x\n")
     folder = LogFolder(tmp_path, lambda line: None if line.startswith(b"#") else int(line), quiet=SECOND)
-    for now in range(2):
+    for _ in range(2):
         with pytest.raises(ValueError, match="1x") as raised:
-            folder.poll(now)
+            folder.poll()
         assert raised.value.__notes__ == ["the line at byte 3 of log 'b.log'"]
-        assert (folder.watermark(now), folder.skipped) == (None, 0)
+        assert (folder.watermark(), folder.skipped) == (None, 0)
     (tmp_path / "b.log").write_bytes(b"13\n14\n")
-    assert [line.event_time for line in folder.poll(2)] == [12, 13, 14]
+    assert [line.event_time for line in folder.poll()] == [12, 13, 14]
     assert folder.skipped == 1
 
 
@@ -80,16 +83,16 @@ def test_a_file_that_was_replaced_by_a_longer_one_is_refused_also_after_a_restar
     path = tmp_path / "a.log"
     path.write_bytes(b"12 a\n17 b\n")
     folder = LogFolder(tmp_path, event_time, quiet=SECOND)
-    assert len(folder.poll(0)) == 2
+    assert len(folder.poll()) == 2
     stored = json.loads(json.dumps(folder.logs.snapshot()))
     path.write_bytes(b"20 first of the next day\n21 second\n")
     again = LogFolder(tmp_path, event_time, quiet=SECOND)
     again.logs.restore(stored)
     for one in (folder, again):
         with pytest.raises(UsageError, match=r"'a.log' was replaced: .*; give the new file another name"):
-            one.poll(1)
+            one.poll()
     path.rename(tmp_path / "b.log")
-    assert [line.event_time for line in folder.poll(2)] == [20, 21]
+    assert [line.event_time for line in folder.poll()] == [20, 21]
 
 
 def test_a_folder_that_is_away_deletes_nothing(tmp_path):
@@ -97,12 +100,27 @@ def test_a_folder_that_is_away_deletes_nothing(tmp_path):
     home.mkdir()
     (home / "a.log").write_bytes(b"12\n")
     folder = LogFolder(home, event_time, quiet=SECOND)
-    assert len(folder.poll(0)) == 1
+    assert len(folder.poll()) == 1
     home.rename(tmp_path / "away")
     with pytest.raises(FileNotFoundError):
-        folder.poll(1)
+        folder.poll()
     (tmp_path / "away").rename(home)
-    assert folder.poll(2) == []
+    assert folder.poll() == []
+
+
+def test_a_quiet_file_holds_nothing_while_another_grows(tmp_path):
+    clock = ManualClock(wall=0)
+    folder = LogFolder(tmp_path, event_time, quiet=SECOND, clock=clock)
+    for name, time in (("a.log", 100), ("b.log", 200)):
+        (tmp_path / name).write_bytes(b"%d\n" % time)
+    assert len(folder.poll()) == 2
+    assert folder.watermark() == 100
+    clock.advance(2 * SECOND)
+    assert folder.watermark() == 100, "all are quiet"
+    with (tmp_path / "b.log").open("ab") as file:
+        file.write(b"300\n")
+    assert len(folder.poll()) == 1
+    assert folder.watermark() == 300
 
 
 def test_files_of_one_name_in_two_folders_are_two_logs(tmp_path):
@@ -110,7 +128,7 @@ def test_files_of_one_name_in_two_folders_are_two_logs(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.log").write_bytes(b"12 %s\n" % name.encode())
     folder = LogFolder(tmp_path, event_time, pattern="*/*.log", quiet=SECOND)
-    assert [(line.log, line.value) for line in folder.poll(0)] == [("x/a.log", b"12 x"), ("y/a.log", b"12 y")]
+    assert [(line.log, line.value) for line in folder.poll()] == [("x/a.log", b"12 x"), ("y/a.log", b"12 y")]
 
 
 class World:
@@ -118,7 +136,7 @@ class World:
 
     def __init__(self, folder, seed, monkeypatch):
         self.folder, self.chance = folder, random.Random(seed)  # noqa: S311  # repeatable
-        self.wall = self.steady = 1_000_000
+        self.steady = 1_000_000
         self.unread, self.queued, self.last, self.grown, self.done = {}, {}, {}, {}, {}
         self.failing, self.promised, self.made = True, 0, 0
         real = Path.open
@@ -148,7 +166,7 @@ class World:
         written, self.queued[name] = self.queued[name][:size], self.queued[name][size:]
         with (self.folder / name).open("ab") as file:
             file.write(written)
-        if written or not size:
+        if written or name not in self.grown:
             self.grown[name] = self.steady
 
     def delete(self, name):
@@ -173,13 +191,11 @@ class World:
             self.restart(self.reader.logs.snapshot())
 
     def look(self):
-        """Let time pass, with a clock that is set now and then; read, and ask for the watermark."""
-        passed = self.chance.choice((1, 50, 400))
-        self.steady += passed
-        self.wall += passed + self.chance.choice((0, 0, 0, -50_000, 50_000))
+        """Let time pass; read, and ask for the watermark."""
+        self.steady += self.chance.choice((1, 50, 400))
         lines = []
         try:
-            lines = self.reader.poll(self.wall)
+            lines = self.reader.poll()
         except (ValueError, IndexError):
             assert self.failing
         for line in lines:
@@ -188,7 +204,7 @@ class World:
         if self.chance.random() < 0.5:
             if self.failing and self.chance.random() < 0.5:
                 self.change()  # while the caller is busy with the lines
-            self.check(self.reader.watermark(self.wall) or 0)
+            self.check(self.reader.watermark() or 0)
 
     def check(self, watermark):
         if watermark > self.promised:
@@ -214,8 +230,8 @@ def test_whatever_fails_every_line_comes_once_and_no_line_of_a_growing_log_is_la
     furthest = max(world.last, key=world.last.__getitem__)
     with (tmp_path / furthest).open("ab") as file:
         file.write(b"%d\n" % world.last[furthest])
-    assert [line.event_time for line in world.reader.poll(world.wall)] == [world.last[furthest]]
-    assert world.reader.watermark(world.wall) == world.last[furthest], "all others are quiet"
+    assert [line.event_time for line in world.reader.poll()] == [world.last[furthest]]
+    assert world.reader.watermark() == world.last[furthest], "all others are quiet"
 
 
 @pytest.mark.kafka
@@ -225,10 +241,10 @@ def test_into_kafka(kafka, topic, tmp_path):
     with WatermarkedProducer(
         kafka.config, topic=target, source="logs", strategy=explicit(), on_late="send"
     ) as producer:
-        for now in grow(tmp_path, 5, written):
-            for line in folder.poll(now):
+        for _ in grow(tmp_path, 5, written):
+            for line in folder.poll():
                 producer.produce(line.value, key=line.log, event_time=line.event_time)
-            reached = folder.watermark(now)
+            reached = folder.watermark()
             if reached is not None:
                 producer.advance(reached)
         producer.end()

@@ -58,10 +58,10 @@ def test_the_slower_of_both_guesses_drives_the_job_and_every_row_is_in_a_window_
             for name in ("a.log", "b.log"):
                 with tmp_path.joinpath(name).open("a") as file:
                     file.write(f"{now - chance.randrange(400) - 2_000} {name}\n")
-            lines = folder.poll(now)
+            lines = folder.poll()
             for line in lines:
                 produce(logs, line.event_time)
-            logs.advance(folder.watermark(now))
+            logs.advance(folder.watermark())
             web.flush()
             logs.flush()
             sent += 5 + len(lines)
