@@ -141,6 +141,22 @@ def test_a_snippet_is_python_and_names_what_there_is(code):
             assert {keyword.arg for keyword in node.keywords} <= set(known), ast.unparse(node)
 
 
+def imports(code):
+    """Return the names that a snippet imports, each with its module."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                yield alias.name, node.module if isinstance(node, ast.ImportFrom) else alias.name
+
+
+@pytest.mark.parametrize("code", [code for code in snippets() if dict(imports(code.values[0]))])
+def test_a_snippet_with_imports_imports_all_that_it_uses_of_the_standard_library(code):
+    found = {pair for other in snippets() for pair in imports(other.values[0])}
+    standard = {name for name, module in found if module.split(".")[0] in sys.stdlib_module_names}
+    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    assert used & standard <= dict(imports(code)).keys()
+
+
 def test_the_requirements_name_tests_that_exist():
     text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8").split("\n## Requirements\n")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in re.findall(r"^\| [A-F]\d+ \|.*$", text, re.MULTILINE)]

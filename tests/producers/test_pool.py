@@ -557,7 +557,7 @@ def test_the_end_of_the_process_flushes_and_a_fork_is_refused(kafka, topic):
 def test_the_example_of_the_page_runs(kafka, topic):
     target = topic(2)
     section = PAGE.read_text(encoding="utf-8").split("\n## Many sources in one process")[1]
-    names = {"config": kafka.config, "topic": target, "timedelta": timedelta}
+    names = {"config": kafka.config, "topic": target}
     exec(re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1), names)  # noqa: S102  # our own page
     assert sorted(names["pool"].sources) == ["JFK", "LGA"]
     found = findings(kafka.config, target, None, checker_of(kafka.config, target))
