@@ -134,10 +134,15 @@ def adaptive(
     >>> 999_000 - generator.watermark()
     2000
     """
-    if not 0 < share <= 1:
+    try:
+        covers, stretches = 0 < share <= 1, margin > 0
+    except TypeError as error:
+        reason = f"share {share!r}, margin {margin!r}: expected numbers, only least= and most= are durations"
+        raise UsageError(reason=reason) from error
+    if not covers:
         raise UsageError(reason=f"the share of delays to cover is {share}, expected more than 0 and at most 1")
     shortest, longest = duration_of(least, "the least bound"), duration_of(most, "the largest bound")
-    if not margin > 0 or longest < shortest:
+    if not stretches or longest < shortest:
         raise UsageError(reason=f"margin {margin}, least {least}, most {most}: expected 0 < margin, 0 <= least <= most")
     return Built(_Adapting, (share, margin, shortest, longest))
 

@@ -123,6 +123,8 @@ def test_the_adaptive_bound_follows_the_delays():
         lambda: adaptive(0),
         lambda: adaptive(1.1),
         lambda: adaptive(margin=0),
+        lambda: adaptive(margin=MS),
+        lambda: adaptive("0.9"),
         lambda: adaptive(least=2 * MS, most=MS),
         lambda: percentile(-MS),
         lambda: percentile(MS, ()),
