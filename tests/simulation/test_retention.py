@@ -19,7 +19,8 @@ from floodmark.schemas.classify import Data, Mark, classify
 from floodmark.schemas.records import Status
 from floodmark.schemas.tracker import MarkRouter
 
-HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "300"))
+ENOUGH = 300
+HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES") or ENOUGH)
 CHUNKS = 3
 RETENTION = 600_000
 MINUTE = 60_000
@@ -265,7 +266,7 @@ def test_a_reader_behind_any_cut_gets_a_watermark_and_never_one_too_high(chunk):
             assert reader.late == 0, f"seed {seed}: a watermark was too high"
             assert reader.knows, f"seed {seed}: {reader.tracker.holders()}"
         happened += world.happened
-    assert set(happened) == set(HAPPENINGS)
+    assert set(happened) == set(HAPPENINGS) or HISTORIES < ENOUGH
 
 
 def test_a_pool_that_leaves_no_source_out_lets_new_readers_wait_for_ever():

@@ -2,6 +2,7 @@
 
 In some of them Kafka deletes records, topics are created again, and sources run twice: then what is late is counted.
 ``FLOODMARK_HISTORIES=100000 pytest tests/simulation`` runs more; a failing seed is named and repeats exactly.
+With fewer than the default, not all that can happen has to happen.
 """
 
 import os
@@ -14,8 +15,9 @@ from floodmark.schemas.counts import RecordCounts
 from simulation.forgetful import NEW, ForgetfulWorld, Newcomer
 from simulation.world import HAPPENINGS, STEPS, World, row_of
 
-HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "1000"))
-FORGETFUL = int(os.environ.get("FLOODMARK_HISTORIES", "150"))
+ENOUGH, ENOUGH_FORGETFUL = 1_000, 150
+HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES") or ENOUGH)
+FORGETFUL = int(os.environ.get("FLOODMARK_HISTORIES") or ENOUGH_FORGETFUL)
 CHUNKS = 10
 # What the world itself sows: a zombie's word, and counts that a lost acknowledgement makes unsure.
 SOWN = {Fault.ZOMBIE}
@@ -50,8 +52,8 @@ def test_every_history_equals_its_batch_computation(chunk):
         happened["foresights"] += first.foresaw + second.foresaw
         happened["settled"] += first.settled + second.settled
         happened["stops"] += world.follower.stops
-    assert set(happened) == {*HAPPENINGS, "lower", "kills", "stops", "foresights", "settled"}
-    assert min(happened.values()) > 0
+    expected = {*HAPPENINGS, "lower", "kills", "stops", "foresights", "settled"}
+    assert set(+happened) == expected or HISTORIES < ENOUGH
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -64,7 +66,7 @@ def test_a_reader_of_what_is_left_is_never_ahead_of_its_rows_and_counts_what_it_
         happened.update(world.faults)
         happened["overtaken"] += sum(newcomer.overtaken for newcomer in world.newcomers)
         happened["waiting"] += sum(not newcomer.reader.ended for newcomer in world.newcomers)
-    assert all(happened[name] for name in (*NEW, "overtaken"))
+    assert all(happened[name] for name in (*NEW, "overtaken")) or FORGETFUL < ENOUGH_FORGETFUL
 
 
 def test_a_reader_that_takes_what_is_left_for_the_whole_topic_is_found_out(monkeypatch):
