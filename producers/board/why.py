@@ -41,7 +41,10 @@ class Why:
 
 
 def trace(board: Board, topic: str) -> Why:
-    """Follow what holds a topic from job to job, up to a source that is no job, or a job that fails itself."""
+    """Follow what holds a topic from job to job, up to a source that is no job, or a job that fails before its input.
+
+    A silent job whose input is no further than the job does not end the path: a restart alone would advance nothing.
+    """
     steps: list[Step] = []
     name: str | None = topic
     view = None
@@ -63,7 +66,9 @@ def trace(board: Board, topic: str) -> Why:
     unread = any(step.unread for step in steps)
     unclear = unread or state in {State.UNKNOWN, State.MISSING} or (cause is not None and cause.verdict is None)
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
-    advice = "" if cause is None else advice_on(cause.cause, cause.source, is_job=bool(cause.inputs))
+    silent = [row for row in holders if row != cause and row.cause is Cause.SILENT and row.inputs]
+    advised = [] if cause is None else [cause, *silent]
+    advice = ". Also ".join(advice_on(row.cause, row.source, is_job=bool(row.inputs)) for row in advised)
     if unread and not advice:
         advice = "check the name of the topic, and whether you have the right to read it"
     elif cause is None and steps[-1].unmarked:
@@ -109,7 +114,8 @@ def _input(board: Board, row: SourceView) -> str | None:
     """Return the topic that a source waits for, as a job or by alignment; ``None``: it holds its own topic itself."""
     if row.cause is Cause.ALIGNED:
         return row.waits_for
-    if is_failure(row.verdict) and row.cause is not Cause.WAITS:
+    drained = row.cause is Cause.SILENT and row.lags.local == 0
+    if is_failure(row.verdict) and row.cause is not Cause.WAITS and not drained:
         return None
     if not row.inputs:
         return None

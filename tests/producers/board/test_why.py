@@ -486,6 +486,16 @@ def test_behind_a_source_that_alignment_holds_the_dead_job_is_named():
     assert (why.cause.source, why.exit_status) == ("counts", 1)
 
 
+@pytest.mark.parametrize(("late", "named"), [(5, ["counts", "web"]), (9, ["counts"])])
+def test_behind_a_dead_job_that_had_read_all_the_dead_source_is_named_too(late, named):
+    job = Writer("counts", until(30, behind(late)), range(40), topic="counts", reads="clicks")
+    _, why = asked(Writer(seconds=range(31)), job, last="counts")
+    assert [step.held_by.source for step in why.steps] == named
+    assert (why.cause.source, why.exit_status) == (named[-1], 1)
+    assert ("if web does not run" in why.advice) == ("web" in named)
+    assert "check whether job counts runs" in why.advice
+
+
 def test_all_that_fails_is_named_with_its_partitions():
     silent = [
         Writer(name, behind(late), range(30), partitions=3, fields={"size": 4})
