@@ -68,7 +68,8 @@ def trace(board: Board, topic: str) -> Why:
     status = 1 if cause is not None and is_failure(cause.verdict) else 2 if unclear else 0
     silent = [row for row in holders if row != cause and row.cause is Cause.SILENT and row.inputs]
     advised = [] if cause is None else [cause, *silent]
-    advice = ". Also ".join(advice_on(row.cause, row.source, is_job=bool(row.inputs)) for row in advised)
+    parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs)) for row in advised)
+    advice = ". Also ".join(filter(None, parts))
     if unread and not advice:
         advice = "check the name of the topic, and whether you have the right to read it"
     elif cause is None and steps[-1].unmarked:
