@@ -153,7 +153,8 @@ def imports(code):
 def test_a_snippet_with_imports_imports_all_that_it_uses_of_the_standard_library(code):
     found = {pair for other in snippets() for pair in imports(other.values[0])}
     standard = {name for name, module in found if module.split(".")[0] in sys.stdlib_module_names}
-    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    names = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)]
+    used = {node.id for node in names} - {node.id for node in names if isinstance(node.ctx, ast.Store)}
     assert used & standard <= dict(imports(code)).keys()
 
 

@@ -61,7 +61,7 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     *,
     bootstrap_servers: BootstrapServers = None,
     schema: Annotated[Path | None, option("File with the Avro schema of the values; finds late rows.")] = None,
-    event_time: Annotated[str | None, option("Avro field with the event time.")] = None,
+    event_time: Annotated[str | None, option("Field with the event time, for --schema or --registry.")] = None,
     json_field: Annotated[str | None, option("JSON field with the event time; finds late rows.")] = None,
     unit: Annotated[str, option("Unit of the JSON field, since 1970.", values=get_args(Unit))] = "ms",
     registry: RegistryUrl = None,
@@ -70,9 +70,9 @@ def check(  # noqa: PLR0913  # each is an option of the command line
 ) -> None:
     """Read a whole topic and check it against its watermarks.
 
-    Finds late rows, decreasing watermarks, missing and surplus members, gaps in sequences, lost and surplus rows,
-    unreadable marks and rows, topics without a readable row, conflicting replays, zombies, membership conflicts,
-    records after the end, partitions without marks and missing headers.
+    Finds late rows (with --json-field or --schema), decreasing watermarks, missing and surplus members, gaps in
+    sequences, lost and surplus rows, unreadable marks and rows, topics without a readable row, conflicting replays,
+    zombies, membership conflicts, records after the end, partitions without marks and missing headers.
 
     Exit status: 0 no faults, 1 faults found, 2 error.
     """
@@ -123,7 +123,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
         _time("Unit of the time field, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
     ] = None,
     schema: Annotated[Path | None, _time("File with the Avro schema of the values.")] = None,
-    event_time: Annotated[str | None, _time("Avro field with the event time.")] = None,
+    event_time: Annotated[str | None, _time("Field with the event time, for --schema or --registry.")] = None,
     registry: RegistryUrl = None,
     log_time: Annotated[bool, _time("Use Kafka's timestamp as the event time.", "--log-time")] = False,
     changefeed: Annotated[

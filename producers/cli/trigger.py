@@ -53,7 +53,9 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
     json_field: Annotated[str | None, _late("JSON field with the event time; late rows fire a repair.")] = None,
     unit: Annotated[str, _late("Unit of the JSON field, since 1970.", values=get_args(Unit))] = "ms",
     schema: Annotated[Path | None, _late("File with the Avro schema of the values.")] = None,
-    event_time: Annotated[str | None, _late("Avro field with the event time; late rows fire a repair.")] = None,
+    event_time: Annotated[
+        str | None, _late("Field with the event time, for --schema or --registry; late rows fire a repair.")
+    ] = None,
     registry: RegistryUrl = None,
     repair_after: Annotated[str, _late("Time to collect late rows for one repair.")] = "1min",
     name: Annotated[
@@ -69,7 +71,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
 ) -> None:
     """Fire once for each complete period of topics or tables: a POST, a command, a _SUCCESS file, Airflow or Dagster.
 
-    A period is complete when the watermark of all topics has passed its end. The command stores its position in a
+    A period is complete when the watermark of all topics has reached its end. The command stores its position in a
     compacted topic before and after each event. After a crash it fires the last event again, with the same key, and
     misses none. A second process with the same --name stops the first.
 

@@ -350,7 +350,8 @@ class ExactlyOnceWriter(ABC):
     """Writes the rows of a job to a store, which keeps the job's position with them, in one transaction.
 
     The store then gets each row exactly once: after a crash the job does not write a batch that the store has, and
-    with a new checkpoint it continues after the position, see `Start`.  Both methods run on threads of the job.
+    with a new checkpoint, it can continue after the position: `Start` says how.  Both methods run on threads of the
+    job.
     """
 
     @abstractmethod

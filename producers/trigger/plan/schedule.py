@@ -1,6 +1,6 @@
 """Decide which event a trigger fires next.  Pure: no Kafka, no target, no clock.
 
-The invariant: *a period is fired as complete only if the watermark has passed its end, and each period of the trigger
+The invariant: *a period is fired as complete only if the watermark has reached its end, and each period of the trigger
 is*.  Before an event is fired, `Fired` with this event is stored; so after a crash the same event is fired again.
 """
 
