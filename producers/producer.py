@@ -343,9 +343,8 @@ class WatermarkedProducer:
 
     def _register(self) -> None:
         self._sender.check_fenced()
-        if self._emitter.status is Status.IDLE:
-            self._emitter.mark_active()
         if not self._emitter.registered:
+            self._emitter.mark_active()  # also if it is: these marks must not find that it has been silent
             self.emit()
 
     @property

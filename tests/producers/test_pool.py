@@ -28,6 +28,7 @@ from floodmark.producers import (
     explicit,
     per_partition,
     punctuated,
+    with_idleness,
 )
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
@@ -353,6 +354,18 @@ def test_quiet_sources_all_mark_new_partitions_as_soon_as_they_are_seen(kafka, t
                 return marked == {(source, partition) for source in "abc" for partition in range(3)}
 
             until(everywhere, "marks of all in the new partitions")
+
+
+def test_the_first_record_after_growth_and_silence_is_sent(kafka, topic):
+    target, clock = topic(1), ManualClock(wall=datetime.now(UTC))
+    with SourcePool(kafka.config, topic=target, source="gateway", interval=DAY, clock=clock) as pool:
+        ours, _ = pool.join("a", "b", strategy=with_idleness(explicit(), timedelta(seconds=10)))
+        ours.produce(b"x", event_time=5)
+        pool.flush()
+        grow(kafka.config, target, 2)
+        clock.advance(timedelta(seconds=60))
+        ours.produce(b"x", event_time=6, partition=1)
+        assert ours.metrics().records == 2
 
 
 def test_a_punctuation_is_sent_at_once_though_no_marks_are_due(kafka, topic):

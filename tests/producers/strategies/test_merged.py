@@ -147,9 +147,8 @@ class Pool(RuleBasedStateMachine):
     @rule(draw=st.integers(0, 9), offset=st.integers(-10, 20), partition=st.integers(0, 3), taken=st.booleans())
     def send(self, draw, offset, partition, taken):
         one = self.pick(draw, list(self.joined))
-        if one.status is Status.IDLE:
-            one.mark_active()
         if not one.registered:
+            one.mark_active()
             self.mark()
         time, partition = (self.joined[one] or 0) + offset, partition % one.partitions
         late = self.promised is not None and time < self.promised
