@@ -54,8 +54,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes minutes, so that no worker is left alone with it."""
-    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+    """Begin the part of each process with some of what takes minutes, so that none is left alone with it."""
+    long = [item for item in items if item.get_closest_marker("minutes")]
+    rest = [item for item in items if not item.get_closest_marker("minutes")]
+    whole, items[:] = len(items), []
+    for number in range(_WORKERS):
+        begun = long[number::_WORKERS]
+        size = max(0, (whole - len(items)) // (_WORKERS - number) - len(begun))
+        items += [*begun, *rest[:size]]
+        del rest[:size]
 
 
 @pytest.fixture(scope="session")
