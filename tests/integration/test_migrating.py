@@ -24,7 +24,7 @@ _GUESSED = _FAST[-1][2] - 10 * _MINUTE
 def functions(topics):
     """Return the page's `before` and `after`, with topics of their own."""
     found = {}
-    for code in re.findall(r"```python\n(from .*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL):
+    for code in re.findall(r"```python\n(from [^`]*?\ndef .*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL):
         for name, topic in topics.items():
             code = code.replace(f'"{name}"', f'"{topic}"')  # noqa: PLW2901  # the same code, with another topic
         exec(code, found)  # noqa: S102  # our own page
