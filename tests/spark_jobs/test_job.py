@@ -409,8 +409,7 @@ def test_stopped_in_full_flow_it_runs_no_batch_twice(kafka, topic, source, check
     assert window_counts(drain(kafka.config, out)[0]) == stream.windows(WIDTH)
 
 
-@pytest.mark.every_spark
-@pytest.mark.parametrize("lost", [None, "[0-9]*.json"])
+@pytest.mark.parametrize("lost", [None, pytest.param("[0-9]*.json", marks=pytest.mark.every_spark)])
 @pytest.mark.parametrize("stateful", [True, False])
 def test_a_job_that_has_ended_knows_it_when_it_starts_again(kafka, topic, source, checkpoint, stateful, lost):
     """Nothing comes any more, so no batch will tell it."""
