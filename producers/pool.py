@@ -132,8 +132,7 @@ class SourcePool:
         self._membership = PoolMembership(f"the pool of {topic!r}", None if membership is None else given, version)
         if alignment is not None:
             channel.alignment = AlignmentReader(config, require_topic(alignment, repr(self)), topic=topic)
-        advice = channel.predecessors("", clock.wall()).end_advice
-        if source is None and advice is not None:
+        if source is None and (advice := channel.predecessors("", clock.wall()).end_advice) is not None:
             _log.warning("%r: %s", self, advice)
         self._speaker = None if source is None else self._speak_as(source, milliseconds)
         channel.owner = repr(self)
