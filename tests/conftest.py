@@ -28,7 +28,7 @@ settings.load_profile("busy")
 
 _numbers = itertools.count()
 _WORKERS = 4
-"""They keep two cores busy: half of the time, a test waits."""
+"""They keep two cores busy while some of their tests wait."""
 
 
 def _is_whole(config: pytest.Config) -> bool:
