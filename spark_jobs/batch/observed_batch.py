@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from floodmark.producers.clients.admin import offset_bounds
 from floodmark.schemas.classify import AnyMark, Mark, Offsets, Unreadable
@@ -22,6 +22,7 @@ from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+_FACTORS: Final = (1_000, 1_000_000, 1_000_000_000)  # between two of the units s, ms, us and ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,11 @@ def _warn_of_unit(job: str, progress: Progress, observed: ObservedBatch, marks: 
     for spec, found in observed.inputs:
         if found.earliest is None:
             continue
-        if are_seconds(found.earliest, highest):
+        for factor in (one for one in _FACTORS if are_seconds(found.earliest * one // 1_000, highest)):
             _log.warning(
                 "job %s: event times of %s begin at %s, but its marks are at %s. Are the values in a unit that is "
-                "1,000 times as long? Then pass that unit=",
-                *(job, ", ".join(spec.topics), iso(found.earliest), iso(highest)),
+                "%s times as long? Then pass that unit=",
+                *(job, ", ".join(spec.topics), iso(found.earliest), iso(highest), f"{factor:,}"),
             )
         for mark, time in zip(known, times, strict=True):
             if mark.topic not in spec.topics or time is None or not are_seconds(time, found.earliest):
