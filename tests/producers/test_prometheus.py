@@ -75,10 +75,12 @@ def test_the_page_explains_what_a_scrape_shows(exporter):
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines() if row.startswith("| `flood")]
     assert {(name.strip("`"), kind) for name, kind, *_ in rows} == scraped
     own = {metric.name: metric for metric in ALL}
-    for name, _, unit, labels, _, _ in rows:
+    for name, _, unit, labels, of_metrics, meaning in rows:
         metric = own[name.strip("`")]
         assert (unit == "seconds" or unit.startswith("Unix time")) == metric.name.endswith("_seconds"), name
         assert tuple(labels.replace("`", "").split(", ") if labels else ()) == metric.further, name
+        for of_field, label in metric.fields.items():
+            assert f"`{label or of_field}`" in of_metrics + meaning, label
 
 
 def test_each_kind_of_state_is_one_series(exporter):
