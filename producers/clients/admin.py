@@ -44,6 +44,10 @@ _UNAUTHORIZED: Final = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+COMPACTED: Final = (
+    "topic {!r} is compacted: Kafka deletes records that have a newer one with the same key. Rows may be missing, and "
+    "no count of lost rows shows it. For complete results, use a topic with cleanup.policy=delete"
+)
 Answer = TypeVar("Answer")
 Config = Mapping[str, Any]  # confluent-kafka settings, passed through
 _log = logging.getLogger(__name__)
@@ -196,6 +200,14 @@ def begin_offsets(config: Config, topics: Collection[str]) -> dict[Partition, in
 def compacted_topics(config: Config, topics: Collection[str]) -> set[str]:
     """Return the compacted topics, without those whose settings you may not read."""
     return {topic for topic, found in _settings(config, topics).items() if "compact" in found.get("cleanup.policy", "")}
+
+
+def warn_of_compaction(config: Config, topics: Collection[str]) -> set[str]:
+    """Return the `compacted_topics`, and log a warning for each: rows may be missing, whatever the marks say."""
+    found = compacted_topics(config, topics)
+    for topic in sorted(found):
+        _log.warning("%s", COMPACTED.format(topic))
+    return found
 
 
 def overwrites_timestamps(config: Config, topic: str) -> bool:

@@ -99,6 +99,8 @@ class Injector(Closing):
         advice = self._advice(membership, resumes=bool(states)) if partition in (None, 0) else None  # once in a group
         if advice is not None:
             _log.warning("%s: %s", name, advice)
+        if partition in (None, 0):
+            admin.warn_of_compaction(config, [injection.source_topic])
         numbers = range(partitions) if partition is None else [partition]
         begins = {number: found.get((injection.source_topic, number), 0) for number in numbers}
         self._partitions = InjectedPartitions(injection, given, begins, states, clock, decisions)

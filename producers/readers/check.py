@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING
-from floodmark.producers.clients.admin import Config, begin_offsets, compacted_topics, require_topics
+from floodmark.producers.clients.admin import Config, begin_offsets, require_topics, warn_of_compaction
 from floodmark.producers.event_times.formats import InputFormat, Resolved
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
@@ -18,9 +18,9 @@ _DOUBTED: Final = 1_000
 
 
 def checker_of(config: Config, topic: str) -> Checker:
-    """Return a checker that knows which records of a topic Kafka has deleted or compacted."""
+    """Return a checker that knows which records of a topic Kafka has deleted or compacted; it warns of compaction."""
     partial = [number for (_, number), begin in begin_offsets(config, [topic]).items() if begin > 0]
-    return Checker(partial, compacted=topic in compacted_topics(config, [topic]))
+    return Checker(partial, compacted=topic in warn_of_compaction(config, [topic]))
 
 
 def findings(

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from datetime import timedelta
 
-from floodmark.producers.clients.admin import Config
+from floodmark.producers.clients.admin import Config, warn_of_compaction
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data
@@ -60,6 +60,7 @@ class WatermarkedConsumer(Closing):
             ids=self._reader.ids,
         )
         self._unfinished: list[Classified] = []
+        warn_of_compaction(config, topics)
 
     @property
     def counts(self) -> Counter[str]:

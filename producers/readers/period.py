@@ -7,7 +7,14 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from floodmark.producers.clients.admin import Config, TopicWatch, offset_bounds, retained_since
+from floodmark.producers.clients.admin import (
+    COMPACTED,
+    Config,
+    TopicWatch,
+    compacted_topics,
+    offset_bounds,
+    retained_since,
+)
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Classified, Data, Mark, Offsets, Place
@@ -63,8 +70,8 @@ def complete(
         RetentionError: if Kafka has deleted records that may be of the period.
         UnreadableTopicError: if no record that was read has an event time.
         UnknownTopicError, BrokerUnavailableError, RecreatedTopicError: as `WatermarkedConsumer`.
-        UsageError: if the period is empty or in seconds, a time has no time zone, ``decode`` returns no mapping, or
-            pyarrow is not installed.
+        UsageError: if the topic is compacted, the period is empty or in seconds, a time has no time zone, ``decode``
+            returns no mapping, or pyarrow is not installed.
     """
     reading = _Reading(topic, event_time_of(start), event_time_of(end), event_time)
     if are_seconds(reading.end, Clock().wall()):
@@ -73,6 +80,8 @@ def complete(
         raise UsageError(reason=f"the period from {iso(reading.start)} to {iso(reading.end)} is empty")
     if find_spec("pyarrow") is None:
         raise UsageError(reason="complete() returns a pyarrow.Table: pip install pyarrow")
+    if compacted_topics(config, [topic]):
+        raise UsageError(reason=f"complete() cannot return all rows: {COMPACTED.format(topic)}")
     since = reading.start - duration_of(early, "early")
     watch = TopicWatch(config, [topic], TopicIds(), "complete()")
     retained = retained_since(config, [topic], since)

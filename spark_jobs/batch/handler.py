@@ -45,7 +45,7 @@ from traceback import clear_frames
 from typing import Final
 from weakref import WeakValueDictionary
 
-from floodmark.producers.clients.admin import Config, TopicWatch, compacted_topics
+from floodmark.producers.clients.admin import Config, TopicWatch, warn_of_compaction
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import FloodmarkError, LookaheadError, RecreatedTopicError, UnknownTopicError
 from floodmark.spark_jobs.batch.handler_settings import Settings
@@ -122,7 +122,7 @@ class BatchHandler:
         try:
             progress = resume(job, self.specs, self._snapshots, self._settings, committed(query))
             self._compacted = {
-                topic for spec in self.specs for topic in compacted_topics(spec.connection.config(), spec.topics)
+                topic for spec in self.specs for topic in warn_of_compaction(spec.connection.config(), spec.topics)
             }
             self._watches = [
                 TopicWatch(config, topics, progress.topic_ids, f"job {job!r}") for config, topics in self._topics()

@@ -183,13 +183,14 @@ def test_a_limit_that_is_full_ends_no_count_and_no_watermark(spark, kafka, topic
     assert [job.counts.get(name, 0) for name in ("lost", "surplus", "sequence_gaps")] == [0, 0, 0]
 
 
-def test_a_compacted_topic_is_not_judged(kafka, counting):
+def test_a_compacted_topic_is_told_and_not_judged(kafka, counting, caplog):
     create_topics(kafka.config, {"compacted-input": 1}, {"cleanup.policy": "compact"})
     producer = Producer(kafka.config)
     send(producer, "compacted-input", counting_mark(0, 7))
     producer.flush(30)
     finish(counting("compacted-input"))
     assert discrepancies(counting.batches) == []
+    assert caplog.text.count("topic 'compacted-input' is compacted: ") == 1
 
 
 def settle(config, topic):

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, ascending, complete, explicit
+from floodmark.producers import WatermarkedConsumer, WatermarkedProducer, ascending, complete, create_topics, explicit
+from floodmark.producers.readers.check import checker_of
 from floodmark.producers.readers.period import _Reading
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status
@@ -61,6 +62,17 @@ def test_event_times_in_seconds_are_told(kafka, topic, caplog):
         until(lambda: list(consumer.rows()) and consumer.ended, "the row")
     told = [record.message for record in caplog.records if "as if it were in seconds: event_time" in record.message]
     assert [said.partition(": ")[0] for said in told] == [f"{target}/0@1"] * 2
+
+
+def test_a_compacted_topic_is_told(kafka, caplog):
+    name, said = "compacted-period", "topic 'compacted-period' is compacted: "
+    create_topics(kafka.config, {name: 1}, {"cleanup.policy": "compact,delete"})
+    with WatermarkedConsumer(kafka.config, [name], event_time):
+        assert caplog.text.count(said) == 1
+    checker_of(kafka.config, name)
+    assert caplog.text.count(said) == 2
+    with pytest.raises(UsageError, match=said):
+        complete(kafka.config, name, 0, 9, event_time)
 
 
 def test_runs_that_end_one_after_another_are_all_read(kafka, topic):
