@@ -15,6 +15,22 @@ _TUNED: Final = {
 _TOPICS: Final = {"subscribe", "subscribepattern", "assign"}
 _ISOLATION: Final = "kafka.isolation.level"
 _STARTS: Final = ("startingtimestamp", "startingoffsetsbytimestamp", "startingoffsets")
+_KNOWN: Final = {
+    *_STARTS,
+    "startingoffsetsbytimestampstrategy",
+    "failondataloss",
+    "fetchoffset.numretries",
+    "fetchoffset.retryintervalms",
+    "groupidprefix",
+    "includeheaders",
+    "kafkaconsumer.polltimeoutms",
+    "maxoffsetspertrigger",
+    "maxrecordsperpartition",
+    "maxtriggerdelay",
+    "minoffsetspertrigger",
+    "minpartitions",
+}
+"""The options of a stream in Spark 4.0 to 4.2, without the topics and the settings of the Kafka client."""
 _MOST: Final = "maxOffsetsPerTrigger"
 _FIRST_BATCH: Final = 25_000
 """More than a look ahead reads, so that no job with a backlog looks ahead after its first batch."""
@@ -22,7 +38,7 @@ _SECOND_BATCH: Final = 250_000
 
 
 def check_source_options(options: Mapping[str, str]) -> None:
-    """Refuse options with which a job would read other records than its watermarks describe.
+    """Refuse options with which a job would read other records than its watermarks describe, and unknown ones.
 
     >>> check_source_options({"Subscribe": "clicks"})
     Traceback (most recent call last):
@@ -34,6 +50,9 @@ def check_source_options(options: Mapping[str, str]) -> None:
         if name.lower() == _ISOLATION and value != "read_committed":
             reason = f"source option {name} is {value!r}, expected 'read_committed'"
             raise UsageError(reason=f"{reason}: the marks and rows of aborted transactions do not count")
+        if name.lower() not in _KNOWN and not name.lower().startswith("kafka."):
+            reason = f"source option {name}: Spark's Kafka source has no such option for streams"
+            raise UsageError(reason=f"{reason}. Correct the name; settings of the Kafka client begin with 'kafka.'")
 
 
 def source_options(bootstrap_servers: str, topics: tuple[str, ...], options: Mapping[str, str]) -> dict[str, str]:

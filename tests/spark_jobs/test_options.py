@@ -24,6 +24,10 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
             {"source_options": {"kafka.isolation.level": "read_uncommitted"}},
             "kafka.isolation.level is 'read_uncommitted', expected 'read_committed': .* aborted transactions",
         ),
+        *(
+            (ReadOptions, {"source_options": {name: "latest"}}, f"source option {name}: .* Correct the name")
+            for name in ("startingOffset", "max.poll.records")
+        ),
         (WriteOptions, {"watermark_hold": timedelta(seconds=-1)}, "watermark_hold is .*, expected 0 or more"),
         (
             WriteOptions,
