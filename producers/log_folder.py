@@ -40,9 +40,12 @@ class _Part:
 class LogFolder:
     """Read the lines of all files in a folder, as files grow and appear.
 
-    Produce the lines with a `WatermarkedProducer` and the strategy `explicit`; then ``advance`` it to `watermark`.  To
-    resume after a restart, store ``logs.snapshot()`` after Kafka has acknowledged the lines, and pass it to
-    ``logs.restore``.  ``logs.holders()`` names the files that hold the watermark.
+    Produce the lines with a `WatermarkedProducer` and the strategy `explicit`; then ``advance`` it to `watermark`.
+
+    A new ``log_folder = LogFolder(...)`` reads all files from their beginning.  To resume after a restart, store
+    ``log_folder.logs.snapshot()``, a JSON value, after Kafka has acknowledged the lines, and before ``advance``.  Pass
+    it to ``log_folder.logs.restore`` at the next start.  ``log_folder.logs.holders()`` names the files that hold the
+    watermark.
 
     Args:
         folder: with the files.

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -251,3 +252,21 @@ def test_into_kafka(kafka, topic, tmp_path):
     values, observer = drain(kafka.config, target)
     assert sorted(map(event_time, values)) == sorted(written)
     assert observer.trackers[target].ended
+
+
+@pytest.mark.kafka
+def test_the_loop_of_the_page_resumes(kafka, topic, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "producers" / "README.md").read_text(encoding="utf-8")
+    (loop,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "LogFolder(" in code)
+    target = topic(1)
+    (tmp_path / "logs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for run in ("1", "2"):
+        with (tmp_path / "logs" / "a.log").open("a") as file:
+            file.write("".join(f"{run}{number}\n" for number in range(3)))
+        with WatermarkedProducer(kafka.config, topic=target, source="logs", strategy=explicit()) as web:
+            names = {"web": web, "event_time": event_time, "sleep": float, "json": json, "timedelta": timedelta}
+            names |= {"LogFolder": LogFolder, "Path": Path}
+            exec(loop.replace("while True:", "for _ in range(2):"), names)  # noqa: S102  # code of the page
+            web.end()
+    assert drain(kafka.config, target)[0] == [b"10", b"11", b"12", b"20", b"21", b"22"]
