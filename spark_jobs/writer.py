@@ -143,11 +143,13 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     identity = snapshots.claim(
         JobIdentity(name, topics, topic if table is None else table.name),
         None if target is None else target.new,
-        adopt=rebuild,
+        start.last_id,
+        rebuild=rebuild,
     )
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
     lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
-    snapshots.recognise(name, Query(pyspark.__version__, lines), start.advice, same=_is_on(spark, SAME_QUERY))
+    noted, same = Query(pyspark.__version__, lines), _is_on(spark, SAME_QUERY)
+    snapshots.recognise(name, noted, start.advice, same=same, rebuild=rebuild)
     sink = _sink(table, writer, identity, snapshots, result, start) or _kafka_sink(
         spark, identity, snapshots, options, config, security
     )

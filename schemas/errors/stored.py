@@ -62,11 +62,12 @@ class CorruptSnapshotError(SnapshotError):
 
 
 class MissingSnapshotError(SnapshotError):
-    """Spark has committed a batch, but Floodmark's snapshot of this batch does not exist."""
+    """Spark has committed a batch, but a file that Floodmark wrote before does not exist."""
 
-    template = "batch {batch_id} is committed in {checkpoint_location}, but its snapshot is missing; {advice}"
+    template = "batch {batch_id} is committed in {checkpoint_location}, but {name} is missing; {advice}"
     batch_id: int
     checkpoint_location: str
+    name: str
     advice: str
 
 
@@ -75,11 +76,12 @@ class ForeignCheckpointError(SnapshotError):
 
     template = (
         "checkpoint location {checkpoint_location} belongs to {found}, not to {expected}. Use a separate "
-        "checkpoint_location for each job."
+        "checkpoint_location for each job.{advice}"
     )
     checkpoint_location: str
     found: str
     expected: str
+    advice: str
 
 
 class ChangedQueryError(SnapshotError):

@@ -38,10 +38,10 @@ def resume(
     else:
         try:
             progress = snapshots.load(last.batch_id)
-        except SnapshotError as error:
+        except SnapshotError:
             if not settings.rebuild:
                 raise
-            _log.warning("job %s: %s", job, error)
+            _log.warning("job %s: the snapshot of batch %d is missing or damaged", job, last.batch_id)
             progress = rebuild(specs, last.offsets)
             ran = from_spark_watermark(last.watermark, settings.windows_close)
             complete = progress.complete_after_rebuild(ran, stateful=snapshots.checkpoint.is_stateful)

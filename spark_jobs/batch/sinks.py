@@ -288,9 +288,8 @@ class ExactlyOnceSink(_KafkaSink):
         """Return checkpoint id and number of the last batch in the topic; ``own``: of this checkpoint."""
 
         def read(record: Classified) -> tuple[str, int] | None:
-            checkpoint_id, _, number = (mark_header(record, self._job, BATCH_HEADER) or b"").decode().partition("/")
-            is_wanted = number and (not own or checkpoint_id == self._checkpoint_id)
-            return (checkpoint_id, int(number)) if is_wanted else None
+            found = batch_of(record, self._job)
+            return found if found is not None and (not own or found[0] == self._checkpoint_id) else None
 
         with answering(self._config.get("bootstrap.servers"), about=f"topic {self._topic!r}"):
             return last_matching(self._config, self._topic, [0], read).get(0)
@@ -344,6 +343,12 @@ class ExactlyOnceSink(_KafkaSink):
             else:
                 self._last = batch_id
                 return
+
+
+def batch_of(record: Classified, job: str) -> tuple[str, int] | None:
+    """Return checkpoint id and number of the batch that a mark of the job belongs to; ``None``: it does not tell."""
+    checkpoint_id, _, number = (mark_header(record, job, BATCH_HEADER) or b"").decode().partition("/")
+    return (checkpoint_id, int(number)) if number else None
 
 
 class ExactlyOnceWriter(ABC):

@@ -5,10 +5,11 @@ snapshot or none.
 """
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from floodmark.schemas.errors import (
     ChangedQueryError,
@@ -16,10 +17,14 @@ from floodmark.schemas.errors import (
     ForeignCheckpointError,
     MissingSnapshotError,
 )
+from floodmark.schemas.stored_format import restoring
 from floodmark.spark_jobs.internals.checkpoint import BATCHES_RETAINED, Checkpoint
 from floodmark.spark_jobs.internals.texts import change
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 FOLDER: Final = "floodmark"
 
@@ -48,6 +53,11 @@ class JobIdentity:
     output: str | None
     checkpoint_id: str = ""
 
+    @classmethod
+    def restore(cls, found: Mapping[str, Any]) -> "JobIdentity":
+        """Return what a file has."""
+        return cls(found["job"], tuple(found["topics"]), found["output"], found["checkpoint_id"])
+
 
 class Snapshots:
     """The snapshots of one checkpoint location; call `claim` before anything is written."""
@@ -58,36 +68,46 @@ class Snapshots:
         self._files = self.checkpoint.files
         self._new = "use a new checkpoint_location"
 
-    def claim(self, identity: JobIdentity, new_output: str | None, *, adopt: bool = False) -> JobIdentity:
-        """Note that the checkpoint belongs to a job; return its identity with the id of the checkpoint's first use."""
+    def claim(
+        self, identity: JobIdentity, new_output: str | None, last_id: Callable[[], str | None], *, rebuild: bool = False
+    ) -> JobIdentity:
+        """Note that the checkpoint belongs to a job; return its identity with the id of the checkpoint's first use.
+
+        ``last_id`` returns the id that the output has, for a checkpoint that has lost its own.
+        """
         if new_output is not None:
             self._new = f"use a new checkpoint_location and {new_output}"
         name = f"{FOLDER}/job.json"
-        text = self._files.read(name)
-        if text is None:
-            if self.checkpoint.is_used and not adopt:
-                raise self._foreign("a query that is not Floodmark's", identity)
-            claimed = replace(identity, checkpoint_id=uuid.uuid4().hex)
+        kept = self._note(
+            name, lambda found: JobIdentity(**{**found, "topics": tuple(found["topics"])}), rebuild=rebuild
+        )
+        if kept is None:
+            if self.checkpoint.is_used and not rebuild:
+                found = f"a query that is not Floodmark's, or has lost {name}"
+                advice = f" If it is this job's, {_REBUILD}."
+                raise self._foreign(found, identity, advice)
+            lost = last_id() if self.checkpoint.is_planned else None
+            claimed = replace(identity, checkpoint_id=lost or uuid.uuid4().hex)
             self._files.write(name, json.dumps(asdict(claimed)))
             return claimed
-        stored = self._parse(name, text, self._new)
-        kept = JobIdentity(stored["job"], tuple(stored["topics"]), stored["output"], stored["checkpoint_id"])
         if replace(kept, checkpoint_id=identity.checkpoint_id) != identity:
             raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output})", identity)
         return kept
 
-    def recognise(self, job: str, query: Query, advice: Callable[[], str], *, same: bool = False) -> None:
+    def recognise(
+        self, job: str, query: Query, advice: Callable[[], str], *, same: bool = False, rebuild: bool = False
+    ) -> None:
         """Refuse the state of another query, and note this query.
 
         A checkpoint without a committed batch, or of another Spark version, accepts any query.
         """
-        name = f"{FOLDER}/query.json"
-        text = self._files.read(name)
-        stored = None if text is None else Query(**self._parse(name, text, self._new))
+        name, committed = f"{FOLDER}/query.json", self.checkpoint.last_committed
+        stored = self._note(name, lambda found: Query(**found), rebuild=rebuild)
         if stored == query:
             return
-        has_state = self.checkpoint.last_committed is not None
-        if stored is not None and stored.spark == query.spark and not same and has_state:
+        if stored is None and committed is not None and not rebuild:
+            raise self._missing(committed, name)
+        if stored is not None and stored.spark == query.spark and not same and committed is not None:
             before, now = change(stored.lines, query.lines)
             raise ChangedQueryError(
                 job=job,
@@ -99,9 +119,11 @@ class Snapshots:
             )
         self._files.write(name, json.dumps(asdict(query)))
 
-    def _foreign(self, found: str, identity: JobIdentity) -> ForeignCheckpointError:
+    def _foreign(self, found: str, identity: JobIdentity, advice: str = "") -> ForeignCheckpointError:
         expected = f"job {identity.job!r} ({', '.join(identity.topics)} to {identity.output})"
-        return ForeignCheckpointError(checkpoint_location=self.checkpoint_location, found=found, expected=expected)
+        return ForeignCheckpointError(
+            checkpoint_location=self.checkpoint_location, found=found, expected=expected, advice=advice
+        )
 
     def store(self, batch_id: int, progress: Mapping[str, Any]) -> None:
         """Store the progress after a batch, and delete a snapshot that is older than Spark's own files."""
@@ -112,17 +134,38 @@ class Snapshots:
     def load(self, batch_id: int) -> Progress:
         """Return the progress after a committed batch, or raise a `SnapshotError` with advice."""
         name = self._name(batch_id)
-        text, advice = self._files.read(name), f"{_REBUILD}; or {self._new}"
-        if text is None:
-            raise MissingSnapshotError(batch_id=batch_id, checkpoint_location=self.checkpoint_location, advice=advice)
-        return Progress.restore(self._parse(name, text, advice), f"{self.checkpoint_location}/{name}")
+        progress = self._parsed(name, lambda found: Progress.restore(found, f"{self.checkpoint_location}/{name}"))
+        if progress is None:
+            raise self._missing(batch_id, name)
+        return progress
 
-    def _parse(self, name: str, text: str, advice: str) -> dict[str, Any]:
+    def _note(self, name: str, restore: Callable[[dict[str, Any]], _T], *, rebuild: bool) -> _T | None:
+        """Return what a file has; ``None``: it does not exist, or is damaged and to be written again."""
         try:
-            return dict(json.loads(text))
-        except (ValueError, TypeError) as error:
-            where = f"{self.checkpoint_location}/{name}"
-            raise CorruptSnapshotError(where=where, reason=str(error), advice=advice) from error
+            return self._parsed(name, restore)
+        except CorruptSnapshotError as error:
+            if not rebuild:
+                raise
+            _log.warning("%s is written again: %s", error.where, error.reason)
+            return None
+
+    def _parsed(self, name: str, restore: Callable[[dict[str, Any]], _T]) -> _T | None:
+        try:
+            with restoring(f"{self.checkpoint_location}/{name}"):
+                text = self._files.read(name)
+                return None if text is None else restore(json.loads(text))
+        except CorruptSnapshotError as error:
+            advice = f"{error.advice}; or {self._advice}"
+            raise CorruptSnapshotError(where=error.where, reason=error.reason, advice=advice) from error
+
+    @property
+    def _advice(self) -> str:
+        return f"{_REBUILD}; or {self._new}"
+
+    def _missing(self, batch_id: int, name: str) -> MissingSnapshotError:
+        return MissingSnapshotError(
+            batch_id=batch_id, checkpoint_location=self.checkpoint_location, name=name, advice=self._advice
+        )
 
     def _name(self, batch_id: int) -> str:
         return f"{FOLDER}/{batch_id}.json"

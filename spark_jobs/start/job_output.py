@@ -9,7 +9,14 @@ from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, mark_header
 from floodmark.schemas.records import READ_HEADER, Status
 from floodmark.schemas.timestamps import END_OF_TIME
-from floodmark.spark_jobs.batch.sinks import EMPTY_STORE, STORE, BatchWriter, ExactlyOnceWriter, stored_position
+from floodmark.spark_jobs.batch.sinks import (
+    EMPTY_STORE,
+    STORE,
+    BatchWriter,
+    ExactlyOnceWriter,
+    batch_of,
+    stored_position,
+)
 from floodmark.spark_jobs.progress.published import Published, StoredPosition
 from floodmark.spark_jobs.tables.table import Table
 from floodmark.spark_jobs.tables.table_sink import table_position
@@ -24,6 +31,8 @@ class LastBatch:
     ended: bool
     published: Published | None  # how far the job had read; ``None``: the output does not have it
     epoch: int = 0  # of the job as a source of its output topic
+    batch: tuple[str, int] | None = None
+    """The id of its checkpoint and its number; ``None``: the output does not have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,8 @@ def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
             return None
         text, mark = mark_header(record, job, READ_HEADER), record.record
         published = None if text is None else Published.of(text)
-        return LastBatch(mark.watermark, mark.status is Status.ENDED, published, mark.epoch)
+        batch = batch_of(record, job)
+        return LastBatch(mark.watermark, mark.status is Status.ENDED, published, mark.epoch, batch)
 
     def last() -> LastBatch | None:
         with answering(config.get("bootstrap.servers"), about=f"topic {topic!r}"):
@@ -76,6 +86,9 @@ def _store_output(
 ) -> JobOutput:
     def last() -> LastBatch | None:
         found = position()
-        return None if found is None else LastBatch(found.output, found.output == END_OF_TIME, found.published)
+        if found is None:
+            return None
+        batch = found.checkpoint_id, found.batch_id
+        return LastBatch(found.output, found.output == END_OF_TIME, found.published, batch=batch)
 
     return JobOutput(name, new, last)

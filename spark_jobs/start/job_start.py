@@ -116,6 +116,21 @@ class JobStart:
             return f"{new}, with WriteOptions(start=Start(published='continue')) or {self.output.new}"
         return f"{new} and {self.output.new}"
 
+    def last_id(self) -> str | None:
+        """Return the id of this checkpoint, which has lost it, from the last batch in the output; ``None``: no batch.
+
+        With another id, the job would not know which batches the output has.
+        """
+        last = None if self.output is None else self.output.last()
+        if self.output is None or last is None or last.batch is None or last.published is None:
+            return None
+        checkpoint_id, number = last.batch
+        if self.snapshots.checkpoint.planned_end(number) == last.published.read:
+            return checkpoint_id
+        new = f"a new checkpoint_location and {self.output.new}"
+        reason = f"their last batch, {number}, is not one of {self.snapshots.checkpoint_location}"
+        raise ContinueError(job=self.job, output=self.output.name, reason=reason, new_output=new)
+
     def _can_continue(self, output: JobOutput, last: LastBatch) -> bool:
         try:
             refuse_replay(self.plan, self._judged, output.new)

@@ -12,6 +12,7 @@ from floodmark.schemas.errors import (
     ChangedQueryError,
     DeadlineError,
     JobFailedError,
+    MissingSnapshotError,
     PlainQueryError,
     UnreadInputError,
     UnsupportedQueryError,
@@ -267,9 +268,11 @@ def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, ch
     start().stop()
     noted = Path(checkpoint, "floodmark", "query.json")
     written = noted.read_text()
-    noted.unlink()  # as a Floodmark has left it that did not note the query
+    noted.unlink()
     Path(noted.parent, f".{noted.name}.crc").unlink(missing_ok=True)
-    start().stop()
+    with pytest.raises(MissingSnapshotError, match=r"floodmark/query\.json is missing; start with .*rebuild=true"):
+        start(5_000)
+    start(rebuild=True).stop()
     assert noted.read_text() == written
     spark.conf.set("spark.floodmark.same-query", "true")
     try:

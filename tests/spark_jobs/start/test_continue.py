@@ -14,6 +14,7 @@ from floodmark.schemas.errors import (
     ChangedQueryError,
     ContinueError,
     CorruptSnapshotError,
+    ForeignCheckpointError,
     MissingSnapshotError,
     PublishedError,
     ReplacedCheckpointError,
@@ -327,14 +328,39 @@ def test_another_query_with_a_writer_is_told_to_take_a_new_checkpoint_location(k
     assert advice.endswith("from the topics; or use a new checkpoint_location")
 
 
-def test_a_damaged_note_of_the_query_is_not_said_to_be_rebuilt(source, checkpoint, published, topic):
-    _, _, given, out = published
-    noted = Path(checkpoint, "floodmark", "query.json")
-    noted.write_text("{")
-    Path(noted.parent, f".{noted.name}.crc").unlink(missing_ok=True)
+@pytest.mark.parametrize("damaged", ["query.json", "job.json", "[!.]*"])
+def test_lost_and_damaged_files_are_rebuilt_and_no_row_is_written_twice(kafka, source, checkpoint, published, damaged):
+    """Also of a batch that the output has, and that Spark has not committed."""
+    whole, _, given, out = published
+    place = Path(checkpoint)
+    _remove(max((place / "commits").glob("[0-9]*"), key=lambda path: int(path.name)))
+    for file in (place / "floodmark").glob(damaged):
+        _remove(file, "{")
     advice = refused_advice(CorruptSnapshotError, lambda: counted(windowed(source(given)), out, checkpoint))
-    assert advice.endswith("; use a new checkpoint_location and a new output topic")
-    counted(windowed(source(given)), topic(1), f"{checkpoint}-new").stop()
+    assert "; or start with --conf spark.floodmark.rebuild=true" in advice
+    for file in (place / "floodmark").glob(damaged):
+        _remove(file)
+    expected = ForeignCheckpointError if damaged != "query.json" else MissingSnapshotError
+    advice = refused_advice(expected, lambda: counted(windowed(source(given)), out, checkpoint))
+    assert "start with --conf spark.floodmark.rebuild=true, or WriteOptions(rebuild=True), to rebuild it" in advice
+    counted(windowed(source(given)), out, checkpoint, rebuild=True).awaitTermination(60)
+    assert_exact(kafka, out, whole)
+
+
+def _remove(file, text=None):
+    """Delete a file, or replace its text."""
+    file.unlink()
+    Path(file.parent, f".{file.name}.crc").unlink(missing_ok=True)
+    if text is not None:
+        file.write_text(text)
+
+
+def test_a_checkpoint_that_lost_its_id_takes_it_from_its_own_batches_alone(source, checkpoint, published):
+    _, _, given, out = published
+    counted(windowed(source(given)), out, f"{checkpoint}-newer", start=AGAIN).awaitTermination(60)
+    _remove(Path(checkpoint, "floodmark", "job.json"))
+    with pytest.raises(ContinueError, match=f"is not one of {checkpoint}.*new checkpoint_location and a new output"):
+        counted(windowed(source(given)), out, checkpoint, rebuild=True)
 
 
 def test_a_replaced_checkpoint_is_told_what_works_after_the_newer_run_has_ended(source, checkpoint, published, topic):
