@@ -159,7 +159,11 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     ] = False,
     reset: Annotated[
         bool,
-        _output("Start over: delete all records of the output topic. Refused if others have written to it.", "--reset"),
+        _output(
+            "Start over: delete all records of the output topic, and copy the input again. Jobs that have read "
+            "the topic must start over, too, or they count records twice. Refused if others have written to it.",
+            "--reset",
+        ),
     ] = False,
     end: Annotated[
         bool,

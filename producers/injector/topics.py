@@ -1,5 +1,6 @@
 """The topics of an injector: its input, and the states in its target.  A thin shell around Kafka clients."""
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -13,6 +14,8 @@ from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.producers.readers.replay import last_matching, read_until_end
 from floodmark.schemas.classify import Classified, Data, Unreadable, mark_header
 from floodmark.schemas.errors import CorruptSnapshotError, InjectorError
+
+_log = logging.getLogger(__name__)
 
 
 def sizes_of(config: Config, injection: Injection, *, equal: bool) -> tuple[int, int]:
@@ -121,6 +124,12 @@ def reset_target(config: Config, injection: Injection) -> int:
             future.result(TIMEOUT + 5)
     except KafkaException as error:
         raise _refusal(injection, f"Kafka does not delete records of {topic!r}: {error.args[0].str()}") from error
+    if data:
+        _log.warning(
+            "injector %r: --reset deleted %s records of %r, and copies its input again. Jobs that have read the "
+            "deleted records count them twice. Start these jobs over, with a new checkpoint_location and an empty output",
+            *(injection.source, f"{data.total():,}", topic),
+        )
     return max((epoch for epochs in counted.values() for epoch in epochs), default=0)
 
 

@@ -292,13 +292,15 @@ def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):
     assert preview_injection(unborn, kafka.config).records == 5
 
 
-def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic):
+def test_reset_begins_anew_where_nothing_else_is_lost(kafka, topic, caplog):
     raw, marked = topic(1), topic(1)
     send(kafka, raw, (NOW + 5, NOW), (NOW, NOW))
     run(kafka, Injection(raw, marked, JsonField("at"), STRICT))
     run(kafka, Injection(raw, marked, JsonField("at"), STRICT))
     loose = Injection(raw, marked, JsonField("at"), TimePolicy(late=timedelta(hours=1)))
+    assert "--reset" not in caplog.text
     run(kafka, loose, reset=True)
+    assert f"--reset deleted 2 records of {marked!r}, and copies its input again. Jobs" in caplog.text
     data, marks, _ = look(kafka, marked)
     assert times(data) == [(NOW + 5, NOW + 5), (NOW, NOW)], "once, and as the new policy has it"
     assert len({mark.record.epoch for mark in marks}) == 1
