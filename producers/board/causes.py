@@ -25,6 +25,7 @@ class Cause(StrEnum):
     ZOMBIE = "zombie"
     RETIRED = "retired"
     UNCOUNTED = "uncounted"
+    UNSEEN = "unseen"
     SECONDS = "seconds"
     FUTURE = "future"
     AHEAD = "ahead"
@@ -114,6 +115,10 @@ _WORDS: Final = {
     Cause.UNCOUNTED: _Words(
         "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
         "count all sources of the topic in membership= of {0} and of the others, with a higher version than now",
+    ),
+    Cause.UNSEEN: _Words(
+        "a job waits for it, and none of its marks is among the last records of the topic",
+        "if {0} does not run, restart it; it may call end(). If the job is far behind, wait until it has caught up",
     ),
     Cause.SECONDS: _Words(
         "its watermark is in 1970, as if its event times were seconds and not milliseconds",

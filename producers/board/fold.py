@@ -17,7 +17,7 @@ from floodmark.producers.board.source_history import Health, TopicMarks, severit
 from floodmark.schemas.classify import Classified, Data, Mark
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.partition_state import Combined, PartitionState, least, lowest
-from floodmark.schemas.records import Status
+from floodmark.schemas.records import Holder, Status
 from floodmark.schemas.timestamps import END_OF_TIME, milliseconds
 from floodmark.schemas.topic_state import TopicState
 from floodmark.schemas.tracker import missing
@@ -87,6 +87,8 @@ class Fold:
         self._unread: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
         self._newest: tuple[int, str] | None = None
+        self.awaited: Collection[Holder] = ()  # the sources that jobs of tables wait for
+        self.sought = set[Holder]()  # the sources for which topics were read `again`
         self.timeline: Final = Timeline()
 
     @property
@@ -104,6 +106,23 @@ class Fold:
         inputs = {topic for marks in self._topics.values() for named in marks.inputs.values() for topic in named}
         held = {one.topic for marks in self._topics.values() for one in marks.held.values() if one and one.topic}
         return (inputs | held) - self._topics.keys() - self._unread.keys()
+
+    def unseen(self, sought: Iterable[Holder | None] | None = None) -> set[Holder]:
+        """Return the sources of which no mark was taken, by default of those that jobs and tables wait for."""
+        if sought is None:
+            histories = (history for marks in self._topics.values() for history in marks.histories.values())
+            sought = {*self.awaited, *(history.waits_for for history in histories)}
+        read = ((one, self._topics.get(one.topic)) for one in sought if one is not None)
+        return {one for one, marks in read if marks and (one.partition, one.source) not in marks.histories}
+
+    def again(self) -> set[str]:
+        """Drop the topics of `unseen` sources, for each source once, and return them: they are read further back."""
+        new = self.unseen() - self.sought
+        self.sought |= new
+        topics = {one.topic for one in new}
+        for topic in topics:
+            self.refuse(topic, "it is read again")
+        return topics
 
     def add(self, topic: str, *, whole: bool = False) -> None:
         """Put a topic on the board."""
@@ -158,15 +177,16 @@ class Fold:
             ahead = f"{(self._newest[0] - now) / 1000:,.0f} s ahead of this machine"
             notes.append(f"clocks disagree: the log time of {self._newest[1]} is {ahead}")
         unread = tuple(sorted(self._unread.items()))
-        return Board(now=now, stages=_stages(self._topics, now), unread=unread, notes=tuple(notes), answered=answered)
+        stages = _stages(self._topics, self.unseen(), now)
+        return Board(now=now, stages=stages, unread=unread, notes=tuple(notes), answered=answered)
 
 
-def _stages(topics: _Topics, now: int) -> tuple[Stage, ...]:
+def _stages(topics: _Topics, unseen: Collection[Holder], now: int) -> tuple[Stage, ...]:
     inputs = {name: set().union(*marks.inputs.values()) for name, marks in topics.items()}
     views: dict[str, TopicView] = {}
     stages: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name in filter(topics.__contains__, _roots_first(inputs)):
-        views[name] = _topic(name, topics, inputs, views, now)
+        views[name] = _topic(name, topics, inputs, views, unseen, now)
         stages[tuple(sorted(topics[name].inputs))].append(name)
     drawn = []
     for jobs, names in stages.items():
@@ -223,7 +243,12 @@ def _age(time: int | None, now: int) -> int | None:
 
 
 def _topic(
-    name: str, topics: _Topics, inputs: Mapping[str, set[str]], views: Mapping[str, TopicView], now: int
+    name: str,
+    topics: _Topics,
+    inputs: Mapping[str, set[str]],
+    views: Mapping[str, TopicView],
+    unseen: Collection[Holder],
+    now: int,
 ) -> TopicView:
     marks = topics[name]
     unmarked = [marks.state.empty(number) for number in marks.state.unmarked(_MOST)]
@@ -237,6 +262,7 @@ def _topic(
         marked = [_row(name, marks, part, source, now, heard, front) for source in names]
         found = [_counted(row, marks, uncounted) for row in marked]
         found += _uncounted(name, marks, part, retired.get(part.number, []))
+        found += [_unseen_row(one) for one in unseen if (one.topic, one.partition) == (name, part.number)]
         rows = tuple(_placed(row, marks, topics, roots, views) for row in found)
         at, number = part.combine(), part.number
         partitions.append(PartitionView(partition=number, state=_state(at, rows), watermark=at.watermark, sources=rows))
@@ -277,7 +303,10 @@ def _state(combined: Combined, rows: Collection[SourceView]) -> State:
 
 
 def _held_by(combined: Combined, rows: Collection[SourceView]) -> tuple[SourceView, ...]:
-    """Return the sources that hold a topic: those that make it unknown, else those with the lowest watermark."""
+    """Return the sources that hold a topic: unseen ones, else those that make it unknown, else the slowest."""
+    found = [row for row in rows if row.cause is Cause.UNSEEN]
+    if found:
+        return tuple(found)
     if combined.unknown:
         found = [row for row in rows if row.state in {State.MISSING, State.UNKNOWN}]
     elif combined.watermark is None:
@@ -301,6 +330,7 @@ def _placed(
     holders = [row for view in found for row in view.held_by if row.cause is not Cause.TWINS]  # twins hold no watermark
     worst = max((row.verdict for row in holders), key=severity, default=Health.OK)
     stand = any(view.watermark is None and view.state is not State.ENDED for view in found)
+    stand = stand or any(row.cause is Cause.UNSEEN for row in holders)
     excused = stand or severity(worst) >= severity(row.verdict) or (row.verdict is Health.STALL and lags.local == 0)
     if not excused and len(found) == len(named):
         return replace(row, lags=lags, inputs=named)
@@ -338,6 +368,12 @@ def _uncounted(name: str, marks: TopicMarks, part: PartitionState, retired: list
     for source_or_none in islice(others[: max(0, lacking - len(retired))], _MOST):
         if source_or_none not in part.unreadable:
             yield view(source=source_or_none, state=State.MISSING, verdict=verdict, cause=cause, reason=reason)
+
+
+def _unseen_row(holder: Holder) -> SourceView:
+    """Return the row of a source that a job waits for, and of which no mark was read."""
+    view = partial(SourceView, topic=holder.topic, partition=holder.partition or 0, source=holder.source)
+    return view(state=State.UNKNOWN, verdict=None, cause=Cause.UNSEEN, reason=reason_of(Cause.UNSEEN))
 
 
 def _row(

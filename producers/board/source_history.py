@@ -17,6 +17,7 @@ from floodmark.schemas.records import (
     HELD_HEADER,
     READ_HEADER,
     Held,
+    Holder,
     Status,
     Verdict,
     WatermarkRecord,
@@ -204,6 +205,11 @@ class History:
         return len(self._points) == WINDOW
 
     @property
+    def has_one_mark(self) -> bool:
+        """Whether only one mark was read, and the source is active by it: whether it still writes is unknown."""
+        return self.is_active and len(self._points) == 1
+
+    @property
     def is_settled(self) -> bool:
         """Whether older marks would not change the verdict, also not of a jump or of a job that has ended."""
         mark, marks = self.mark, len(self._points)
@@ -229,6 +235,14 @@ class History:
         mark = self.mark
         is_source = mark is not None and mark.holder is None and mark.processing_time_watermark is not None
         return is_source and not self.works_off
+
+    @property
+    def waits_for(self) -> Holder | None:
+        """The source that a job waits for, by its last mark; ``None``: none, or this mark advanced its watermark."""
+        mark = self.mark
+        if mark is None or mark.holder is None or self.retired or None in {mark.holder.partition, mark.holder.source}:
+            return None
+        return mark.holder if len({point.watermark for point in [*self._points][-2:]}) == 1 else None
 
     @property
     def gains(self) -> bool:
@@ -387,12 +401,12 @@ class TopicMarks:
         return found
 
     def uncounted(self, now: int) -> frozenset[str]:
-        """Return the sources that still write, if they are more than the membership counts."""
+        """Return the sources that write, or have one mark and may write, if the membership counts fewer."""
         writing = {
             name
             for number in self.state.partitions
             for name in self.members(number)
-            if self.histories[number, name].lives(now)
+            if (history := self.histories[number, name]).lives(now) or history.has_one_mark
         }
         return frozenset(writing) if len(writing) > self.state.roster.size else frozenset()
 

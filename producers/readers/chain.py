@@ -64,7 +64,10 @@ class ChainReader(Closing):
         self._read({*topics, *self._tables.read()}, progress)
 
     def _read(self, topics: set[str], progress: Callable[[str], None] = lambda _topic: None) -> None:
-        """Read topics, and then those that their marks name, until there are no new ones."""
+        """Read topics, and then those that their marks name, until there are no new ones.
+
+        It reads a topic again, further back, for a source that a job waits for.
+        """
         while topics:
             for topic in sorted(topics):
                 progress(topic)
@@ -74,7 +77,8 @@ class ChainReader(Closing):
                     self._fold.refuse(topic, "it does not exist, or you have no right to describe it")
                 except KafkaException as error:
                     self._fold.refuse(topic, error.args[0].str())
-            topics = self._fold.named()
+            self._fold.awaited = self._tables.awaited()
+            topics = self._fold.named() or self._fold.again()
 
     def _read_topic(self, topic: str) -> None:
         began = self._clock.wall()
@@ -98,6 +102,8 @@ class ChainReader(Closing):
                 trial.take(record)
             since = self._since and reach < _FAR
             lacking = {(topic, number) for number in trial.lacking(topic, numbers, since=since)}
+            sought = trial.unseen(self._fold.sought)
+            lacking |= {place for place in bounds if any(place == (one.topic, one.partition) for one in sought)}
             if self._past and reach < min(_FAR, 200_000 / len(bounds)):
                 oldest = began - self._past
                 lacking |= {place for place in bounds if kept[place] and kept[place][0].log_time > oldest}

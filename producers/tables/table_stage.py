@@ -10,6 +10,7 @@ from floodmark.producers.board.source_history import Health
 from floodmark.producers.tables.table_history import open_table
 from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
 from floodmark.schemas.errors import FloodmarkError
+from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import END_OF_TIME
 
 _SHORTEST: Final = 60_000  # milliseconds; a job that commits more often may pause so long, too
@@ -35,6 +36,12 @@ class Tables:
         new = {holder.topic for holder in holders if holder is not None} - self._named
         self._named |= new
         return new
+
+    def awaited(self) -> list[Holder]:
+        """Return the sources that jobs wait for, by their last two commits with one watermark."""
+        found = [one for one in self._found.values() if not isinstance(one, str) and one.committed_at > one.since]
+        holders = (one.holder for one in found)
+        return [one for one in holders if one is not None and None not in {one.partition, one.source}]
 
     def on(self, board: Board) -> Board:
         """Return the board with the tables as they were last read."""

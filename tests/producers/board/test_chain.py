@@ -75,8 +75,8 @@ def test_the_watermarks_within_a_job_are_on_the_board(said, shown):
 
 
 def test_the_root_cause_is_named_over_all_stages():
-    chain = Chain().source("a", stands=10).job("counts", "a", "b", stands=10).job("means", "b", "c", stands=10)
-    why = chain.why("c")
+    chain = Chain().source("a", stands=10).job("counts", "a", "b", stands=10)
+    why = chain.job("means", "b", "c", source="counts", stands=10).why("c")
     assert [step.topic for step in why.steps] == ["c", "b", "a"]
     assert (why.cause.topic, why.cause.partition, why.cause.source) == ("a", 0, "web")
     assert (why.cause.verdict, why.cause.cause, why.cause.since) == (Health.STALL, Cause.NO_EVENTS, 10 * SECOND)
@@ -89,6 +89,15 @@ def test_a_job_that_hands_nothing_on_is_the_cause_itself():
     why = Chain().source("a").job("counts", "a", "b", stands=10).why("b")
     assert (why.cause.source, why.cause.verdict) == ("counts", Health.STALL)
     assert "job counts reads input and writes nothing" in why.advice
+
+
+def test_a_job_that_waits_for_a_source_without_a_mark_is_never_called_well():
+    chain = Chain().source("a").job("counts", "a", "b", source="gone", stands=10)
+    why = chain.why("b")
+    assert [(step.topic, step.held_by.source) for step in why.steps] == [("b", "counts"), ("a", "gone")]
+    assert (why.cause.cause, why.exit_status, chain.board().exit_status) == (Cause.UNSEEN, 2, 2)
+    moves = Chain().source("a").job("counts", "a", "b", source="gone")
+    assert (moves.why("b").exit_status, moves.board().exit_status) == (0, 0), "it comes to the end of that source"
 
 
 def test_a_job_that_buffers_is_told_from_one_that_is_stuck():

@@ -196,6 +196,11 @@ FAULTS = {
         (1, "a", Cause.UNCOUNTED),
         ("2 sources write to the topic, but its membership counts 1", "membership="),
     ),
+    "a second source with a membership of one has left after one mark": (
+        [Writer("a"), Writer("b", seconds=[20])],
+        (1, "b", Cause.UNCOUNTED),
+        ("2 sources write to the topic, but its membership counts 1",),
+    ),
     "two sources of two partitions each have a membership of one": (
         [Writer("a", partitions=2, only=0), Writer("b", partitions=2, only=1)],
         (1, "a", Cause.UNCOUNTED),

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from floodmark.producers import WatermarkedProducer, create_topics, explicit
 from floodmark.producers.board.source_history import Health
+from floodmark.producers.board.why import trace
 from floodmark.producers.clients.admin import end_offsets
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.readers import replay
@@ -119,6 +120,28 @@ def test_the_old_name_of_a_source_that_started_again_under_another_is_found(kafk
             found = reader.board().topic(target)
     assert [row.source for row in found.held_by] == ["till-2"]
     assert found.watermark == 7
+
+
+@pytest.mark.kafka
+def test_a_source_that_a_job_waits_for_is_looked_for_further_back(kafka, topic):
+    target, output, plain = topic(1), topic(1), Producer(kafka.config)
+    web, gone = marking(kafka, target), marking(kafka, target, "gone")
+    for source, numbers in ((web, range(300)), (gone, range(3)), (web, range(300, 600))):
+        for number in numbers:
+            source.advance(number)
+            source.flush()
+    for number in range(3):
+        key, value, headers = mark_record(replace(mark("job", 2, number), holder=Holder(target, 0, "gone")))
+        plain.produce(output, value, key, 0, headers=headers)
+    plain.flush(30)
+    for topics in ([output], [output, target]):
+        with ChainReader(
+            kafka.config, topics, clock=ManualClock(wall=datetime.now(UTC) + timedelta(hours=1))
+        ) as reader:
+            board = reader.board()
+        why = trace(board, output)
+        assert (why.cause.topic, why.cause.source, why.cause.verdict) == (target, "gone", Health.STOP)
+        assert (why.exit_status, board.exit_status, board.topic(target).watermark) == (1, 1, 2)
 
 
 @pytest.mark.kafka

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, write_deltalake
 from floodmark.producers import WatermarkedProducer, explicit
+from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold
 from floodmark.producers.board.why import trace
 from floodmark.producers.tables.table_history import open_table
 from floodmark.producers.tables.table_mark import TableMark
-from floodmark.producers.tables.table_stage import with_tables
+from floodmark.producers.tables.table_stage import Tables, with_tables
 from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark
@@ -38,9 +39,10 @@ TABLE = TableWatermark(
 )
 
 
-def board(table, stalls=0):
+def board(table, stalls=0, awaited=()):
     """Return the board of a topic that `web` marks once a second, and whose watermark stands in the last seconds."""
     fold = Fold(["clicks"])
+    fold.awaited = awaited
     for number, second in enumerate(range(-120, 0)):
         at = NOW + second * SECOND
         said = mark("web", min(at, NOW - stalls * SECOND) - 5 * SECOND, number, records=number)
@@ -67,6 +69,19 @@ def test_why_leads_from_a_table_to_its_cause(table, stalls, status, cause):
     assert why.steps[0].topic == "db.daily"
     assert [stage.name for stage in shown.stages] == ["sources", "daily"]
     assert shown.exit_status == status
+
+
+def test_a_table_whose_job_waits_for_a_source_without_a_mark_is_never_called_well(monkeypatch):
+    tables, gone = Tables(["db.daily"]), Holder("clicks", 0, "gone")
+    monkeypatch.setattr("floodmark.producers.tables.table_stage.open_table", lambda *_: None)
+    for since, awaited in ((TABLE.committed_at, []), (TABLE.committed_at - 30 * SECOND, [gone])):
+        table = replace(TABLE, holder=gone, since=since)
+        monkeypatch.setattr("floodmark.producers.tables.table_stage.complete_until", lambda _, found=table: found)
+        tables.read()
+        assert tables.awaited() == awaited
+    shown = board(table, awaited=awaited)
+    why = trace(shown, "db.daily")
+    assert (why.cause.source, why.cause.cause, why.exit_status, shown.exit_status) == ("gone", Cause.UNSEEN, 2, 2)
 
 
 def test_a_table_that_cannot_be_read_is_named():
