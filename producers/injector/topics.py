@@ -127,7 +127,8 @@ def reset_target(config: Config, injection: Injection) -> int:
     if data:
         _log.warning(
             "injector %r: --reset deleted %s records of %r, and copies its input again. Jobs that have read the "
-            "deleted records count them twice. Start these jobs over, with a new checkpoint_location and an empty output",
+            "deleted records count them twice. Start these jobs over, with a new checkpoint_location and an empty "
+            "output",
             *(injection.source, f"{data.total():,}", topic),
         )
     return max((epoch for epochs in counted.values() for epoch in epochs), default=0)
