@@ -141,7 +141,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     rebuild = _is_on(spark, REBUILD) if options.rebuild is None else options.rebuild
     topics = tuple(sorted({source for spec in specs for source in spec.topics}))
     identity = snapshots.claim(
-        JobIdentity(name, topics, topic if table is None else table.name),
+        JobIdentity(name, topics, topic if table is None else table.name, start.output_at),
         None if target is None else target.new,
         start.last_id,
         rebuild=rebuild,

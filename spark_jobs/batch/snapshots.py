@@ -51,12 +51,14 @@ class JobIdentity:
     job: str
     topics: tuple[str, ...]
     output: str | None
+    output_at: int | None = None  # the job writes no results with an earlier event time; ``None``: it writes all
     checkpoint_id: str = ""
 
     @classmethod
     def restore(cls, found: Mapping[str, Any]) -> "JobIdentity":
         """Return what a file has."""
-        return cls(found["job"], tuple(found["topics"]), found["output"], found["checkpoint_id"])
+        topics, output_at = tuple(found["topics"]), found.get("output_at")
+        return cls(found["job"], topics, found["output"], output_at, found["checkpoint_id"])
 
 
 class Snapshots:
@@ -78,9 +80,7 @@ class Snapshots:
         if new_output is not None:
             self._new = f"use a new checkpoint_location and {new_output}"
         name = f"{FOLDER}/job.json"
-        kept = self._note(
-            name, lambda found: JobIdentity(**{**found, "topics": tuple(found["topics"])}), rebuild=rebuild
-        )
+        kept = self._note(name, JobIdentity.restore, rebuild=rebuild)
         if kept is None:
             if self.checkpoint.is_used and not rebuild:
                 found = f"a query that is not Floodmark's, or has lost {name}"
@@ -90,9 +90,15 @@ class Snapshots:
             claimed = replace(identity, checkpoint_id=lost or uuid.uuid4().hex)
             self._files.write(name, json.dumps(asdict(claimed)))
             return claimed
-        if replace(kept, checkpoint_id=identity.checkpoint_id) != identity:
+        claimed = replace(identity, checkpoint_id=kept.checkpoint_id)
+        if replace(kept, output_at=identity.output_at) != claimed:
             raise self._foreign(f"job {kept.job!r} ({', '.join(kept.topics)} to {kept.output})", identity)
-        return kept
+        forgets = kept.output_at is not None and identity.output_at is None
+        if forgets and (committed := self.checkpoint.last_committed) is not None:
+            raise self._missing(committed, f"{FOLDER}/start.json", self._new)
+        if kept != claimed:
+            self._files.write(name, json.dumps(asdict(claimed)))
+        return claimed
 
     def recognise(
         self, job: str, query: Query, advice: Callable[[], str], *, same: bool = False, rebuild: bool = False
@@ -106,7 +112,7 @@ class Snapshots:
         if stored == query:
             return
         if stored is None and committed is not None and not rebuild:
-            raise self._missing(committed, name)
+            raise self._missing(committed, name, self._advice)
         if stored is not None and stored.spark == query.spark and not same and committed is not None:
             before, now = change(stored.lines, query.lines)
             raise ChangedQueryError(
@@ -136,7 +142,7 @@ class Snapshots:
         name = self._name(batch_id)
         progress = self._parsed(name, lambda found: Progress.restore(found, f"{self.checkpoint_location}/{name}"))
         if progress is None:
-            raise self._missing(batch_id, name)
+            raise self._missing(batch_id, name, self._advice)
         return progress
 
     def _note(self, name: str, restore: Callable[[dict[str, Any]], _T], *, rebuild: bool) -> _T | None:
@@ -162,9 +168,9 @@ class Snapshots:
     def _advice(self) -> str:
         return f"{_REBUILD}; or {self._new}"
 
-    def _missing(self, batch_id: int, name: str) -> MissingSnapshotError:
+    def _missing(self, batch_id: int, name: str, advice: str) -> MissingSnapshotError:
         return MissingSnapshotError(
-            batch_id=batch_id, checkpoint_location=self.checkpoint_location, name=name, advice=self._advice
+            batch_id=batch_id, checkpoint_location=self.checkpoint_location, name=name, advice=advice
         )
 
     def _name(self, batch_id: int) -> str:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
-from floodmark.schemas.errors import RetentionError, UsageError
+from floodmark.schemas.errors import MissingSnapshotError, RetentionError, UsageError
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import ReadOptions, Start, WriteOptions, avro, read, write
 from floodmark.spark_jobs.start import find_start_point
@@ -67,6 +68,9 @@ def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic
     assert again.counts["records"] < len(rows) * 3 / 4, "it has read all"
     with pytest.raises(UsageError, match="has not begun with output_at"):
         start(windows(source(given)), out, checkpoint, start=Start(output_at=to_datetime(at + 1)))
+    Path(checkpoint, "floodmark", "start.json").unlink()
+    with pytest.raises(MissingSnapshotError, match=r"start\.json is missing; use a new checkpoint_location and a new"):
+        start(windows(source(given)), out, checkpoint)
 
 
 def test_a_function_gets_no_row_before_it_and_a_whole_first_window(topic, source, checkpoint, written):
