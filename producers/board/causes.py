@@ -43,9 +43,9 @@ class _Words(NamedTuple):
 _WORDS: Final = {
     Cause.SILENT: _Words(
         "it no longer sends marks",
-        "if {0} does not run, or is paused, restart it (an injector: run floodmark inject again). If it runs with "
-        "background=False, leave that out, or call poll() once an interval. If it never returns and the topic has "
-        "other sources, give them a membership with a higher version without it",
+        "if {0} does not run, or is paused, restart it (an injector: run floodmark inject again, or end it with "
+        "--until-end --end). If it runs with background=False, leave that out, or call poll() once an interval. If it "
+        "never returns and the topic has other sources, give them a membership with a higher version without it",
         "check whether job {0} runs, and read its log. Restart it with its checkpoint_location",
     ),
     Cause.NO_EVENTS: _Words(
@@ -114,7 +114,8 @@ _WORDS: Final = {
     ),
     Cause.UNCOUNTED: _Words(
         "{older} sources write to the topic, but its membership counts {newer}: the watermark may advance without one",
-        "count all sources of the topic in membership= of {0} and of the others, with a higher version than now",
+        "count all sources of the topic in membership= of {0} and of the others, with a higher version than now. "
+        "floodmark inject has no membership: end all injectors but one with --until-end --end, or use another --to",
     ),
     Cause.UNSEEN: _Words(
         "a job waits for it, and none of its marks is among the last records of the topic",

@@ -127,7 +127,12 @@ class Injector(Closing):
         if resumes:
             return before.end_advice
         advice = before.advice(membership, wall=0)
-        return None if advice is None else f"{advice}. To continue an earlier injection, use its source name"
+        if advice is None:
+            return None
+        return (
+            f"{advice}. To continue an earlier injection, use its source name (--source); otherwise, use another "
+            "target topic (--to): floodmark inject has no membership"
+        )
 
     def _refusal(self, reason: str) -> InjectorError:
         """Return the error for a record that the target rejects."""

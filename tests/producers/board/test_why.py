@@ -194,7 +194,7 @@ FAULTS = {
     "two sources each have a membership of one": (
         [Writer("a"), Writer("b")],
         (1, "a", Cause.UNCOUNTED),
-        ("2 sources write to the topic, but its membership counts 1", "membership="),
+        ("2 sources write to the topic, but its membership counts 1", "membership=", "but one with --until-end --end"),
     ),
     "a second source with a membership of one has left after one mark": (
         [Writer("a"), Writer("b", seconds=[20])],

@@ -266,6 +266,7 @@ def test_a_second_source_in_the_target_is_told_what_follows(kafka, topic, caplog
         run(kafka, Injection(raw, marked, JsonField("at"), source=source))
         assert caplog.text.count("lately 'first' wrote to it") == warnings
     assert "To continue an earlier injection, use its source name" in caplog.text
+    assert "otherwise, use another target topic (--to): floodmark inject has no membership" in caplog.text
 
 
 def test_a_dry_run_writes_nothing_and_disturbs_nobody(kafka, topic):
