@@ -47,7 +47,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         str | None,
         _when(
             "Fire a period as incomplete this long after its end: 2h; default: never. "
-            "A new trigger skips deadlines that have passed."
+            "A new trigger skips deadlines that have passed; without a time in --from, it first waits for a watermark."
         ),
     ] = None,
     json_field: Annotated[str | None, _late("JSON field with the event time; late rows fire a repair.")] = None,

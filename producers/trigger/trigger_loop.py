@@ -1,5 +1,6 @@
 """The loop of a trigger: read, decide, store, fire.  The rules are in `plan.schedule`."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -14,6 +15,7 @@ from floodmark.producers.trigger.target import Delivery
 from floodmark.schemas.errors import TriggerError
 from floodmark.schemas.timestamps import END_OF_TIME
 
+_log = logging.getLogger(__name__)
 _STORE_INTERVAL: Final = 60_000
 """Milliseconds after which a position is stored although nothing was fired, so that a restart reads less."""
 _POLL: Final = 0.2
@@ -111,11 +113,12 @@ class TriggerLoop:
         """
         ends = self.source.end() if until_end else None
         self._fire(stop, progress)  # what a crash may have interrupted
-        over = False
+        over = warned = False
         while not over and not stop():
             self.source.poll(_POLL, self._row)
             over = self.ended or (ends is not None and self.source.has_read(ends))
             self._start(progress)
+            warned = warned or self._warn_of_waiting()
             self._fire(stop, progress, over=over)
             progress()
         self._store()
@@ -129,6 +132,17 @@ class TriggerLoop:
                 self.schedule = Schedule(self.rules, fired)
                 self._store()
                 progress()
+
+    def _warn_of_waiting(self) -> bool:
+        """Warn, and return true, if what the topics had at the start is read and does not say where to begin."""
+        waits = self.schedule is None and not self.ended and self.source.has_read(self._first[1])
+        if waits:
+            _log.warning(
+                "trigger %r waits for the first watermark to know its first period, and no deadline counts until then. "
+                "To begin now, use --from with a time. Held by %s",
+                *(self.rules.trigger, "; ".join(map(str, self.source.holders()[:1]))),
+            )
+        return waits
 
     def _row(self, time: int, watermark: int | None) -> None:
         if self.schedule is not None:

@@ -207,6 +207,16 @@ def test_a_first_period_that_is_too_late_is_told_and_another_begin_does_not_move
 
 
 @pytest.mark.kafka
+def test_a_new_trigger_says_that_it_waits_for_the_first_watermark(kafka, topic):
+    Source(kafka, flights := topic(1), size=2).reach(3 * HOUR)
+    run = [flights, "--every", "1h", "--deadline", "1s", "--run", "true", "--until-end"]
+    waits, held = "waits for the first watermark", f"Held by {flights}/0: 1 of 2 sources of membership 1"
+    told = floodmark(kafka, *run).stderr
+    assert (told.count(waits), told.count(held)) == (1, 1), told
+    assert waits not in floodmark(kafka, *run, "--from", "1970-01-01T00:00Z").stderr
+
+
+@pytest.mark.kafka
 def test_a_deadline_names_who_is_missing_and_late_rows_fire_a_repair(kafka, topic, tmp_path):
     flights = topic(1)
     here, missing = Source(kafka, flights, "JFK", 2), Source(kafka, flights, "EWR", 2)
