@@ -82,8 +82,9 @@ class DeliveryError(InfrastructureError):
 
     template = (
         "source {source!r}: {failed} record(s) for topic {topic!r} were not delivered. The first error: {reason}. The "
-        "watermark stays at {held_at!t}, below these records. Send them again with WatermarkedProducer.resend(), or "
-        "start a new epoch."
+        "watermark stays at {held_at!t}, below these records. Send them again with WatermarkedProducer.resend(). If "
+        "Kafka never accepts them, keep WatermarkedProducer.failed elsewhere and restart the producer: the new run "
+        "does not wait for them."
     )
     source: str
     failed: int

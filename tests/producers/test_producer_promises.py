@@ -1,5 +1,6 @@
 """What the producer promises at its edges: first records, clocks, failures, the end, a broker away."""
 
+import os
 import threading
 import time
 from contextlib import suppress
@@ -145,6 +146,25 @@ def test_a_busy_source_stays_active_when_the_clock_is_set(kafka, topic):
             ours.flush()
         ours.end()
     assert Status.IDLE not in statuses(kafka, target)
+
+
+@pytest.mark.kafka
+def test_a_restart_gives_up_a_record_that_kafka_never_accepts(kafka):
+    target = "small-records"
+    create_topics(kafka.config, {target: 1}, {"max.message.bytes": "1000"})
+    ours = producer(kafka, target)
+    ours.produce(os.urandom(5_000), event_time=12)
+    for _ in range(2):
+        with pytest.raises(DeliveryError, match=r"failed elsewhere and restart the producer"):
+            ours.end()
+        assert ours.resend() == 1
+    ours.close()
+    assert (ours.watermark, len(ours.failed)) == (12, 1)
+    ours = producer(kafka, target)
+    ours.produce(b"50", event_time=50)
+    ours.end()
+    assert ours.watermark == 50
+    assert faults(kafka, target) == []
 
 
 @pytest.mark.kafka
