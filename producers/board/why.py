@@ -71,7 +71,7 @@ def trace(board: Board, topic: str) -> Why:
     parts = (advice_on(row.cause, row.source, is_job=bool(row.inputs)) for row in advised)
     advice = ". Also ".join(filter(None, parts))
     if unread and not advice:
-        advice = "check the name of the topic, and whether you have the right to read it"
+        advice = "check the name, and whether you have the right to read it"
     elif cause is None and steps[-1].unmarked:
         advice = START_OR_INJECT
     elif cause is None and view is not None and view.state is State.IDLE:

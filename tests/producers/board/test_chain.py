@@ -141,7 +141,7 @@ def test_an_input_that_cannot_be_read_ends_the_way_there():
     assert why.steps[-1].unread == "Topic authorization failed"
     assert why.cause.source == "counts"
     assert why.exit_status == 1
-    assert "right to read" in why.advice
+    assert why.advice == "check the name, and whether you have the right to read it"
     assert chain.board().unread == (("a", "Topic authorization failed"),)
 
 
