@@ -83,7 +83,7 @@ def history_of(table: Any, spark: Any = None) -> History:  # noqa: ANN401  # of 
         )
         raise UsageError(reason=reason)
     if not (isinstance(table, str) or hasattr(table, "current_snapshot") or hasattr(table, "table_uri")):
-        reason = f"the table is {table!r}, expected a pyiceberg Table, a DeltaTable, or a name with spark="
+        reason = f"the table is {table!r}, expected pyiceberg's Table, deltalake's DeltaTable, or a name with spark="
         raise UsageError(reason=reason)
     with reading(table):
         if isinstance(table, str):
