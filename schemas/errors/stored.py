@@ -127,12 +127,12 @@ class PublishedError(SnapshotError):
 
 
 class ReplacedCheckpointError(SnapshotError):
-    """An old checkpoint of a job that has since written from a newer one: the job would write results twice."""
+    """An old checkpoint, or an old copy of one, of a job that has since written: it would double or lose results."""
 
     template = (
-        "job {job!r} has written to {output} from another checkpoint_location since batch {batch_id} of this one, and "
-        "would write those results again. Start it with the newer checkpoint_location, or use a new "
-        "checkpoint_location and {new_output}."
+        "job {job!r} has written to {output} from another checkpoint_location, or a newer copy of this one, since "
+        "batch {batch_id} of this one. Results would be written twice, or be missing. Start it with the newer "
+        "checkpoint_location, or use a new checkpoint_location and {new_output}."
     )
     job: str
     output: str

@@ -28,7 +28,7 @@ from floodmark.schemas.errors import (
     InvalidOutputError,
     ReplacedCheckpointError,
 )
-from floodmark.schemas.records import Status, WatermarkRecord
+from floodmark.schemas.records import READ_HEADER, Status, WatermarkRecord
 from floodmark.schemas.timestamps import promisable
 from floodmark.spark_jobs.batch.shards import ShardWriter
 from floodmark.spark_jobs.progress.lateness import LateRow
@@ -253,6 +253,8 @@ class ExactlyOnceSink(_KafkaSink):
         self._out: Transaction | None = None
         self._last = -1
         """The last batch of this checkpoint in the topic."""
+        self._read: Published | None = None
+        """What had been read for it, if it was there at the start."""
         self._rows: list[tuple[int, bytes | None, bytes]] = []
 
     @property
@@ -263,7 +265,8 @@ class ExactlyOnceSink(_KafkaSink):
     @override
     def open(self) -> None:
         self._connected()
-        self._shards.open(self._producer, self._newest())
+        newest = self._newest()
+        self._shards.open(self._producer, newest and newest[:2])
 
     def _connected(self) -> Transaction:
         """Return the client; a new one fences older instances, unless another checkpoint has replaced this one."""
@@ -273,26 +276,41 @@ class ExactlyOnceSink(_KafkaSink):
         if last is not None and last[0] != self._checkpoint_id:
             last = self._newest(own=True)
             if last is not None:
-                output, new_output = f"topic {self._topic!r}", "a new output topic"
-                raise ReplacedCheckpointError(job=self._job, output=output, batch_id=last[1], new_output=new_output)
+                raise self._replaced(last[1])
         config = {**self._config, "transaction.timeout.ms": 300_000}
         out = Transaction(
             config, self._job, self._topic, refused=lambda reason: _refused(self._job, self._last + 1, reason)
         )
         found = last, self._newest()  # an older instance may have published meanwhile
-        self._last = max((one[1] for one in found if one is not None and one[0] == self._checkpoint_id), default=-1)
+        own = [one[1:] for one in found if one is not None and one[0] == self._checkpoint_id]
+        self._last, self._read = own[-1] if own else (-1, None)
         self._out, self._producer = out, out.producer
         return out
 
-    def _newest(self, *, own: bool = False) -> tuple[str, int] | None:
-        """Return checkpoint id and number of the last batch in the topic; ``own``: of this checkpoint."""
+    def _replaced(self, batch_id: int) -> ReplacedCheckpointError:
+        output, new_output = f"topic {self._topic!r}", "a new output topic"
+        return ReplacedCheckpointError(job=self._job, output=output, batch_id=batch_id, new_output=new_output)
 
-        def read(record: Classified) -> tuple[str, int] | None:
+    def _newest(self, *, own: bool = False) -> tuple[str, int, Published] | None:
+        """Return checkpoint id, number and input of the last batch in the topic; ``own``: of this checkpoint."""
+
+        def read(record: Classified) -> tuple[str, int, Published] | None:
             found = batch_of(record, self._job)
-            return found if found is not None and (not own or found[0] == self._checkpoint_id) else None
+            if found is None or (own and found[0] != self._checkpoint_id):
+                return None
+            return *found, Published.of(mark_header(record, self._job, READ_HEADER) or b"")
 
         with answering(self._config.get("bootstrap.servers"), about=f"topic {self._topic!r}"):
             return last_matching(self._config, self._topic, [0], read).get(0)
+
+    def _is_written(self, batch_id: int, published: Published) -> bool:
+        """Tell whether the topic has the batch; another one with its number is of a newer copy of the checkpoint."""
+        if batch_id > self._last:
+            return False
+        if batch_id < self._last or self._read is None or not published.is_same_batch(self._read):
+            raise self._replaced(batch_id - 1)
+        _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
+        return True
 
     @override
     def consume(self, frame: DataFrame) -> None:
@@ -312,8 +330,7 @@ class ExactlyOnceSink(_KafkaSink):
         self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
     ) -> None:
         records, self._rows = self._rows, []
-        if batch_id <= self._last:
-            _log.info("job %s: batch %d is in %s already", self._job, batch_id, self._topic)
+        if self._is_written(batch_id, published):
             return
         header = BATCH_HEADER, f"{self._checkpoint_id}/{batch_id}".encode()
         counts = Counter(partition for partition, _, _ in records)
@@ -418,7 +435,8 @@ class StoredBatches:
     def next(self, first: int, position: StoredPosition) -> StoredPosition | None:
         """Return what to store with batches from ``first`` on, up to that of ``position``; ``None``: they are stored.
 
-        It refuses a gap, since its rows would be missing without an error.
+        It refuses a gap, since its rows would be missing without an error; so would those of an older copy of the
+        checkpoint, which plans other batches with the same numbers.
         """
         found = self._read()
         if self.found is not None and (found is None or found.checkpoint_id in self.found.earlier):
@@ -428,7 +446,9 @@ class StoredBatches:
         if not is_own and found != self.found:
             raise self._replaced(first - 1)
         self.found = found
-        if is_own and position.batch_id <= self.last:
+        if is_own and found is not None and position.batch_id <= self.last:
+            if position.batch_id < found.batch_id or not position.published.is_same_batch(found.published):
+                raise self._replaced(position.batch_id - 1)
             return None
         if (found is None and first > self._first) or (is_own and first > self.last + 1):
             raise self.gap(first - 1)

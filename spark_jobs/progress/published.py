@@ -30,6 +30,10 @@ class Published:
     ran: int  # its watermark as Spark counts it, epoch milliseconds; 0: none
     ids: TopicIds = field(default_factory=TopicIds)
 
+    def is_same_batch(self, other: "Published") -> bool:
+        """Tell whether a batch of the same number was planned alike: the ids of topics may become known later."""
+        return (self.read, self.ran) == (other.read, other.ran)
+
     def headers(self, partition: int) -> list[tuple[str, bytes | None]]:
         """Return the headers for a mark in an output partition: only partition 0 has one."""
         return [(READ_HEADER, self.to_bytes())] if partition == 0 else []

@@ -26,7 +26,9 @@ def job(store, checkpoint="first", **settings):
     """Start a job, and return its step: write the rows of a batch."""
     sink = StoreSink(store, "totals", checkpoint, **settings)
     sink.open()
-    return lambda rows, batch: sink.commit(rows, batch, SimpleNamespace(output=None), Published({}, 0), {}, 1)
+    return lambda rows, batch, end=0: sink.commit(
+        rows, batch, SimpleNamespace(output=None), Published({("clicks", 0): end}, 0), {}, 1
+    )
 
 
 def test_a_store_takes_each_batch_once_over_restarts():
@@ -54,6 +56,16 @@ def test_a_new_checkpoint_follows_and_the_old_one_is_refused():
     with pytest.raises(ReplacedCheckpointError):
         job(store)
     assert store.batches == ["a", "b"]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_an_older_copy_of_the_checkpoint_is_refused(batches):
+    """It plans another batch with the same number, whose rows would be missing."""
+    store = Store()
+    for batch in range(1 + batches):
+        job(store)("rows", batch, batch)
+    with pytest.raises(ReplacedCheckpointError, match="a newer copy of this one, since batch 0 of"):
+        job(store)("rows", 1, 2)
 
 
 @pytest.mark.parametrize("kept", [0, 1], ids=["emptied", "restored from a backup"])

@@ -1,6 +1,7 @@
 """A job without its checkpoint goes on behind what its output topic has from it: nothing twice, nothing missing."""
 
 import itertools
+import shutil
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from floodmark.spark_jobs.start import prepare_checkpoint
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, read_events, windowed
-from support.harness import COUNT, Stream, delete_before, drain, records_by_partition, window_counts
+from support.harness import COUNT, Stream, delete_before, drain, records_by_partition, until, window_counts
 from support.query_cases import lost_case
 from support.trial import differences, quick, run
 
@@ -97,6 +98,25 @@ def test_it_goes_on_behind_what_is_published_whatever_became_of_the_start(
     with pytest.raises(ReplacedCheckpointError, match="since batch"):
         counted(windowed(source(given)), out, checkpoint)
     assert again.counts["records"] < sum(map(len, records_by_partition(kafka.config, given).values()))
+    assert_exact(kafka, out, whole)
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "exactly-once-executors"])
+def test_an_older_copy_of_the_checkpoint_is_refused_and_loses_nothing(kafka, source, checkpoint, published, delivery):
+    """It would skip its next batches: other batches with these numbers are in the topic."""
+    whole, _, given, out = published
+    copy, batches = f"{checkpoint}-copy", []
+
+    def start(place, **options):
+        return counted(windowed(source(given, max_offsets_per_trigger=200)), out, place, delivery=delivery, **options)
+
+    shutil.copytree(checkpoint, copy)
+    newer = start(checkpoint, on_batch=batches.append)
+    until(lambda: len(batches) >= 2, "two batches")
+    newer.stop()
+    with pytest.raises(ReplacedCheckpointError, match="a newer copy of this one, since batch"):
+        counted(windowed(source(given)), out, copy, delivery=delivery).awaitTermination(60)
+    start(f"{checkpoint}-new", start=AGAIN).awaitTermination(60)
     assert_exact(kafka, out, whole)
 
 

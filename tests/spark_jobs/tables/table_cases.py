@@ -159,7 +159,9 @@ def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(
         start(given, table, state="new")
     start(given, table, state="lost", start=Start(published="continue")).awaitTermination(_LIMIT)
     release.set()
-    with pytest.raises(ReplacedCheckpointError, match=r"table .* from another checkpoint_location since batch 2 of"):
+    with pytest.raises(
+        ReplacedCheckpointError, match=r"table .* from another checkpoint_location, .* since batch 2 of"
+    ):
         old.awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
 
