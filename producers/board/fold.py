@@ -115,8 +115,12 @@ class Fold:
         read = ((one, self._topics.get(one.topic)) for one in sought if one is not None)
         return {one for one, marks in read if marks and (one.partition, one.source) not in marks.histories}
 
-    def again(self) -> set[str]:
-        """Drop the topics of `unseen` sources, for each source once, and return them: they are read further back."""
+    def again(self, awaited: Collection[Holder]) -> set[str]:
+        """Drop the topics of `unseen` sources, for each source once, and return them: they are read further back.
+
+        ``awaited``: the sources that jobs of tables wait for.
+        """
+        self.awaited = awaited
         new = self.unseen() - self.sought
         self.sought |= new
         topics = {one.topic for one in new}

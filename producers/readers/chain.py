@@ -68,7 +68,7 @@ class ChainReader(Closing):
 
         It reads a topic again, further back, for a source that a job waits for.
         """
-        while topics:
+        while topics := topics or self._fold.named() or self._fold.again(self._tables.awaited()):
             for topic in sorted(topics):
                 progress(topic)
                 try:
@@ -77,8 +77,7 @@ class ChainReader(Closing):
                     self._fold.refuse(topic, "it does not exist, or you have no right to describe it")
                 except KafkaException as error:
                     self._fold.refuse(topic, error.args[0].str())
-            self._fold.awaited = self._tables.awaited()
-            topics = self._fold.named() or self._fold.again()
+            topics = set()
 
     def _read_topic(self, topic: str) -> None:
         began = self._clock.wall()

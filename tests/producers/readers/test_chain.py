@@ -130,15 +130,19 @@ def test_a_source_that_a_job_waits_for_is_looked_for_further_back(kafka, topic):
         for number in numbers:
             source.advance(number)
             source.flush()
-    for number in range(3):
-        key, value, headers = mark_record(replace(mark("job", 2, number), holder=Holder(target, 0, "gone")))
-        plain.produce(output, value, key, 0, headers=headers)
-    plain.flush(30)
+    later = ManualClock(wall=datetime.now(UTC) + timedelta(hours=1))
+    with ChainReader(kafka.config, [output, target], clock=later) as follower:
+        follower.poll(0.1)
+        for number in range(3):
+            key, value, headers = mark_record(replace(mark("job", 2, number), holder=Holder(target, 0, "gone")))
+            plain.produce(output, value, key, 0, headers=headers)
+        plain.flush(30)
+        until(lambda: follower.poll(0.1) or follower.board().topic(target).watermark == 2, "the mark of the source")
+        boards = [follower.board()]
     for topics in ([output], [output, target]):
-        with ChainReader(
-            kafka.config, topics, clock=ManualClock(wall=datetime.now(UTC) + timedelta(hours=1))
-        ) as reader:
-            board = reader.board()
+        with ChainReader(kafka.config, topics, clock=later) as reader:
+            boards.append(reader.board())
+    for board in boards:
         why = trace(board, output)
         assert (why.cause.topic, why.cause.source, why.cause.verdict) == (target, "gone", Health.STOP)
         assert (why.exit_status, board.exit_status, board.topic(target).watermark) == (1, 1, 2)
