@@ -80,10 +80,10 @@ def complete(
         raise UsageError(reason=f"the period from {iso(reading.start)} to {iso(reading.end)} is empty")
     if find_spec("pyarrow") is None:
         raise UsageError(reason="complete() returns a pyarrow.Table: pip install pyarrow")
-    if compacted_topics(config, [topic]):
-        raise UsageError(reason=f"complete() cannot return all rows: {COMPACTED.format(topic)}")
     since = reading.start - duration_of(early, "early")
     watch = TopicWatch(config, [topic], TopicIds(), "complete()")
+    if compacted_topics(config, [topic]):
+        raise UsageError(reason=f"complete() cannot return all rows: {COMPACTED.format(topic)}")
     retained = retained_since(config, [topic], since)
     ends = {place: found.end for place, found in retained.items()}
     begins = {place: found.since for place, found in retained.items()}
