@@ -390,7 +390,6 @@ def test_a_missing_snapshot_is_an_error_and_not_a_new_start(kafka, topic, source
         counted(windowed(source(given)), out, checkpoint).awaitTermination(_LIMIT)
 
 
-@pytest.mark.every_spark
 def test_stopped_in_full_flow_it_runs_no_batch_twice(kafka, topic, source, checkpoint):
     """At least once doubles rows after a crash, and only then."""
     given, out = topic(2), topic(1)

@@ -127,7 +127,6 @@ def test_a_job_is_asked_as_a_streaming_query_is(kafka, topic, read, checkpoint):
     again.stop()
 
 
-@pytest.mark.every_spark
 def test_the_wait_for_what_has_arrived_ends_though_marks_come_all_the_time(kafka, topic, read, checkpoint):
     """The marks of 50 a second make each batch find new records, so that Spark's own method never returns."""
     given, written, interval = topic(2), [], timedelta(milliseconds=20)
@@ -171,7 +170,6 @@ def test_a_job_says_how_much_it_has_still_to_read(kafka, topic, read, checkpoint
     assert {backlog.read + backlog.unread for backlog in seen} == {records}
 
 
-@pytest.mark.every_spark
 def test_the_first_batches_of_each_start_are_small_and_repeated_as_planned(kafka, topic, read, checkpoint, monkeypatch):
     """Of two inputs, one has a fixed limit; the first start fails before Spark commits its second batch."""
     monkeypatch.setattr(source_options, "_FIRST_BATCH", 40)

@@ -143,8 +143,7 @@ def test_tasks_that_ran_twice_are_counted_once(spark, kafka, stream, checkpoint,
     assert "replayed" not in job.counts, "no mark was taken in twice"
 
 
-@pytest.mark.every_spark
-@pytest.mark.parametrize("store", STATE_STORES)
+@pytest.mark.parametrize("store", [STATE_STORES[0], pytest.param(STATE_STORES[1], marks=pytest.mark.every_spark)])
 def test_a_batch_that_runs_again_with_another_result_replaces_its_state(spark, kafka, stream, checkpoint, store):
     """A function is wrong, the writer refuses its results, the function is repaired, the next start loads the state."""
     session, found = quick(spark), Counter()

@@ -116,7 +116,7 @@ _EVERY_SPARK = {"window of windows", "union of a window and a join", "applyInPan
     ("name", "windows_close"),
     [
         *(pytest.param(name, "after", marks=[pytest.mark.every_spark] * (name in _EVERY_SPARK)) for name in QUERIES),
-        pytest.param("join, then a window", "at", marks=pytest.mark.every_spark),
+        ("join, then a window", "at"),
     ],
 )
 def test_no_row_comes_behind_a_mark(kafka, topic, feeds, checkpoint, name, windows_close):

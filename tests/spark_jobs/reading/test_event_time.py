@@ -25,7 +25,6 @@ ONE_MINUTE = timedelta(minutes=1)
 FLOOR = "date_trunc('minute', at)"
 
 
-@pytest.mark.every_spark
 def test_no_two_rows_that_come_out_are_near_and_none_is_dropped_without_one_near(source, rows, tmp_path):
     chance, times, promised, within = random.Random(11), [], BASE, 10_000  # noqa: S311  # a repeatable stream
     for _ in range(120):

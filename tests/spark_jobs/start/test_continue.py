@@ -63,7 +63,6 @@ def assert_exact(kafka, out, whole):
     assert len(values) == len(whole.windows(WIDTH)), "a row was lost or written twice"
 
 
-@pytest.mark.every_spark
 def test_it_goes_on_behind_what_is_published_whatever_became_of_the_start(
     kafka, source, checkpoint, published, monkeypatch
 ):
