@@ -144,7 +144,7 @@ def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place
 
 @EACH_KIND
 def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(kafka, topic, place, start, kind):
-    given, stream, seen, release = topic(2), Stream.seeded(31, sources=2, steps=8), [], threading.Event()
+    given, stream, seen, release = topic(2), Stream.seeded(31, sources=2, steps=5), [], threading.Event()
     stream.produce(kafka.config, given)
 
     def hold(batch):
@@ -168,7 +168,7 @@ def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(
 
 @pytest.mark.parametrize(("kind", "again"), [("iceberg", False), ("iceberg", True), ("delta", False)])
 def test_a_table_that_is_deleted_under_its_job_fails_the_job(spark, kafka, topic, place, start, kind, again):
-    given, stream, seen = topic(2), Stream.seeded(38, sources=2, steps=8), []
+    given, stream, seen = topic(2), Stream.seeded(38, sources=2, steps=5), []
     stream.produce(kafka.config, given)
     table, kept = named_table(kind, place(kind)), place(kind).with_name(f"{place(kind).name}-kept")
 
@@ -189,7 +189,7 @@ def test_a_table_that_is_deleted_under_its_job_fails_the_job(spark, kafka, topic
 
 
 def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka, topic, place, start):
-    given, stream, seen = topic(2), Stream.seeded(33, sources=2, steps=6), []
+    given, stream, seen = topic(2), Stream.seeded(33, sources=2, steps=5), []
     stream.produce(kafka.config, given)
     table = named_table("iceberg", place("iceberg"), HOUR)
     job = start(given, table, on_batch=seen.append)
@@ -291,7 +291,7 @@ def test_a_folder_without_rights_is_named_and_no_row_is_lost(
     spark, kafka, topic, place, checkpoint, start, kind, monkeypatch
 ):
     monkeypatch.setattr("floodmark.spark_jobs.tables.table_sink._ATTEMPTS", 1)
-    given, stream, folder, state = topic(2), Stream.seeded(40, sources=2, steps=8), place(kind), Path(f"{checkpoint}-s")
+    given, stream, folder, state = topic(2), Stream.seeded(40, sources=2, steps=5), place(kind), Path(f"{checkpoint}-s")
     log, data = (folder / "metadata", folder / "data") if kind == "iceberg" else (folder / "_delta_log", folder)
     stream.produce(kafka.config, given)
     table, no_rights = named_table(kind, folder), rf"cannot use table '.*{folder.name}'.*No row is lost.*the rights"
@@ -328,7 +328,7 @@ def test_a_folder_without_rights_is_named_and_no_row_is_lost(
 
 
 def test_a_catalog_may_conflict_lose_an_answer_forbid_or_go_away(spark, kafka, topic, start, tmp_path, caplog):
-    given, stream, seen = topic(2), Stream.seeded(39, sources=2, steps=8), []
+    given, stream, seen = topic(2), Stream.seeded(39, sources=2, steps=5), []
     stream.produce(kafka.config, given)
     catalog, table = RestCatalog(tmp_path), iceberg("rest.db.totals", commit_every=timedelta(0))
     columns = pa.schema([("user", pa.string()), ("ended", pa.timestamp("us", "UTC")), ("n", pa.int64())])
