@@ -25,6 +25,7 @@ class WatermarkedConsumer(Closing):
     **Exactly once:** store the results of a window in one transaction with ``window.position``.  For rows, store the
     `position` of the value of `rows`, or call `position` inside the loop.  Start again with the position stored last.
     Then each row is in the results once, unless it is late (counted as ``missed``) or has no event time (``timeless``).
+    Records that `poll` has returned before the position are in no later row or window.
     This needs topics without compaction, and an ``event_time`` that always gives a record the same time.
 
     Rows that Kafka deletes before they are read are an error.  So is a topic that is deleted or created again: at
@@ -90,7 +91,8 @@ class WatermarkedConsumer(Closing):
     def windows(self, width: timedelta, timeout: float = 0.2) -> CompleteItems[Window]:
         """Poll for ``timeout`` seconds, and return the complete tumbling windows that have rows, the earliest first.
 
-        Errors are as of `rows`; also a `UsageError` if the width is not more than 0.
+        Errors are as of `rows`; also a `UsageError` if the width is not more than 0, or if rows of the first window
+        were handed out before the stored position, with another width or by `rows`.
         """
         milliseconds = duration_of(width, "the width of windows", 1)
         self._reader.use_for(f"windows of {width}")

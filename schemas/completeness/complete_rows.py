@@ -14,6 +14,7 @@ import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from floodmark.schemas.classify import Classified, Data, Partition, Place, Unreadable
@@ -293,7 +294,18 @@ class Reader:
         return self._hand_out(complete, lambda rows, time, _: (time, rows[0]))
 
     def windows(self, width: int) -> CompleteItems[Window]:
-        """Return the complete tumbling windows (``width`` in milliseconds) with rows that are not handed out yet."""
+        """Return the complete tumbling windows (``width`` in milliseconds) with rows that are not handed out yet.
+
+        `UsageError` if rows of the first window were handed out before the position, in windows of another width or
+        alone.
+        """
+        done = 0 if self._done is None or self._done >= END_OF_TIME else self._done
+        if done % width or self._last is not None:
+            raise UsageError(
+                reason=f"the position is after rows of the window of {timedelta(milliseconds=width)} that begins at "
+                f"{iso(done // width * width)}, so this window would lack them. Resume with the method and width that "
+                f"gave the position, or {_UNREAD}"
+            )
 
         def complete(watermark: int | None) -> list[_Complete]:
             windows = self._buffer.windows(width, watermark)

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+from contextlib import nullcontext, suppress
 
 import pytest
 from floodmark.producers import CompleteItems, Position
@@ -115,10 +116,10 @@ class MemoryConsumer:
         self.poll()
         return self.reader.rows()
 
-    def windows(self):
+    def windows(self, width=WIDTH):
         self.reader.use_for("windows")
         self.poll()
-        return self.reader.windows(WIDTH)
+        return self.reader.windows(width)
 
     def records(self):
         self.reader.use_for("records")
@@ -417,6 +418,41 @@ def test_one_consumer_is_for_one_thing():
     reader.use_for("rows")
     with pytest.raises(UsageError, match="gives rows, it cannot give records"):
         reader.use_for("records")
+
+
+@pytest.mark.parametrize("before", ["rows", "windows"])
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([5, WIDTH, 30, 40, 100]))
+def test_windows_that_resume_a_position_are_whole_or_refused(before, seed, width):
+    """Also where the position is of another width, or of rows."""
+    log, chance = Log.seeded(seed), random.Random(seed)  # noqa: S311  # a repeatable log
+    consumer, position = MemoryConsumer(log, chance), None
+    for _ in range(chance.randint(1, 30)):
+        for item in getattr(consumer, before)():
+            position = consumer.reader.position() if before == "rows" else item.position
+            if chance.random() < 0.3:
+                break
+    again, whole = MemoryConsumer(log, chance, position), {}
+    for row in log.rows():
+        whole.setdefault(row[0] // width, []).append(row)
+    with nullcontext() if (before, width) == ("windows", WIDTH) else suppress(UsageError):
+        while not again.reader.ended:
+            for window in again.windows(width):
+                assert times("windows", window) == whole[window.start // width]
+
+
+def test_a_position_of_windows_is_resumed_with_a_width_that_divides_its_time_or_row_by_row():
+    consumer = MemoryConsumer(simple(), random.Random(1))  # noqa: S311  # a repeatable log
+    consumer.poll(most=20)
+    first = next(consumer.windows())
+    assert read_all(simple(), position=first.position)[0] == [25, 45, 65]
+    for width, allowed in ((5, True), (WIDTH, True), (2 * WIDTH, False)):
+        reader = MemoryConsumer(simple(), random.Random(1), first.position)  # noqa: S311  # a repeatable log
+        if allowed:
+            reader.windows(width)
+            continue
+        with pytest.raises(UsageError, match=r"0:00:00\.040000 that begins at 1970-01-01T00:00:00\.000\+00:00"):
+            reader.windows(width)
 
 
 def test_a_partition_that_is_shorter_than_what_was_read_is_an_error():
