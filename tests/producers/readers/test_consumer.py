@@ -343,6 +343,20 @@ def test_a_consumer_resumes_unless_retention_has_deleted_what_it_needs(kafka, to
 
 
 @pytest.mark.kafka
+def test_windows_of_what_is_left_of_a_topic_come_with_one_warning(kafka, topic, caplog):
+    target, position = topic(1), None
+    write_numbers(kafka, target, range(10), end=True)
+    for deleted in (0, 5, 0):  # the last one resumes
+        delete_before(kafka.config, target, deleted, 1)
+        with WatermarkedConsumer(kafka.config, [target], number_of, position=position) as consumer:
+            until(lambda one=consumer: list(one.windows(timedelta(milliseconds=5))) is None or one.ended, "the end")
+            position = consumer.position() if deleted else None
+        assert caplog.text.count("Kafka has deleted") == bool(deleted)
+        assert (f"the records before {target}/0@5: the first windows may lack rows" in caplog.text) == bool(deleted)
+        caplog.clear()
+
+
+@pytest.mark.kafka
 def test_a_slow_consumer_fails_where_retention_overtakes_it(kafka, topic):
     target = topic(1)
     write_numbers(kafka, target, range(10))
