@@ -421,10 +421,15 @@ class StoredBatches:
         """The last position in the store that is known."""
 
     @property
-    def last(self) -> int:
-        """The last batch of this checkpoint in the store; -1: none."""
+    def own(self) -> StoredPosition | None:
+        """The last batch of this checkpoint in the store."""
         found = self.found
-        return found.batch_id if found is not None and found.checkpoint_id == self.checkpoint_id else -1
+        return found if found is not None and found.checkpoint_id == self.checkpoint_id else None
+
+    @property
+    def last(self) -> int:
+        """Its number; -1: none."""
+        return -1 if self.own is None else self.own.batch_id
 
     def open(self) -> None:
         """Read the position."""
@@ -435,8 +440,7 @@ class StoredBatches:
     def next(self, first: int, position: StoredPosition) -> StoredPosition | None:
         """Return what to store with batches from ``first`` on, up to that of ``position``; ``None``: they are stored.
 
-        It refuses a gap, since its rows would be missing without an error; so would those of an older copy of the
-        checkpoint, which plans other batches with the same numbers.
+        It refuses a gap, since its rows would be missing without an error.
         """
         found = self._read()
         if self.found is not None and (found is None or found.checkpoint_id in self.found.earlier):
@@ -446,9 +450,7 @@ class StoredBatches:
         if not is_own and found != self.found:
             raise self._replaced(first - 1)
         self.found = found
-        if is_own and found is not None and position.batch_id <= self.last:
-            if position.batch_id < found.batch_id or not position.published.is_same_batch(found.published):
-                raise self._replaced(position.batch_id - 1)
+        if self.has(position, self.own):
             return None
         if (found is None and first > self._first) or (is_own and first > self.last + 1):
             raise self.gap(first - 1)
@@ -456,6 +458,17 @@ class StoredBatches:
         if found is not None and not is_own:
             earlier[found.checkpoint_id] = found.batch_id
         return replace(position, earlier=earlier)
+
+    def has(self, position: StoredPosition, last: StoredPosition | None) -> bool:
+        """Tell whether ``last``, of this checkpoint, is the batch of a position, or a later one.
+
+        An older copy of the checkpoint plans other batches with the same numbers: it is refused.
+        """
+        if last is None or position.batch_id > last.batch_id:
+            return False
+        if position.batch_id < last.batch_id or not position.published.is_same_batch(last.published):
+            raise self._replaced(position.batch_id - 1)
+        return True
 
     def gap(self, batch_id: int) -> ContinueError:
         """Return the error for a batch that the store lacks."""

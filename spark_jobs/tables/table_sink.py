@@ -84,12 +84,13 @@ class TableSink(Sink):
         self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
     ) -> None:
         with self._lock:
-            last = self._stored.last if self._staged is None else self._staged.mark.batch
-            if batch_id <= last:
+            position = StoredPosition(self._stored.checkpoint_id, batch_id, progress.output, published)
+            last = self._stored.own if self._staged is None else self._staged.position
+            if self._stored.has(position, last):
                 _log.info("job %s: batch %d is in the table, or staged for it, already", self._stored.job, batch_id)
                 self._discard()
                 return
-            if self._staged is not None and batch_id > last + 1:
+            if self._staged is not None and batch_id > self._staged.mark.batch + 1:
                 raise self._stored.gap(batch_id - 1)
             mark = TableMark(
                 job=self._stored.job,
@@ -97,7 +98,7 @@ class TableSink(Sink):
                 batch=batch_id,
                 watermark=progress.output,
                 holder=next((hold.holder for hold in progress.holders()), None),
-                position=StoredPosition(self._stored.checkpoint_id, batch_id, progress.output, published).text,
+                position=position.text,
             )
             staged = self._staged or Staged(batch_id, {}, mark)
             if rows and self._folder is None:

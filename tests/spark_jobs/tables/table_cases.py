@@ -166,6 +166,25 @@ def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(
     assert_exact(kind, place(kind), stream)
 
 
+@pytest.mark.parametrize("commit_every", [timedelta(0), HOUR])
+def test_an_older_copy_of_the_checkpoint_is_refused(kafka, topic, place, start, checkpoint, commit_every):
+    """It would skip its next batches: other batches with these numbers are in the table."""
+    given, table = topic(2), named_table("iceberg", place("iceberg"), commit_every=commit_every)
+    Stream.seeded(31, sources=2, steps=5).produce(kafka.config, given)
+
+    def run_some():
+        seen = []
+        job = start(given, table, on_batch=seen.append)
+        until(lambda: fails(job) or len(seen) >= 2, "two batches", _LIMIT)
+        job.stop()
+
+    run_some()
+    shutil.copytree(f"{checkpoint}-first", f"{checkpoint}-copy")
+    run_some()
+    with pytest.raises(ReplacedCheckpointError, match="a newer copy of this one, since batch"):
+        start(given, table, state="copy", per_batch=1000).awaitTermination(_LIMIT)
+
+
 @pytest.mark.parametrize(("kind", "again"), [("iceberg", False), ("iceberg", True), ("delta", False)])
 def test_a_table_that_is_deleted_under_its_job_fails_the_job(spark, kafka, topic, place, start, kind, again):
     given, stream, seen = topic(2), Stream.seeded(38, sources=2, steps=5), []
