@@ -83,8 +83,8 @@ class DeliveryError(InfrastructureError):
     template = (
         "source {source!r}: {failed} record(s) for topic {topic!r} were not delivered. The first error: {reason}. The "
         "watermark stays at {held_at!t}, below these records. Send them again with WatermarkedProducer.resend(). If "
-        "Kafka never accepts them, keep WatermarkedProducer.failed elsewhere and restart the producer: the new run "
-        "does not wait for them."
+        "Kafka never accepts one of them, such as one that is too large, each batch with it fails: keep "
+        "WatermarkedProducer.failed, restart the producer, whose new run does not wait for them, and send the others."
     )
     source: str
     failed: int

@@ -155,7 +155,7 @@ def test_a_restart_gives_up_a_record_that_kafka_never_accepts(kafka):
     ours = producer(kafka, target)
     ours.produce(os.urandom(5_000), event_time=12)
     for _ in range(2):
-        with pytest.raises(DeliveryError, match=r"failed elsewhere and restart the producer"):
+        with pytest.raises(DeliveryError, match=r"keep WatermarkedProducer\.failed, restart the producer"):
             ours.end()
         assert ours.resend() == 1
     ours.close()
