@@ -3,8 +3,9 @@
 #
 #   docker/build-image.sh PYTHON [TAG]
 #
-# TAG is floodmark/kafka:VERSION (default), floodmark/floodmark:VERSION or floodmark/spark:VERSION.  PYTHON has Floodmark
-# installed; it fetches Kafka's jars, and keeps them.  Needs root and debootstrap.
+# TAG is floodmark/kafka:VERSION (default), floodmark/floodmark:VERSION, floodmark/spark:VERSION, or floodmark/base:bookworm,
+# which the others are built on.  PYTHON has Floodmark installed; it fetches Kafka's jars, and keeps them.  Needs root and
+# debootstrap.
 set -euo pipefail
 python=$1
 tag=${2:-floodmark/kafka:4.4.0}
@@ -25,6 +26,7 @@ if ! docker image inspect "$base" > /dev/null 2>&1; then
     tar -C "$work/image" -c . | docker import - "$base"
 fi
 case $tag in
+"$base") ;;
 */kafka:*)
     mkdir -p "$work/kafka/libs"
     "$python" -c 'from floodmark.producers.embedded.broker import kafka_jars

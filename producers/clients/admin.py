@@ -35,7 +35,14 @@ _NO_ID: Final = str(Uuid(0, 0))
 _SECRET: Final = ("password", "secret", "token", "jaas", "ssl.key", "user.info")
 _LONG: Final = 6  # a secret with as many characters is in no text by chance
 _ELECTING: Final = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
-_MOVING: Final = _ELECTING | {KafkaError.UNKNOWN_TOPIC_OR_PART}  # while a leader moves, or a topic is new
+_MOVING: Final = _ELECTING | {  # while a leader moves, or a topic is new: what Kafka's own clients ask again
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+}
 _UNAUTHORIZED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,

@@ -424,8 +424,16 @@ def test_a_mark_of_an_aborted_transaction_promises_nothing_whatever_the_settings
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("answers", [1, 1_000])
-def test_a_question_is_asked_again_while_a_leader_moves(kafka, topic, monkeypatch, answers):
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        (1, KafkaError.NOT_LEADER_FOR_PARTITION),
+        (1, KafkaError.UNKNOWN_LEADER_EPOCH),
+        (1, KafkaError.OFFSET_NOT_AVAILABLE),
+        (1_000, KafkaError.NOT_LEADER_FOR_PARTITION),
+    ],
+)
+def test_a_question_is_asked_again_while_a_leader_moves(kafka, topic, monkeypatch, answers, code):
     """As often as it takes within the time limit; then comes an error of Floodmark."""
     target, asked = topic(1), []
 
@@ -433,7 +441,7 @@ def test_a_question_is_asked_again_while_a_leader_moves(kafka, topic, monkeypatc
         def list_offsets(self, *args, **more):
             asked.append(1)
             if len(asked) <= answers:
-                raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+                raise KafkaException(KafkaError(code))
             return super().list_offsets(*args, **more)
 
     monkeypatch.setattr("floodmark.producers.clients.admin.AdminClient", Moving)
