@@ -383,13 +383,12 @@ def _sink(
     start: JobStart,
 ) -> Sink | None:
     """Return the sink for a table, which is created if it does not exist, or for a writer; ``None``: for a topic."""
-    first = 0 if start.output_at is None else 1  # an empty batch has moved the checkpoint
     if table is not None:
         table.create(result, identity.job)
         staging = Staging(result.sparkSession, snapshots.checkpoint_location, snapshots.checkpoint.files)
-        return TableSink(table, result.sparkSession, staging, identity.job, identity.checkpoint_id, first=first)
+        return TableSink(table, result.sparkSession, staging, identity.job, identity.checkpoint_id, start.committed)
     if isinstance(writer, ExactlyOnceWriter):
-        return StoreSink(writer, identity.job, identity.checkpoint_id, first=first)
+        return StoreSink(writer, identity.job, identity.checkpoint_id, start.committed)
     return None if writer is None else FunctionSink(writer)
 
 
@@ -406,7 +405,8 @@ def _kafka_sink(
     if snapshots.checkpoint.last_committed is None:
         before = Predecessors(identity.job, last_marks(config, topic, time.time_ns() // 1_000_000))
         if (advice := before.advice(source.membership, wall=0)) is not None:
-            _log.warning("job %s, topic %r: %s", identity.job, topic, advice)
+            renamed = "If one of them is this job under another name, each result is written again: give job= that name"
+            _log.warning("job %s, topic %r: %s. %s", identity.job, topic, advice, renamed)
     if options.delivery != "at-least-once":
         shards = spark.sparkContext.defaultParallelism if options.delivery == "exactly-once-executors" else None
         return ExactlyOnceSink(config, topic, source, identity.checkpoint_id, shards=shards)

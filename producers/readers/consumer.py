@@ -8,7 +8,7 @@ from floodmark.producers.clients.admin import Config, offset_bounds, warn_of_com
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Place
-from floodmark.schemas.completeness.complete_rows import CompleteItems, EventTimeOf, Reader, Row, Window
+from floodmark.schemas.completeness.complete_rows import RECORDS, CompleteItems, EventTimeOf, Reader, Row, Window
 from floodmark.schemas.completeness.position import Position
 from floodmark.schemas.timestamps import duration_of
 from floodmark.schemas.tracker import Hold
@@ -25,7 +25,6 @@ class WatermarkedConsumer(Closing):
     **Exactly once:** store the results of a window in one transaction with ``window.position``.  For rows, store the
     `position` of the value of `rows`, or call `position` inside the loop.  Start again with the position stored last.
     Then each row is in the results once, unless it is late (counted as ``missed``) or has no event time (``timeless``).
-    Records that `poll` has returned before the position are in no later row or window.
     This needs topics without compaction, and an ``event_time`` that always gives a record the same time.
 
     Rows that Kafka deletes before they are read are an error.  So is a topic that is deleted or created again: at
@@ -44,6 +43,7 @@ class WatermarkedConsumer(Closing):
         UnknownTopicError, RecreatedTopicError: if a topic does not exist, or was created again; also when reading.
         BrokerUnavailableError: if no broker answers.
         CorruptSnapshotError: if the position is of other topics.
+        ChangedEventTimeError: when reading, if a row that waited at the position has no event time now.
         DeletedRecordsError: when reading, if Kafka has deleted records before they were read.
     """
 
@@ -75,7 +75,7 @@ class WatermarkedConsumer(Closing):
 
     def poll(self, timeout: float = 0.2) -> list[Data]:
         """Return new data records, at most some thousands; waits up to ``timeout`` seconds for the first."""
-        self._reader.use_for("records")
+        self._reader.use_for(RECORDS)
         self._read(timeout)
         return self._reader.arrived()
 
@@ -83,7 +83,7 @@ class WatermarkedConsumer(Closing):
         """Poll for ``timeout`` seconds, and return the rows that are complete now, in the order of their event times.
 
         Rows with the same event time are in the order of topic, partition and offset.  `UnreadableTopicError`, once, if
-        all sources have ended and no record of a topic had an event time.
+        all sources have ended and no record of a topic had an event time.  `UsageError`, if the position is of `poll`.
         """
         self._reader.use_for("rows")
         self._read(timeout)

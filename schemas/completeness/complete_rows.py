@@ -4,10 +4,10 @@ Rows wait in a `Buffer` until the watermark has passed them.  Complete items go 
 when the caller's loop takes it, so a loop that ends early loses nothing.  With each item comes the position to resume
 from once it and all earlier items are stored.  Rows with the same time are in the order of topic, partition and offset.
 
-A position has two offsets per partition: that of the oldest waiting row, and the end of what was read.  A reader that
-resumes reads the records between them again.  It skips handed-out rows, counts nothing twice, and ignores marks,
-because the tracker in the position has them.  So *nothing is complete until every partition has been read up to its end
-offset*.
+A position has two offsets per partition: that of the oldest waiting row, so of a record with an event time, and the
+end of what was read.  A reader that resumes reads the records between them again.  It skips handed-out rows, counts
+nothing twice, and ignores marks, because the tracker in the position has them.  So *nothing is complete until every
+partition has been read up to its end offset*.
 """
 
 import heapq
@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 from floodmark.schemas.classify import Classified, Data, Partition, Place, Unreadable
 from floodmark.schemas.completeness.position import Position, ReaderState, resume
 from floodmark.schemas.errors import (
+    ChangedEventTimeError,
     CorruptRecordError,
     DeletedRecordsError,
     InvalidEventTimeError,
@@ -128,6 +129,7 @@ _Complete = tuple[tuple[Data, ...], int, Place | None]
 """The records of an item, and the two arguments of `ReaderState.at` for the position after it."""
 
 _UNREAD: Final = "use a consumer without position=, and an empty store"
+RECORDS: Final = "records"  # the use of a consumer that returns records as they arrive
 NO_EVENT_TIME: Final = (ValueError, TypeError, LookupError, CorruptRecordError, InvalidEventTimeError)
 
 """What an ``event_time`` function may raise for a record without event time."""
@@ -177,7 +179,7 @@ class Reader:
         self._arrived: list[Data] = []
         self._stored, self._returned = dict(resumed.begin), dict(resumed.begin)
         """For `arrived`, by partition: the offsets that count as stored, and those after the last call."""
-        self._judged = resumed.judged
+        self._judged, self._polled = resumed.judged, resumed.polled
         self._warned: set[str] = set()
         self._judged_at_end = False
         self._ends: dict[Partition, int] = {}  # the end of each partition when it was last read up to there
@@ -187,7 +189,10 @@ class Reader:
         if self._use not in {None, use}:
             reason = f"this consumer gives {self._use}, it cannot give {use}, too; use a second consumer"
             raise UsageError(reason=reason)
-        self._use = use
+        if self._polled and use != RECORDS:
+            reason = f"the position is of poll(), and {use} from it on would lack what poll() has returned; {_UNREAD}"
+            raise UsageError(reason=reason)
+        self._use, self._polled = use, use == RECORDS
 
     def take(self, record: Classified) -> str | None:
         """Take a record, in the order of its partition; marks must have been applied to the tracker.
@@ -199,7 +204,7 @@ class Reader:
         again = record.offset < self.applied.get(place, 0)
         said = None
         if isinstance(record, Data):
-            if self.tracker.ended and not again and self._use != "records":
+            if self.tracker.ended and not again and not self._polled:
                 raise UnreadInputError(reader="the consumer", records="1", places=str(record.place), advice=_UNREAD)
             said = self._take_data(record, again=again)
         else:
@@ -243,8 +248,7 @@ class Reader:
         try:
             time = effective_time(record, self._event_time)
         except NO_EVENT_TIME as error:
-            if not again:
-                said = self._count_missing_event_time(record, f"{type(error).__name__}: {error}")
+            said = self._without_event_time(record, f"{type(error).__name__}: {error}", again=again)
         if not again:
             self.counts["data"] += 1
             self.counts["late"] += time is not None and is_late(time, self.tracker.watermark)
@@ -254,7 +258,7 @@ class Reader:
                     self._warned.add(record.topic)
         if again and time is not None and self._is_done(record, time):
             return said
-        if self._use == "records":
+        if self._polled:
             self._arrived.append(record)
         elif time is not None and self._buffer.add(time, record, record.place):
             self._waiting.setdefault((record.topic, record.partition), OrderedDict())[record.offset] = None
@@ -262,7 +266,11 @@ class Reader:
             self.counts["missed"] += 1
         return said
 
-    def _count_missing_event_time(self, record: Data, reason: str) -> str | None:
+    def _without_event_time(self, record: Data, reason: str, *, again: bool) -> str | None:
+        if again:
+            if not self._polled and record.offset == self.begin[record.topic, record.partition]:
+                raise ChangedEventTimeError(place=str(record.place), cause=reason)
+            return None
         self.counts["timeless"] += 1
         judged = self._judged.setdefault(record.topic, [0, record.partition, record.offset, reason])
         if judged is not None and record.value is not None:
@@ -372,13 +380,13 @@ class Reader:
 
     def _state(self, places: dict[Partition, tuple[int, int]]) -> ReaderState:
         judged = {topic: None if said is None else list(said) for topic, said in self._judged.items()}
-        return ReaderState(self.tracker.snapshot(), places, judged, self.ids)
+        return ReaderState(self.tracker.snapshot(), places, judged, self._polled, self.ids)
 
     def _places(self) -> dict[Partition, tuple[int, int]]:
         """Return, per partition, the offset to resume from, and the end of what was read."""
         places = {}
         for place, next_ in self._next.items():
-            begin = self._stored[place] if self._use == "records" else next_
-            begin = next(iter(self._waiting.get(place, ())), begin)
+            begin = self._stored[place] if self._polled else next_
+            begin = self.begin[place] if place in self._rereading else next(iter(self._waiting.get(place, ())), begin)
             places[place] = begin, max(next_, self.applied.get(place, 0))
         return places

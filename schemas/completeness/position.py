@@ -79,6 +79,8 @@ class ReaderState:
     """Per partition: the offset to resume from, and the end of what was read."""
     judged: Mapping[str, list[Any] | None]
     """Per topic: count, place and error of records without event time; ``None``: a record had one."""
+    polled: bool
+    """Whether the caller reads records as they arrive: rows and windows from here on would lack those before."""
     ids: TopicIds
 
     def at(self, done: int | None, last: Place | None = None) -> Position:
@@ -92,6 +94,7 @@ class ReaderState:
                 "tracker": self.tracker,
                 "partitions": [[*place, *offsets] for place, offsets in sorted(self.places.items())],
                 "untimed": self.judged,
+                "polled": self.polled,
                 "topic_ids": self.ids,
             }
             return json.dumps(state)
@@ -110,6 +113,7 @@ class Resumed:
     done: int | None = None  # all rows below this time were handed out
     last: Place | None = None  # the last row at exactly ``done`` that was handed out
     judged: dict[str, list[Any] | None] = field(default_factory=dict)
+    polled: bool = False
     ids: TopicIds = field(default_factory=TopicIds)
 
 
@@ -141,6 +145,7 @@ def resume(position: Position | None, topics: Collection[str]) -> Resumed:
             done=state["handed_out_below"],
             last=None if last is None else Place(*last),
             judged=state["untimed"],
+            polled=state["polled"],
             ids=TopicIds(state["topic_ids"]),
         )
     if resumed.tracker.topics != frozenset(topics):

@@ -84,6 +84,17 @@ class ForeignCheckpointError(SnapshotError):
     advice: str
 
 
+class ChangedEventTimeError(SnapshotError):
+    """A consumer whose ``event_time`` does not give a record the time that it gave it before the stored position."""
+
+    template = (
+        "{place} had an event time when the position was stored, and has none now: {cause}. Rows would be missing. "
+        "Use the event_time function that you had, or a consumer without position=, and an empty store."
+    )
+    place: str
+    cause: str
+
+
 class ChangedQueryError(SnapshotError):
     """A checkpoint with the state of another query."""
 

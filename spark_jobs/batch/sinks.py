@@ -399,8 +399,8 @@ def stored_position(writer: ExactlyOnceWriter) -> StoredPosition | None:
 class StoredBatches:
     """The batches of a job that a store has; tells which it still needs, and refuses those of a replaced checkpoint.
 
-    ``read`` returns the position that the store has now.  ``first``: the first batch that may have results.  ``name``
-    and ``new`` are for errors.
+    ``read`` returns the position that the store has now.  ``committed`` returns the numbers of the batches with results
+    that Spark has committed.  ``name`` and ``new`` are for errors.
     """
 
     def __init__(
@@ -408,15 +408,17 @@ class StoredBatches:
         read: Callable[[], StoredPosition | None],
         job: str,
         checkpoint_id: str,
+        committed: Callable[[], range],
         *,
-        first: int,
         name: str = STORE,
         new: str = EMPTY_STORE,
     ) -> None:
         self._read = read
         self.job = job
         self.checkpoint_id = checkpoint_id
-        self._first, self._name, self._new = first, name, new
+        self._committed, self._name, self._new = committed, name, new
+        self._first = 0
+        """The first batch that may have results."""
         self.found: StoredPosition | None = None
         """The last position in the store that is known."""
 
@@ -431,11 +433,15 @@ class StoredBatches:
         """Its number; -1: none."""
         return -1 if self.own is None else self.own.batch_id
 
-    def open(self) -> None:
-        """Read the position."""
+    def open(self, staged: StoredPosition | None = None) -> None:
+        """Read the position, and refuse a store that lacks committed batches; ``staged``: of what is written next."""
         self.found = self._read()
         if self.found is not None and self.checkpoint_id in self.found.earlier:
             raise self._replaced(self.found.earlier[self.checkpoint_id])
+        committed = self._committed()
+        self._first = committed.start
+        if committed and (self.last if staged is None else staged.batch_id) < committed[-1]:
+            raise self.gap(committed[-1])
 
     def next(self, first: int, position: StoredPosition) -> StoredPosition | None:
         """Return what to store with batches from ``first`` on, up to that of ``position``; ``None``: they are stored.
@@ -452,7 +458,7 @@ class StoredBatches:
         self.found = found
         if self.has(position, self.own):
             return None
-        if (found is None and first > self._first) or (is_own and first > self.last + 1):
+        if first > (self.last + 1 if is_own else self._first):
             raise self.gap(first - 1)
         earlier = {} if found is None else dict(found.earlier)
         if found is not None and not is_own:
@@ -485,9 +491,9 @@ class StoredBatches:
 class StoreSink(Sink):
     """Passes each batch to a writer that keeps the position of the job; skips batches that its store has."""
 
-    def __init__(self, writer: ExactlyOnceWriter, job: str, checkpoint_id: str, *, first: int = 0) -> None:
+    def __init__(self, writer: ExactlyOnceWriter, job: str, checkpoint_id: str, committed: Callable[[], range]) -> None:
         self._writer = writer
-        self._stored = StoredBatches(lambda: stored_position(writer), job, checkpoint_id, first=first)
+        self._stored = StoredBatches(lambda: stored_position(writer), job, checkpoint_id, committed)
 
     @override
     def open(self) -> None:

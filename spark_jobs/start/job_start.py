@@ -47,6 +47,12 @@ class JobStart:
         """The job writes no results with an earlier event time, epoch milliseconds; ``None``: it writes all."""
         return self._wished if self._stored is None else self._stored.output_at
 
+    def committed(self) -> range:
+        """Return the numbers of the batches with results that Spark has committed."""
+        start_point, last = stored(self.snapshots.checkpoint.files), self.snapshots.checkpoint.last_committed
+        first = 0 if start_point is None else start_point.first
+        return range(0) if first is None else range(first, first if last is None else last + 1)
+
     def refuse(self) -> None:
         """Refuse options that contradict each other or the checkpoint."""
         options = self.options
@@ -88,7 +94,7 @@ class JobStart:
 
     def _published(self, output: JobOutput, last: LastBatch) -> PublishedError:
         """Return the error for results that would be written again, with advice that no start refuses."""
-        advice = f"write them again with Start(published='repeat'), or use {output.new}"
+        advice = f"write them again with WriteOptions(start=Start(published='repeat')), or use {output.new}"
         extent = f"written results to {output.name}, complete up to {iso(last.watermark)}"
         if last.ended:
             advice, extent = f"use {output.new}", f"written results to {output.name}, and has ended there"

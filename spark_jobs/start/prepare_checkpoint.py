@@ -6,7 +6,8 @@ reads the input of its state again, without writing a row: this module plans eac
 runs it.  These batches have no watermark, so they close nothing.  One more batch, without rows, has the watermark of
 the last published batch, and closes what that batch had closed.  The next batch is the first unpublished one.
 
-After a crash ``start.json`` is not done, and the next start resumes with the missing steps.
+After a crash ``start.json`` does not have the first batch with results, and the next start resumes with the missing
+steps.
 """
 
 import logging
@@ -47,7 +48,7 @@ def prepare_checkpoint(
     windows_close: WindowsClose,
 ) -> None:
     """Move a checkpoint to ``start_point``, and store that in it; does nothing if this has been done."""
-    if start_point.done:
+    if start_point.first is not None:
         return
     checkpoint = snapshots.checkpoint
     store(checkpoint.files, start_point)
@@ -71,7 +72,7 @@ def prepare_checkpoint(
         if known is not None:
             checkpoint.raise_watermark(last, spark_watermark(known, windows_close))
         snapshots.store(last, topics.progress.snapshot())
-    store(checkpoint.files, replace(start_point, done=True))
+    store(checkpoint.files, replace(start_point, first=len(steps)))
 
 
 def _plan_first(query: Query) -> None:

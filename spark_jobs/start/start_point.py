@@ -27,7 +27,7 @@ class StartPoint:
     epoch: int = 0  # the last epoch of the job as a source of its output topic
     most: int | None = None  # the most records in one batch of the replay; ``None``: no limit
     output_at: int | None = None  # the job writes no results with an earlier event time; ``None``: it writes all
-    done: bool = False  # whether the checkpoint is prepared
+    first: int | None = None  # the first batch that may have results; ``None``: the checkpoint is not prepared yet
 
     @property
     def records(self) -> int:

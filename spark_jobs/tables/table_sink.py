@@ -44,13 +44,19 @@ class TableSink(Sink):
     """Stages each batch, and commits the staged ones every ``commit_every``, at the end, and at a stop."""
 
     def __init__(
-        self, table: Table, spark: SparkSession, staging: Staging, job: str, checkpoint_id: str, *, first: int
+        self,
+        table: Table,
+        spark: SparkSession,
+        staging: Staging,
+        job: str,
+        checkpoint_id: str,
+        committed: Callable[[], range],
     ) -> None:
         self._table = table
         self._spark = clone(spark)
         self._staging = staging
         read, name = table_position(table, self._spark), f"table {table.name!r}"
-        self._stored = StoredBatches(read, job, checkpoint_id, first=first, name=name, new="a new table")
+        self._stored = StoredBatches(read, job, checkpoint_id, committed, name=name, new="a new table")
         self._staged: Staged | None = None
         self._folder: str | None = None
         """Of the batch that has run; ``None``: it is in Spark's cache."""
@@ -64,8 +70,8 @@ class TableSink(Sink):
     @override
     def open(self) -> None:
         with self._lock, self._table.failing(self._stored.job):
-            self._stored.open()
             self._staged = self._staging.load()
+            self._stored.open(None if self._staged is None else self._staged.position)
             self._commit_news()
 
     @override

@@ -12,6 +12,7 @@ from floodmark.schemas import Status, encode_watermark, mark_key
 from floodmark.schemas.classify import classify, mark_record
 from floodmark.schemas.completeness.complete_rows import Reader
 from floodmark.schemas.errors import (
+    ChangedEventTimeError,
     CorruptSnapshotError,
     DeletedRecordsError,
     RecreatedTopicError,
@@ -411,6 +412,45 @@ def test_one_readable_record_is_not_wholly_wrong_also_after_a_restart():
     log.row(b"garbage")
     log.mark("a", 10, 2, status=Status.ENDED)
     assert read_all(log, position=handed.position)[0] == []
+
+
+@pytest.mark.parametrize("what", ["rows", "windows"])
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_row_goes_missing_in_silence_where_a_changed_event_time_reads_none(what, seed):
+    log, chance = Log.seeded(seed), random.Random(seed)  # noqa: S311  # a repeatable log
+    first, position, stored = MemoryConsumer(log, chance), None, []
+    for _ in range(chance.randint(1, 30)):
+        for item in getattr(first, what)():
+            stored += times(what, item)
+            position = first.reader.position()
+            if chance.random() < 0.3:
+                break
+
+    def typo(record):
+        raise KeyError(record.place)
+
+    again = MemoryConsumer(log, chance, position and Position(position.text), event_time=typo)
+    try:
+        while not again.reader.ended:
+            assert list(getattr(again, what)()) == []
+        told = again.reader.counts["timeless"]
+    except (ChangedEventTimeError, UnreadableTopicError):
+        told = True
+    assert told or sorted(stored) == log.rows()
+
+
+def test_a_position_of_poll_is_for_poll_alone():
+    """Rows and windows from it on would lack what `poll` has returned."""
+    consumer = MemoryConsumer(simple(), random.Random(1))  # noqa: S311  # a repeatable log
+    assert consumer.records()
+    position = consumer.reader.position()
+    for what in ("rows", "windows"):
+        with pytest.raises(UsageError, match=f"of poll\\(\\), and {what} from it on would lack"):
+            getattr(MemoryConsumer(simple(), random.Random(1), position), what)()  # noqa: S311  # the same
+    again = MemoryConsumer(simple(), random.Random(1), position)  # noqa: S311  # the same
+    assert json.loads(again.reader.position().text)["polled"]
+    again.records()
 
 
 def test_one_consumer_is_for_one_thing():

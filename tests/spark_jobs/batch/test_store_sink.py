@@ -22,9 +22,9 @@ class Store(ExactlyOnceWriter):
         return self.text
 
 
-def job(store, checkpoint="first", **settings):
+def job(store, checkpoint="first", committed=range(0)):
     """Start a job, and return its step: write the rows of a batch."""
-    sink = StoreSink(store, "totals", checkpoint, **settings)
+    sink = StoreSink(store, "totals", checkpoint, lambda: committed)
     sink.open()
     return lambda rows, batch, end=0: sink.commit(
         rows, batch, SimpleNamespace(output=None), Published({("clicks", 0): end}, 0), {}, 1
@@ -41,8 +41,8 @@ def test_a_store_takes_each_batch_once_over_restarts():
 def test_a_job_that_begins_at_a_time_ran_a_batch_before():
     store = Store()
     with pytest.raises(ContinueError, match="lacks batch 1"):
-        job(store, first=1)("a", 2)
-    job(store, first=1)("a", 1)
+        job(store, committed=range(1, 1))("a", 2)
+    job(store, committed=range(1, 1))("a", 1)
     assert store.batches == ["a"]
 
 
@@ -50,7 +50,7 @@ def test_a_new_checkpoint_follows_and_the_old_one_is_refused():
     store = Store()
     old = job(store)
     old("a", 0)
-    job(store, "second")("b", 3)  # after three batches that restored its state
+    job(store, "second", range(3, 3))("b", 3)  # after three batches that restored its state
     with pytest.raises(ReplacedCheckpointError):
         old("b", 1)
     with pytest.raises(ReplacedCheckpointError):
@@ -78,6 +78,18 @@ def test_a_store_that_lost_batches_is_refused(kept):
     store.text = text[kept]
     with pytest.raises(ContinueError, match=r"lacks batch 2 of this checkpoint\. Use the store as it was"):
         job(store)("rows", 3)
+    with pytest.raises(ContinueError, match=r"lacks batch 2 of this checkpoint\."):
+        job(store, committed=range(3))  # also if no batch follows
+
+
+def test_a_checkpoint_does_not_follow_another_that_was_given_its_store_emptied():
+    """The rows of its own batches are missing there."""
+    store = Store()
+    job(store, "second")("rows", 0)
+    with pytest.raises(ContinueError, match="lacks batch 1 of this checkpoint"):
+        job(store, "first", range(2))
+    with pytest.raises(ContinueError, match="lacks batch 1 of this checkpoint"):
+        job(store, "first")("rows", 2)
 
 
 @pytest.mark.parametrize("kept", [0, 1], ids=["deleted", "rolled back to an earlier checkpoint's batch"])
@@ -85,7 +97,7 @@ def test_a_store_that_loses_batches_under_its_job_is_refused(kept):
     store, text = Store(), [None]
     job(store, "first")("rows", 0)
     text.append(store.text)
-    running = job(store, "second")
+    running = job(store, "second", range(1, 1))
     running("rows", 1)
     store.text = text[kept]
     with pytest.raises(ContinueError, match="it lost them while the job ran: it was deleted"):

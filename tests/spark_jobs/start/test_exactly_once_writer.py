@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from floodmark.schemas.errors import ContinueError, CorruptSnapshotError, PublishedError, ReplacedCheckpointError
@@ -87,6 +88,9 @@ def test_a_new_checkpoint_continues_after_the_stored_rows_and_an_old_one_stores_
     count_store(file).write(spark.createDataFrame([], "user STRING, ended TIMESTAMP, n INT"), "{")
     with pytest.raises(CorruptSnapshotError, match="in the store of the writer"):
         start(given, "last")
+    Path(file).unlink()
+    with pytest.raises(ContinueError, match=r"its store: the store lacks batch \d+ of this checkpoint"):
+        start(given, "last")  # though it has ended, and no batch follows
 
 
 def test_a_job_that_repeats_stores_all_of_its_results_after_those_before(kafka, topic, start, file):

@@ -205,6 +205,9 @@ def test_a_table_that_is_deleted_under_its_job_fails_the_job(spark, kafka, topic
     kept.rename(place(kind))
     start(given, table).awaitTermination(_LIMIT)
     assert_exact(kind, place(kind), stream)
+    shutil.rmtree(place(kind))
+    with pytest.raises(ContinueError, match=r"table .*: the store lacks batch \d+ of this checkpoint"):
+        start(given, table)  # though the job has ended, and no batch follows
 
 
 def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka, topic, place, start):
