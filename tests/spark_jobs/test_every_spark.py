@@ -29,6 +29,7 @@ def install(version):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as partial:
             command = [sys.executable, "-m", "pip", "install", "-q", "--target", f"{partial}/spark"]
+            command += ["--config-settings=--build-option=--compression=stored"]  # half of the work is to compress jars
             subprocess.run([*command, f"pyspark=={version}"], check=True, timeout=_LIMIT)
             Path(partial, "spark").rename(target)
     return target
