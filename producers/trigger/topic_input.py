@@ -162,7 +162,7 @@ class TopicInput(Closing):
 
     def state(self) -> dict[str, Any]:
         """Return what has been read, as JSON values."""
-        places = {place: (offset, offset) for place, offset in self._next.items()}
+        places = {place: (offset, offset, None) for place, offset in self._next.items()}
         position = ReaderState(self._tracker.snapshot(), places, {}, self._ids).at(None)
         return {"position": position.text, "highest": self.highest}
 

@@ -166,11 +166,12 @@ class Reader:
         self.counts: Counter[str] = Counter()
         self._event_time = event_time
         self._done, self._last = resumed.done, resumed.last
+        self._times = resumed.times
         self._rereading = {place: read for place, read in resumed.read.items() if resumed.begin[place] < read}
         """By partition that is not yet read again: the offset up to which it was read before."""
         self._next = dict(resumed.begin)  # by partition: the offset after the last record taken
         self._buffer: Buffer[Data] = Buffer(resumed.done)
-        self._waiting: dict[Partition, OrderedDict[int, None]] = {}
+        self._waiting: dict[Partition, OrderedDict[int, int]] = {}  # by partition and offset: the time of the row
         self._queue: deque[tuple[Any, Position]] = deque()
         self._in_hand: Position | None = None  # the position after the item that the caller's loop has taken last
         self._before_call: Position | None = None  # the position before the items of the last call
@@ -249,7 +250,9 @@ class Reader:
             time = effective_time(record, self._event_time)
         except NO_EVENT_TIME as error:
             said = self._without_event_time(record, f"{type(error).__name__}: {error}", again=again)
-        if not again:
+        if again:
+            self._require_same(record, time)
+        else:
             self.counts["data"] += 1
             self.counts["late"] += time is not None and is_late(time, self.tracker.watermark)
             if time is not None:
@@ -261,15 +264,19 @@ class Reader:
         if self._polled:
             self._arrived.append(record)
         elif time is not None and self._buffer.add(time, record, record.place):
-            self._waiting.setdefault((record.topic, record.partition), OrderedDict())[record.offset] = None
+            self._waiting.setdefault((record.topic, record.partition), OrderedDict())[record.offset] = time
         elif time is not None:
             self.counts["missed"] += 1
         return said
 
+    def _require_same(self, record: Data, time: int | None) -> None:
+        """Refuse an ``event_time`` that does not give the oldest waiting row the time that it had."""
+        place = record.topic, record.partition
+        if record.offset == self.begin[place] and self._times.get(place, time) != time:
+            raise ChangedEventTimeError(place=str(record.place), before=self._times[place], now=time)
+
     def _without_event_time(self, record: Data, reason: str, *, again: bool) -> str | None:
         if again:
-            if not self._polled and record.offset == self.begin[record.topic, record.partition]:
-                raise ChangedEventTimeError(place=str(record.place), cause=reason)
             return None
         self.counts["timeless"] += 1
         judged = self._judged.setdefault(record.topic, [0, record.partition, record.offset, reason])
@@ -378,15 +385,18 @@ class Reader:
     def _last_done(self) -> Place | None:
         return self._last if self._buffer.watermark == self._done else None
 
-    def _state(self, places: dict[Partition, tuple[int, int]]) -> ReaderState:
+    def _state(self, places: dict[Partition, tuple[int, int, int | None]]) -> ReaderState:
         judged = {topic: None if said is None else list(said) for topic, said in self._judged.items()}
-        return ReaderState(self.tracker.snapshot(), places, judged, self._polled, self.ids)
+        return ReaderState(self.tracker.snapshot(), places, judged, self.ids, self._polled)
 
-    def _places(self) -> dict[Partition, tuple[int, int]]:
-        """Return, per partition, the offset to resume from, and the end of what was read."""
+    def _places(self) -> dict[Partition, tuple[int, int, int | None]]:
+        """Return the `ReaderState.places`."""
         places = {}
         for place, next_ in self._next.items():
-            begin = self._stored[place] if self._polled else next_
-            begin = self.begin[place] if place in self._rereading else next(iter(self._waiting.get(place, ())), begin)
-            places[place] = begin, max(next_, self.applied.get(place, 0))
+            begin: tuple[int, int | None] = (self._stored[place] if self._polled else next_, None)
+            if place in self._rereading and not self._polled:
+                begin = self.begin[place], self._times.get(place)
+            elif place in self._waiting:
+                begin = next(iter(self._waiting[place].items()), begin)
+            places[place] = begin[0], max(next_, self.applied.get(place, 0)), begin[1]
         return places

@@ -7,6 +7,7 @@ to read each partition from again, and the tracker.
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Final
 
 from floodmark.schemas.classify import Partition, Place
@@ -48,6 +49,7 @@ class Position:
     __slots__ = ("_text",)
 
     def __init__(self, text: str | Callable[[], str]) -> None:
+        UsageError.unless_type("the text of a Position", text, (str, Callable), "the stored text")
         self._text = text
 
     @property
@@ -75,13 +77,15 @@ class ReaderState:
     """The common part of the positions of one call."""
 
     tracker: Mapping[str, Any]
-    places: Mapping[Partition, tuple[int, int]]
-    """Per partition: the offset to resume from, and the end of what was read."""
+    places: Mapping[Partition, tuple[int, int, int | None]]
+    """Per partition: the offset to resume from, the end of what was read, and the time of a row that waits at the
+    first.
+    """
     judged: Mapping[str, list[Any] | None]
     """Per topic: count, place and error of records without event time; ``None``: a record had one."""
-    polled: bool
-    """Whether the caller reads records as they arrive: rows and windows from here on would lack those before."""
     ids: TopicIds
+    polled: bool = False
+    """Whether the caller reads records as they arrive: rows and windows from here on would lack those before."""
 
     def at(self, done: int | None, last: Place | None = None) -> Position:
         """Return the position after all rows below ``done``, and those at ``done`` up to ``last``, are handed out."""
@@ -110,6 +114,8 @@ class Resumed:
     begin: dict[Partition, int] = field(default_factory=dict)
     read: dict[Partition, int] = field(default_factory=dict)
     """The end of what was read before: the tracker has the marks below, and the records are counted."""
+    times: dict[Partition, int] = field(default_factory=dict)
+    """The event time of the row at `begin`, if it waits there."""
     done: int | None = None  # all rows below this time were handed out
     last: Place | None = None  # the last row at exactly ``done`` that was handed out
     judged: dict[str, list[Any] | None] = field(default_factory=dict)
@@ -132,6 +138,7 @@ def topic_names(topics: Collection[str]) -> Collection[str]:
 def resume(position: Position | None, topics: Collection[str]) -> Resumed:
     """Return the parts of a position (``None``: from the beginning), or raise CorruptSnapshotError."""
     topic_names(topics)
+    UsageError.unless_type("position", position, (Position, NoneType), "Position(text)")
     if position is None:
         return Resumed(Tracker(topics))
     with restoring(_WHERE, _ADVICE):
@@ -140,8 +147,9 @@ def resume(position: Position | None, topics: Collection[str]) -> Resumed:
         last = state["last_handed_out"]
         resumed = Resumed(
             Tracker.restore(state["tracker"]),
-            begin={(topic, partition): begin for topic, partition, begin, _ in state["partitions"]},
-            read={(topic, partition): read for topic, partition, _, read in state["partitions"]},
+            begin={(topic, partition): begin for topic, partition, begin, _, _ in state["partitions"]},
+            read={(topic, partition): read for topic, partition, _, read, _ in state["partitions"]},
+            times={(topic, partition): at for topic, partition, _, _, at in state["partitions"] if at is not None},
             done=state["handed_out_below"],
             last=None if last is None else Place(*last),
             judged=state["untimed"],

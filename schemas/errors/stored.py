@@ -88,11 +88,12 @@ class ChangedEventTimeError(SnapshotError):
     """A consumer whose ``event_time`` does not give a record the time that it gave it before the stored position."""
 
     template = (
-        "{place} had an event time when the position was stored, and has none now: {cause}. Rows would be missing. "
-        "Use the event_time function that you had, or a consumer without position=, and an empty store."
+        "the event time of {place} was {before!t} when the position was stored, and is {now!t} now. Rows would be "
+        "missing, or come twice. Use the event_time that you had, or a consumer without position=, and an empty store."
     )
     place: str
-    cause: str
+    before: int
+    now: int | None
 
 
 class ChangedQueryError(SnapshotError):
