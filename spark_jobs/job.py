@@ -20,7 +20,7 @@ from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import UNMARKED, Hold
 from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.report import COUNTED, Batch
-from floodmark.spark_jobs.internals.texts import has_a_twin, lacks_topic, reason_of, was_interrupted
+from floodmark.spark_jobs.internals.texts import has_a_twin, lacks_records, lacks_topic, reason_of, was_interrupted
 from floodmark.spark_jobs.progress.backlog import Backlog, backlog_of, ends_of
 from floodmark.spark_jobs.progress.progress import Progress
 from pyspark.errors import PySparkException
@@ -29,6 +29,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _POLL: Final = 0.05
+_DELETED: Final = (
+    "Kafka has deleted records that it had not read. Use a longer retention.ms, a new checkpoint_location and a new "
+    "output. Spark says"
+)
 _RESTART: Final = 10.0  # seconds to wait for a restart, which may itself wait for a query listener that calls the job
 
 
@@ -227,6 +231,8 @@ class Job:
             place = self._handler.identity.output or ", ".join(self._handler.identity.topics)
             advice = "if it still runs, stop it; else start again"
             failed = FencedError(writer=self.name, topic=place, reason=why, advice=advice)
+        if lacks_records(reason):
+            reason = f"{_DELETED}: {reason}"
         failed = failed or JobFailedError(job=self.name, reason=reason)
         failed.__cause__ = error
         return failed

@@ -147,8 +147,8 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         rebuild=rebuild,
     )
     require_replacing(spark, checkpoint_location, snapshots.checkpoint.files)
-    lines = [f"output_mode={output_mode!r}, windows_close={options.windows_close!r}", *meaning(plan)]
-    noted, same = Query(pyspark.__version__, lines), _is_on(spark, SAME_QUERY)
+    noted = _noted(plan, specs, f"output_mode={output_mode!r}, windows_close={options.windows_close!r}")
+    same = _is_on(spark, SAME_QUERY)
     snapshots.recognise(name, noted, start.advice, same=same, rebuild=rebuild)
     sink = _sink(table, writer, identity, snapshots, result, start) or _kafka_sink(
         spark, identity, snapshots, options, config, security
@@ -276,6 +276,13 @@ def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) ->
         )
         raise UnsupportedQueryError(operator=f"event_time={event_time!r}", reason=reason, advice=advice)
     return stamp
+
+
+def _noted(plan: Operator, specs: list[SourceSpec], modes: str) -> Query:
+    """Return what the state of a query depends on."""
+    steps = meaning(plan)
+    units = [f"unit={spec.unit!r} of the times in {', '.join(spec.topics)}" for spec in specs]
+    return Query(pyspark.__version__, [modes, *(units if steps else ()), *steps])
 
 
 def _is_on(spark: SparkSession, setting: str) -> bool:

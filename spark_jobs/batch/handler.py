@@ -43,7 +43,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from traceback import clear_frames
 from typing import Final
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from floodmark.producers.clients.admin import Config, TopicWatch, warn_of_compaction
 from floodmark.schemas.classify import Offsets
@@ -68,6 +68,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 10.0  # seconds to wait for the current batch at the end of the program
+_IDLE: Final = 10.0  # seconds between two checks of the topics while no batch runs
 _handlers: Final = WeakValueDictionary[str, "BatchHandler"]()
 """The jobs of this process, by the id of the checkpoint; Spark keeps a handler in memory while its query runs."""
 os.register_at_fork(after_in_child=_handlers.clear)  # the end of a forked process stops no job
@@ -113,6 +114,9 @@ class BatchHandler:
         self._standstill = Standstill(identity.job)
         self._limits: Iterator[Mapping[str, int]] = iter(())
         self._watches: list[TopicWatch] = []
+        self._watching = threading.Lock()
+        self._closed = threading.Event()
+        self._ran_at = time.monotonic()  # when the last batch has checked the topics
 
     def attach(self, query: StreamingQuery, spark: SparkSession, start: Callable[[], StreamingQuery]) -> None:
         """Load the progress for a query that has started, whose first batch waits for this; ``start`` restarts it."""
@@ -130,6 +134,7 @@ class BatchHandler:
             self.sink.open()
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time
             self.progress = progress
+            threading.Thread(target=_check_while_idle, args=(ref(self), self._closed), daemon=True).start()
         except BaseException as error:
             self.failure = error
             raise
@@ -197,6 +202,26 @@ class BatchHandler:
             return error
         return None
 
+    def _check_topics(self) -> None:
+        with self._watching:
+            for watch in self._watches:
+                watch.check()
+            self._ran_at = time.monotonic()
+
+    def check_while_idle(self) -> None:
+        """Fail the job if a topic was created again.
+
+        Spark runs no batch as long as the new topic ends where the job has read the old one to.
+        """
+        is_idle = time.monotonic() - self._ran_at >= _IDLE and not self.progress.ended
+        if not is_idle or self.failure is not None or self.stopping.is_requested:
+            return
+        try:
+            self._check_topics()
+        except FloodmarkError as error:
+            self._fail(error)
+            self.stopping.stop()
+
     def _lacks_marks(self) -> bool:
         """Tell whether the batch ends before the marks that its watermark rests on."""
         if self.failure is not None or self.stopping.is_requested:
@@ -214,8 +239,7 @@ class BatchHandler:
         )
         self.progress.withdraw_ahead()
         withdraw(self._snapshots, last, self.progress, self._settings.windows_close)
-        for watch in self._watches:
-            watch.check()
+        self._check_topics()
         self.stopping.restarted.clear()
         threading.Thread(target=self._restart, name=f"floodmark-restart-{job}", daemon=True).start()
 
@@ -278,8 +302,7 @@ class BatchHandler:
         require_usable(job, progress, self.specs)
 
         # 3. Its snapshot is stored, if no topic was created again since the batches before have read it.
-        for watch in self._watches:
-            watch.check()
+        self._check_topics()
         self._snapshots.store(batch_id, progress.snapshot())
 
         # 4. Its rows are made durable, and after them the marks of the job.
@@ -340,9 +363,19 @@ class BatchHandler:
 
     def close(self) -> None:
         """Close all clients."""
+        self._closed.set()
         self.lookahead.close()
         self.sink.close()
         self._watches.clear()
+
+
+def _check_while_idle(handler: "ref[BatchHandler]", closed: threading.Event) -> None:
+    while not closed.wait(_IDLE):
+        found = handler()
+        if found is None or not found.is_running:
+            return
+        found.check_while_idle()
+        del found  # while this thread waits, it keeps no job in memory
 
 
 def register_running(handler: BatchHandler) -> None:

@@ -25,6 +25,11 @@ class Format(ABC):
         """Raise `UsageError` for a column whose type `decode` could not read back; called once, before a job starts."""
 
     @property
+    def unit(self) -> str | None:
+        """The unit of times that are numbers; ``None``: the values say it."""
+        return None
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """The columns that `encode` takes from a row; empty: all."""
         return ()

@@ -99,6 +99,11 @@ class _Json(Format):
 
     @property
     @override
+    def unit(self) -> str:
+        return self._unit or "s"
+
+    @property
+    @override
     def fields(self) -> tuple[str, ...]:
         return tuple(self._schema.names)
 

@@ -107,6 +107,11 @@ def lacks_topic(text: str) -> bool:
     return "UnknownTopic" in text or "failOnDataLoss" in text
 
 
+def lacks_records(text: str) -> bool:
+    """Tell whether a query has failed, by this text, because Kafka has deleted records before it read them."""
+    return "not available in Kafka any more" in text
+
+
 def has_a_twin(reason: str) -> bool:
     """Tell whether a query failed, for this reason, because another one has the same checkpoint."""
     return "CONCURRENT_STREAM_LOG_UPDATE" in reason

@@ -95,6 +95,11 @@ class SourceSpec:
         return self.connection.topics
 
     @property
+    def unit(self) -> str | None:
+        """The unit of times that are numbers, by the format; ``None``: it does not tell."""
+        return getattr(getattr(self.decode, "__self__", None), "unit", None)
+
+    @property
     def mark_policy(self) -> MarkPolicy:
         """How its marks count."""
         return MarkPolicy(self.percentile, self.shift)

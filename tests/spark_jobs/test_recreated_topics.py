@@ -77,6 +77,18 @@ def test_a_running_job_names_a_topic_that_was_created_again_with_fewer_records(k
         until(lambda: fails(job), "the error", 60)
 
 
+def test_a_running_job_names_a_topic_that_was_created_again_with_as_many_records(kafka, given, start, monkeypatch):
+    """Though Spark sees no new record, and runs no batch."""
+    monkeypatch.setattr("floodmark.spark_jobs.batch.handler._IDLE", 0.3)
+    job, ends = start(), end_offsets(kafka.config, given)
+    job.processAllAvailable()
+    recreate(kafka.config, given, 2)
+    Stream.seeded(41, sources=2, steps=3).produce(kafka.config, given, end=False)
+    assert end_offsets(kafka.config, given) == ends
+    with pytest.raises(RecreatedTopicError, match=given):
+        job.awaitTermination(60)
+
+
 def test_a_job_does_not_write_the_rest_of_its_results_to_another_topic(kafka, given, start):
     """Neither while it runs, nor at its next start."""
     job = start()
