@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from floodmark.schemas.classify import Offsets
 from floodmark.schemas.records import Holder
 
 
@@ -37,10 +38,20 @@ def inputs_named(holder: Holder | None, read: bytes | None) -> set[str]:
     {'clicks'}
     """
     held = set() if holder is None else {holder.topic}
+    return held | {topic for topic, _ in offsets_read(read)}
+
+
+def offsets_read(read: bytes | None) -> Offsets:
+    """Return up to where a job had read its input, by the `READ_HEADER` of a mark.
+
+    >>> offsets_read(b'{"input_offsets": {"clicks": {"0": 7}}}'), offsets_read(None)
+    ({('clicks', 0): 7}, {})
+    """
     try:
-        return held | set(json.loads(read or b"")["input_offsets"])
-    except (ValueError, TypeError, LookupError):
-        return held
+        named = json.loads(read or b"")["input_offsets"]
+        return {(topic, int(number)): int(at) for topic, places in named.items() for number, at in places.items()}
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return {}
 
 
 class TopicGap(NamedTuple):
@@ -49,6 +60,7 @@ class TopicGap(NamedTuple):
     topic: str
     unread: tuple[int, ...]  # Kafka offsets in each partition: data, marks and the ends of transactions
     arrival_rate: float  # offsets per second
+    deleted: int = 0  # offsets that the job has not read, and that Kafka has deleted
 
     @property
     def total(self) -> int:
@@ -81,7 +93,9 @@ class Estimate:
 
     @property
     def seconds(self) -> float | None:
-        """``None``: it never catches up, or the rate is unknown."""
+        """``None``: it never catches up, since it is too slow or records were deleted, or the rate is unknown."""
+        if any(gap.deleted for gap in self.gaps):
+            return None
         if self.read_rate is None:
             return None if self.unread else 0.0
         return seconds_to_read(self.unread, self.read_rate, self.arrival_rate)
@@ -97,6 +111,8 @@ class Estimate:
         """0 it catches up, 1 never, 2 the rate is unknown."""
         if self.seconds is not None:
             return 0
+        if any(gap.deleted for gap in self.gaps):
+            return 1
         return 2 if self.read_rate is None else 1
 
     def rate_for(self, seconds: float) -> float:
@@ -106,7 +122,13 @@ class Estimate:
     def as_json(self) -> dict[str, Any]:
         """Return a value for JSON."""
         topics = [
-            {"topic": gap.topic, "unread": gap.total, "partitions": list(gap.unread), "arrival_rate": gap.arrival_rate}
+            {
+                "topic": gap.topic,
+                "unread": gap.total,
+                "partitions": list(gap.unread),
+                "deleted": gap.deleted,
+                "arrival_rate": gap.arrival_rate,
+            }
             for gap in self.gaps
         ]
         body = {"unread": self.unread, "arrival_rate": self.arrival_rate, "read_rate": self.read_rate}

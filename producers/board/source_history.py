@@ -12,6 +12,7 @@ from enum import Enum, StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from floodmark.producers.board.estimate import inputs_named
 from floodmark.schemas.classify import Mark, mark_header
 from floodmark.schemas.records import (
     HELD_HEADER,
@@ -366,12 +367,12 @@ class TopicMarks:
         if history is None:
             history = self.histories[number, record.source] = History()
         history.take(record, mark.log_time, read_at, retired=verdict is Verdict.RETIRED)
-        if record.holder is not None:
-            self.inputs[record.source].add(record.holder.topic)
+        published = mark_header(mark, record.source, READ_HEADER)
+        if named := inputs_named(record.holder, published):
+            self.inputs[record.source] |= named
         if verdict not in {Verdict.ACCEPTED, Verdict.REGRESSED}:
             return
         self.held[number, record.source] = Held.of(mark_header(mark, record.source, HELD_HEADER))
-        published = mark_header(mark, record.source, READ_HEADER)
         if published is not None:
             self.published[record.source] = published
 

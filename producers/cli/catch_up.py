@@ -60,12 +60,12 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
         now = Clock().wall()
         time = None if since is None else _time(since, now)
         backlog = InputBacklog(settings, topics)
-        marks = [] if output is None else last_marks(settings, output, topics)
-        if marks:
+        marks, known = (None, {}) if output is None else last_marks(settings, output, topics)
+        if marks and not known:
             time = marks[-1].processing_time
-        read = backlog.offsets_at(time) if group is None else backlog.offsets_of_group(group)
+        read = {**backlog.offsets_at(time), **known} if group is None else backlog.offsets_of_group(group)
         gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
-        estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks))
+        estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks or []))
     typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time)))
     raise typer.Exit(estimate.exit_status)
 
@@ -100,6 +100,9 @@ def _lines(estimate: "Estimate", time: int | None) -> list[str]:
         most = f", the largest {max(gap.unread):,}" if len(gap.unread) > 1 else ""
         parts = f"{len(gap.unread)} partition{'s' * (len(gap.unread) > 1)}{most}"
         lines.append(f"{gap.topic}: {gap.total:,} unread in {parts}; grows by {gap.arrival_rate:,.0f} a second")
+        if gap.deleted:
+            lost = f"Kafka has deleted {gap.deleted:,} records of {gap.topic} that the job has not read"
+            lines.append(f"{lost}: see 'not available in Kafka any more' in OPERATING.md")
     sizes = [size for gap in estimate.gaps for size in gap.unread]
     share = max(sizes, default=0) / max(1, estimate.unread)
     if share * len(sizes) >= _SKEWED:
@@ -109,6 +112,8 @@ def _lines(estimate: "Estimate", time: int | None) -> list[str]:
         at = moment(estimate.now + round(seconds * 1_000), estimate.now)
         reads = f"{records:,} records at {pace:,.0f} a second" if estimate.unread else "nothing is unread"
         return [*lines, f"caught up in {span(round(seconds * 1_000))}, at {at}: {reads}"]
+    if any(gap.deleted for gap in estimate.gaps):
+        return [*lines, "never: the job fails, or skips these records"]
     if estimate.read_rate is not None:
         return [*lines, f"never: it reads {pace:,.0f} a second, and the topics grow by {estimate.arrival_rate:,.0f}"]
     lines.append("Time unknown without --rate. Rate needed to catch up in:")

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 
 from confluent_kafka import TopicPartition
-from floodmark.producers.board.estimate import JobMark, TopicGap, inputs_named
+from floodmark.producers.board.estimate import JobMark, TopicGap, inputs_named, offsets_read
 from floodmark.producers.clients.admin import (
     QUIET,
     TIMEOUT,
@@ -20,7 +20,7 @@ from floodmark.producers.clients.admin import (
 from floodmark.producers.clients.consumers import reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, InjectorState
 from floodmark.producers.readers.replay import REACHES, BackwardReader
-from floodmark.schemas.classify import Mark, Partition, mark_header
+from floodmark.schemas.classify import Mark, Offsets, Partition, mark_header
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import READ_HEADER, processing_time_of
 
@@ -30,7 +30,7 @@ class InputBacklog:
 
     def __init__(self, config: Config, topics: Iterable[str]) -> None:
         self._config = config
-        self._topics = tuple(topics)
+        self._topics = tuple(dict.fromkeys(topics))
         self._bounds = {place: bound for topic in self._topics for place, bound in offset_bounds(config, topic).items()}
 
     def offsets_at(self, time: int | None) -> dict[Partition, int]:
@@ -62,12 +62,16 @@ class InputBacklog:
             grown = [(sum(high - at[place] for place, (_, high) in bounds.items()), window) for window, at in before]
             rate = max((count * 1_000 / window for count, window in grown), default=0.0)
             unread = tuple(max(0, high - max(low, read[place])) for place, (low, high) in bounds.items())
-            found.append(TopicGap(topic, unread, rate))
+            deleted = sum(max(0, low - read[place]) for place, (low, _) in bounds.items())
+            found.append(TopicGap(topic, unread, rate, deleted))
         return tuple(found)
 
 
-def last_marks(config: Config, topic: str, inputs: Collection[str]) -> list[JobMark]:
-    """Return the latest marks, the last one last, of the job of ``inputs`` that is furthest behind; or UsageError."""
+def last_marks(config: Config, topic: str, inputs: Collection[str]) -> tuple[list[JobMark], Offsets]:
+    """Return the latest marks, the last one last, of the job of ``inputs`` that is furthest behind; or UsageError.
+
+    The offsets are those up to which it had read then; empty, if its marks do not tell.
+    """
     if topic in inputs:
         raise UsageError(reason=f"{topic!r} is the input: name the output topic of the job that reads it (--output)")
     bounds = offset_bounds(config, topic)
@@ -83,12 +87,14 @@ def last_marks(config: Config, topic: str, inputs: Collection[str]) -> list[JobM
     topics = {id_: name for name, (id_, _) in known.items()}
     named = {source: _inputs(by_source[source], topics) for source in worked_off}
     # A job that names no input, such as one of another program, may read any topic.
-    found = [marks for source, marks in worked_off.items() if not named[source] or named[source] >= set(inputs)]
+    found = {source: marks for source, marks in worked_off.items() if not named[source] or named[source] >= set(inputs)}
     if not found:
         jobs = "; ".join(f"{job} reads {', '.join(sorted(named[job]))}" for job in sorted(named))
         reason = f"no job that writes to {topic!r} reads {', '.join(inputs)}, by its marks: {jobs}"
         raise UsageError(reason=f"{reason}. Name the input topics of the job, or its own output topic")
-    return min(found, key=lambda marks: marks[-1].processing_time)
+    slowest = min(found, key=lambda source: found[source][-1].processing_time)
+    read = (offsets_read(mark_header(mark, slowest, READ_HEADER)) for mark in by_source[slowest])
+    return found[slowest], max(read, key=lambda offsets: sum(offsets.values()), default={})
 
 
 def _worked_off(marks: Iterable[Mark]) -> list[JobMark]:

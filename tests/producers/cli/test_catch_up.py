@@ -17,6 +17,7 @@ from floodmark.schemas.records import Holder
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx  # noqa: PT013  # it reads as a word
+from support.harness import delete_before
 from typer.testing import CliRunner
 
 gaps = st.lists(
@@ -25,6 +26,7 @@ gaps = st.lists(
         st.just("t"),
         st.lists(st.integers(0, 10**9), min_size=1, max_size=4).map(tuple),
         st.floats(0, 10**5),
+        st.just(0),
     ),
     min_size=1,
     max_size=3,
@@ -125,6 +127,33 @@ def test_it_is_found_from_a_time_a_group_and_the_marks_of_a_job(kafka, topic, mo
     status, shown, _ = estimate(kafka, given_)
     assert status == 2
     assert "1 min: " in shown
+    assert estimate(kafka, given_, given_)[1] == shown, "a topic that is named twice is counted once"
+
+
+@pytest.mark.kafka
+def test_a_job_has_read_what_its_marks_say_though_a_source_holds_its_watermark(kafka, topic):
+    """Records that Kafka has deleted before the job has read them are not caught up with."""
+    given_, out = topic(2), topic(1)
+    producer = Producer(kafka.config)
+    for number in range(1_000):
+        producer.produce(given_, b"row", partition=number % 2)
+    held = {"processing_time_watermark": 1_000, "holder": Holder(given_, 0, "killed")}
+    for number, offsets in enumerate(({"0": 10, "1": 10}, {"0": 500, "1": 470})):
+        said = mark("counts", 0, number)
+        key, value, headers = mark_record(type(said)(**{name: getattr(said, name) for name in _FIELDS} | held))
+        read = "floodmark-read", json.dumps({"input_offsets": {given_: offsets}}).encode()
+        producer.produce(out, value, key, 0, headers=[*headers, read])
+    assert producer.flush(30) == 0
+
+    status, shown, _ = estimate(kafka, given_, "--output", out, "--rate", "10000")
+    assert (status, "30 unread" in shown, "read up to" in shown) == (0, True, False), shown
+
+    delete_before(kafka.config, given_, 490)
+    for more in (("--rate", "10000"), ()):
+        status, shown, _ = estimate(kafka, given_, "--output", out, *more)
+        assert status == 1
+        assert f"Kafka has deleted 20 records of {given_} that the job has not read" in shown
+        assert "never: the job fails, or skips these records" in shown
 
 
 _FIELDS = ("source", "epoch", "sequence", "watermark", "partitions", "emitted_at", "status", "membership")
