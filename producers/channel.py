@@ -210,6 +210,17 @@ class Channel:
 _CHANNELS: Final[WeakSet[Channel]] = WeakSet()
 
 
+@atexit.register
+def _warn_of_unsent() -> None:
+    """Tell of records that a producer without a thread leaves in its queue."""
+    for channel in list(_CHANNELS):
+        if channel.background is None and not channel.forked and (left := channel.client.flush(0)):
+            message = (
+                "%s: the process ends, but Kafka may lack %d records or marks: call flush(), end() or close() before"
+            )
+            _log.error(message, channel.owner, left)
+
+
 def _refuse_all() -> None:
     for channel in list(_CHANNELS):
         channel.refuse()

@@ -271,13 +271,13 @@ class PrometheusExporter:
 
 
 def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noqa: ANN401  # of an extra
-    """Serve Prometheus metrics on a port of the loopback address; `UsageError` if it is in use."""
+    """Serve Prometheus metrics on a port of the loopback address; `UsageError` if that is in use, or is no port."""
     exporter = PrometheusExporter(registry)
     from prometheus_client import start_http_server  # noqa: PLC0415  # an extra
 
     try:
         start_http_server(port, addr="127.0.0.1", registry=exporter.registry)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         exporter.registry.unregister(exporter)
         raise UsageError(reason=f"metrics cannot be served on port {port}: {error}; choose another") from error
     return exporter

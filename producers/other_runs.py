@@ -75,14 +75,13 @@ all sources membership=Membership(version=2, size=2)
                 f"count {last.size}; readers wait for the larger number: give all sources "
                 f"membership={Membership(last.version + 1, size)}"
             )
-        uncounted = [
-            mark.source for mark in lately if membership.size == 1 and mark.membership.version == membership.version
-        ]
-        if uncounted:
+        same = [mark.source for mark in lately if mark.membership.version == membership.version]
+        if len(same) >= membership.size:
+            counted = "one source writes" if membership.size == 1 else f"{membership.size} sources write"
+            others, more = ", ".join(map(repr, same)), Membership(membership.version + 1, size)
             return (
-                f"the membership says that one source writes to the topic, but lately "
-                f"{', '.join(map(repr, uncounted))} wrote to it; readers may not wait for all of them: "
-                f"give each membership={Membership(membership.version + 1, size)}"
+                f"the membership says that {counted} to the topic, but lately {others} wrote to it; readers may not "
+                f"wait for all of them: give each membership={more}, or give this source the name that it had before"
             )
         return self.end_advice
 

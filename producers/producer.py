@@ -164,10 +164,12 @@ class WatermarkedProducer:
     def advance(self, watermark: float | datetime) -> None:
         """Set the watermark of the next mark: no later record has an event time below it (strategy `explicit`).
 
+        ``watermark``: epoch milliseconds (rounded down), or an aware datetime.
+
         Raises `UsageError` with another strategy, `WatermarkRegressionError` if the watermark is below the last one.
         """
         with self._channel.lock:
-            self._emitter.advance(self._checks.time(watermark))
+            self._emitter.advance(self._checks.watermark(watermark))
 
     def produce(
         self,

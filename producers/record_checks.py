@@ -18,7 +18,7 @@ class RecordChecks:
 
     def __init__(self, owner: str, clock: Clock, *, stamps: bool, early: int | None) -> None:
         self._owner, self._clock, self._stamps, self._early = owner, clock, stamps, early
-        self._is_first = True
+        self._is_first = self._is_first_watermark = True
         self.plain_times = False  # whether `event_time_of` is the only check of a time: the first has others
 
     def event_time(self, value: float | datetime | None) -> int | None:
@@ -42,16 +42,28 @@ class RecordChecks:
         if self._is_first:
             self._is_first = False
             self.plain_times = self._early is None and not self._stamps
-            if are_seconds(time, self._clock.wall()):
-                _log.warning(
-                    "%s: the first event time is %d, which is %s; times are epoch milliseconds: did you pass seconds? "
-                    "then it would be %s, so pass time * 1000, or an aware datetime",
-                    self._owner,
-                    time,
-                    to_datetime(time).isoformat(),
-                    to_datetime(time * 1000).isoformat(),
-                )
+            self._warn_of_seconds("event time", time)
         return time
+
+    def watermark(self, value: object) -> int:
+        """Convert the caller's watermark; warn as `time` does."""
+        time = event_time_of(value)
+        if self._is_first_watermark:
+            self._is_first_watermark = False
+            self._warn_of_seconds("watermark", time)
+        return time
+
+    def _warn_of_seconds(self, what: str, time: int) -> None:
+        if are_seconds(time, self._clock.wall()):
+            _log.warning(
+                "%s: the first %s is %d, which is %s; times are epoch milliseconds: did you pass seconds? "
+                "then it would be %s, so pass time * 1000, or an aware datetime",
+                self._owner,
+                what,
+                time,
+                to_datetime(time).isoformat(),
+                to_datetime(time * 1000).isoformat(),
+            )
 
     def timestamp(self, value: object) -> int | None:
         """Return Kafka's timestamp, epoch milliseconds."""

@@ -31,7 +31,7 @@ def tail_lines(  # options of a command
 ) -> Iterator[str]:
     """Yield a line per record, from ``offset`` of each partition (negative: from its end; ``None``: new records).
 
-    ``note`` gets the number of records if ``marks_only`` has shown no line.
+    ``note`` gets the number of records if ``marks_only`` has shown no line, or where the topic ends if there was none.
     """
     bounds = offset_bounds(config, topic)
     starts = {} if offset == 0 else {place: _start(offset, *at) for place, at in bounds.items()}
@@ -50,6 +50,9 @@ def tail_lines(  # options of a command
         finally:
             if marks_only and not shown:
                 note(f"{topic}: no marks in {records:,} records")
+            elif not shown and until_end:
+                ends = ", ".join(f"{number} at {end}" for (_, number), (_, end) in bounds.items())
+                note(f"{topic}: no records to show; its partitions end at these offsets: {ends}")
 
 
 def _start(offset: int | None, begin: int, end: int) -> int:

@@ -152,6 +152,22 @@ def run(script, kafka, target, status=0):
 
 
 @pytest.mark.kafka
+def test_a_process_without_a_thread_that_ends_without_flush_says_what_kafka_may_lack(kafka, topic):
+    slow = {**kafka.config, "linger.ms": 60_000}
+    script = f"""
+        from floodmark.producers import WatermarkedProducer, ascending
+        ours = WatermarkedProducer({slow!r}, topic={topic(1)!r}, source="a",
+                                   strategy=ascending(), background=False)
+        ours.produce(b"x", event_time=1)
+    """
+    command = [sys.executable, "-c", dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (
+        "the process ends, but Kafka may lack 2 records or marks: call flush(), end() or close() before" in done.stderr
+    )
+
+
+@pytest.mark.kafka
 @pytest.mark.parametrize(
     ("last", "status"),
     [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1), ("threading.Timer(0.2, last).start()", 0)],

@@ -90,14 +90,13 @@ def test_two_sources_are_both_waited_for(kafka, topic):
     target = topic(partitions=1)
     membership = Membership(version=1, size=2)
     one = producer(kafka, target, source="one", membership=membership)
-    two = producer(kafka, target, source="two", membership=membership)
     one.produce(b"x", event_time=30)
     one.end()
     with Observer(kafka.config, [target]) as observer:
         until(lambda: list(observer.poll()) or observer.counts[target]["marks"] > 0, "the first source's marks")
         assert observer.trackers[target].advance() is None
         assert "1 of 2" in str(observer.trackers[target].holders()[0])
-    two.end()
+    producer(kafka, target, source="two", membership=membership).end()
     drain(kafka.config, target)
 
 

@@ -237,6 +237,19 @@ def test_a_second_source_that_no_membership_counts_is_named(kafka, topic, caplog
 
 
 @pytest.mark.kafka
+def test_a_source_under_another_name_is_told_of_those_that_its_membership_counts(kafka, topic, caplog):
+    target = topic(1)
+    two = [producer(kafka, target, source=name, membership=2) for name in ("a", "b")]
+    for one in two:
+        one.produce(b"x", event_time=1)
+        one.flush()
+    assert target not in caplog.text
+    producer(kafka, target, source="bb", membership=2)
+    assert "that 2 sources write to the topic, but lately 'a', 'b' wrote to it" in caplog.text
+    assert "or give this source the name that it had before" in caplog.text
+
+
+@pytest.mark.kafka
 def test_a_running_source_is_told_once_that_a_pool_which_does_not_count_it_has_retired_it(kafka, topic, caplog):
     target, clock = topic(1), manual_clock()
     ours = producer(kafka, target, source="web", clock=clock)
