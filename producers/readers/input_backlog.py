@@ -93,8 +93,9 @@ def last_marks(config: Config, topic: str, inputs: Collection[str]) -> tuple[lis
         reason = f"no job that writes to {topic!r} reads {', '.join(inputs)}, by its marks: {jobs}"
         raise UsageError(reason=f"{reason}. Name the input topics of the job, or its own output topic")
     slowest = min(found, key=lambda source: found[source][-1].processing_time)
-    read = (offsets_read(mark_header(mark, slowest, READ_HEADER)) for mark in by_source[slowest])
-    return found[slowest], max(read, key=lambda offsets: sum(offsets.values()), default={})
+    newest = sorted(by_source[slowest], key=lambda mark: (mark.record.epoch, mark.record.sequence), reverse=True)
+    read = (offsets_read(mark_header(mark, slowest, READ_HEADER)) for mark in newest)
+    return found[slowest], next(filter(None, read), {})
 
 
 def _worked_off(marks: Iterable[Mark]) -> list[JobMark]:

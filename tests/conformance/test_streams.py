@@ -125,7 +125,7 @@ def test_over_kafka(kafka, topic, sources, case):
                 handed = reader.windows(width, 0.05)
                 windows += [(window.start, len(window.rows)) for window in handed]
                 stored.append(handed.position)
-                return [place[-1] for place in json.loads(handed.position.text)["partitions"]] == [end]
+                return [read for _, _, _, read, _ in json.loads(handed.position.text)["partitions"]] == [end]
 
             until(all_read, f"reading to offset {end}")
             assert (reader.watermark, windows, late + reader.counts["late"]) == expected(step)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from floodmark.producers import Observer
-from floodmark.schemas.errors import UnreadableTopicError, UsageError
+from floodmark.schemas.errors import ChangedQueryError, UnreadableTopicError, UsageError
 from floodmark.spark_jobs import formats, write
 from floodmark.spark_jobs.reader import _load
 from pyspark.errors import AnalysisException
@@ -46,6 +46,25 @@ def test_times_that_no_watermark_can_judge_are_counted(source, rows, checkpoint,
     assert len(kept) == 1
     assert unusable(job) == {"out_of_range": 4}
     assert any(f"{source.topic}/0@" in line for line in caplog.messages)
+
+
+def test_another_unit_on_old_state_is_refused(source, rows, checkpoint):
+    """Its times would not be those of the rows in the state, and the results would be wrong."""
+
+    def start(unit, query=windows):
+        return keep(query(rows(value=formats.json(SCHEMA, unit=unit))), checkpoint)[0]
+
+    source.send(BASE)
+    job = start("ms")
+    job.processAllAvailable(LIMIT)
+    job.stop()
+    for unit in ("us", None):
+        with pytest.raises(ChangedQueryError) as caught:
+            start(unit)
+        about = f"of the times in {source.topic}"
+        found = caught.value.stored, caught.value.found
+        assert found == (f"unit='ms' {about}", f"unit={unit or 's'!r} {about}")
+    start("ms").stop()
 
 
 def test_garbage_is_unreadable_and_a_row_without_a_time_is_counted(source, rows, checkpoint):
