@@ -22,8 +22,8 @@ from floodmark.producers.trigger.position_topic import PositionTopic, create_pos
 from floodmark.producers.trigger.table_input import TableInput
 from floodmark.producers.trigger.target import Delivery, Target
 from floodmark.producers.trigger.topic_input import TopicInput
-from floodmark.producers.trigger.trigger_loop import Pace, TriggerLoop
-from floodmark.schemas.errors import CorruptSnapshotError, TriggerError, UnknownTopicError, UsageError
+from floodmark.producers.trigger.trigger_loop import Pace, TriggerLoop, require_same
+from floodmark.schemas.errors import UnknownTopicError, UsageError
 from floodmark.schemas.timestamps import event_time_of
 from rich.console import Console
 from rich.markup import escape
@@ -119,18 +119,6 @@ def _line(event: TriggerEvent, answer: str) -> str:
     return f"{instant(event.start)} .. {instant(event.end)} {event.kind}{late}{missing}{more}: {answer}"
 
 
-def _resumed(
-    opens: Callable[[Mapping[str, Any] | None], TopicInput | TableInput], stored: Mapping[str, Any] | None, trigger: str
-) -> TopicInput | TableInput:
-    try:
-        return opens(None if stored is None else stored["input"])
-    except CorruptSnapshotError as error:
-        reason = f"the position that it has stored does not fit: {error.reason}"
-        raise TriggerError(
-            trigger=trigger, reason=reason, advice="choose another --name for another trigger"
-        ) from error
-
-
 def fire_periods(  # noqa: PLR0913  # each is an option of the command line
     settings: dict[str, str],
     rules: Rules,
@@ -162,7 +150,8 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
                 typer.echo(f"created the compacted topic {position_topic!r} for the positions of triggers", err=True)
             position = PositionTopic(settings, position_topic, rules.trigger)
         stored = position.state
-        source = _resumed(opens, stored, rules.trigger)
+        require_same(rules, stored)  # before its input is opened, which may have other topics
+        source = opens(None if stored is None else stored["input"])
         opened.enter_context(source)
         delivery = Delivery(_Shown() if dry_run else target, pace.retry, told)
         loop = TriggerLoop(rules, source, delivery, position, begin=begin, collect=pace.collect)

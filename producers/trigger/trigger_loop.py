@@ -91,10 +91,7 @@ class TriggerLoop:
         stored = position.state
         self.schedule = None if stored is None else Schedule(rules, Fired.of(stored["fired"]))
         self._first = begin, source.end() if stored is None else {}
-        if stored is not None and stored["rules"] != _identity(rules):
-            before, after = (_shown(identity) for identity in (stored["rules"], _identity(rules)))
-            reason = f"its position was stored for {before}, and now it has {after}"
-            raise TriggerError(trigger=rules.trigger, reason=reason, advice="choose another --name for another trigger")
+        require_same(rules, stored)
 
     @property
     def ended(self) -> bool:
@@ -194,6 +191,14 @@ class TriggerLoop:
             state=state_of(fired, ended=ended),
             epoch=self._epoch,
         )
+
+
+def require_same(rules: Rules, stored: Mapping[str, Any] | None) -> None:
+    """Refuse the position of another trigger with `TriggerError`."""
+    if stored is not None and stored["rules"] != _identity(rules):
+        before, after = (_shown(identity) for identity in (stored["rules"], _identity(rules)))
+        reason = f"its position was stored for {before}, and now it has {after}"
+        raise TriggerError(trigger=rules.trigger, reason=reason, advice="choose another --name for another trigger")
 
 
 def _identity(rules: Rules) -> dict[str, Any]:
