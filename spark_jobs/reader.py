@@ -103,7 +103,7 @@ def read(
     require_topics(connection.config(), list(names))
     source = connection.source_options()
     _require_whole_partitions(late, source)
-    decode = value.decode if isinstance(value, Format) else value
+    decode, unit = (value.decode, value.unit) if isinstance(value, Format) else (value, None)
     kafka = _load(spark, starting_small(source) if grows else source)
     fields = _fields(kafka, decode)
     if options.adjusted in fields:
@@ -111,7 +111,8 @@ def read(
         raise UsageError(reason=reason)
     column, own = _event_time(flat(kafka, decode), event_time, fields)
     name = f"floodmark-read-{next(_numbers)}"
-    spec = SourceSpec(name, connection, column, decode, options.percentile, shift_ms, late, most if grows else None)
+    grown = most if grows else None
+    spec = SourceSpec(name, connection, column, decode, options.percentile, shift_ms, late, grown, unit)
     time = options.adjusted or own
     result = _selected(fields, time, options.substream, _time(late))
     records = prepared(decoded(kafka, spec), result, names, judged=late is not None)

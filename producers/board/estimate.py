@@ -92,9 +92,14 @@ class Estimate:
         return sum(gap.arrival_rate for gap in self.gaps)
 
     @property
+    def deleted(self) -> int:
+        """Offsets of all topics that Kafka has deleted before the job read them."""
+        return sum(gap.deleted for gap in self.gaps)
+
+    @property
     def seconds(self) -> float | None:
         """``None``: it never catches up, since it is too slow or records were deleted, or the rate is unknown."""
-        if any(gap.deleted for gap in self.gaps):
+        if self.deleted:
             return None
         if self.read_rate is None:
             return None if self.unread else 0.0
@@ -111,7 +116,7 @@ class Estimate:
         """0 it catches up, 1 never, 2 the rate is unknown."""
         if self.seconds is not None:
             return 0
-        if any(gap.deleted for gap in self.gaps):
+        if self.deleted:
             return 1
         return 2 if self.read_rate is None else 1
 

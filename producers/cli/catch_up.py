@@ -60,12 +60,12 @@ def catch_up(  # noqa: PLR0913  # each is an option of the command line
         now = Clock().wall()
         time = None if since is None else _time(since, now)
         backlog = InputBacklog(settings, topics)
-        marks, known = (None, {}) if output is None else last_marks(settings, output, topics)
+        marks, known = ([], {}) if output is None else last_marks(settings, output, topics)
         if marks and not known:
             time = marks[-1].processing_time
         read = {**backlog.offsets_at(time), **known} if group is None else backlog.offsets_of_group(group)
         gaps = backlog.gaps(read, now, {int(over * _MINUTE), _MINUTE})
-        estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks or []))
+        estimate = Estimate(now, gaps, rate if rate is not None else _pace(backlog, marks))
     typer.echo(dumps(estimate.as_json()) if json else "\n".join(_lines(estimate, time)))
     raise typer.Exit(estimate.exit_status)
 
@@ -112,7 +112,7 @@ def _lines(estimate: "Estimate", time: int | None) -> list[str]:
         at = moment(estimate.now + round(seconds * 1_000), estimate.now)
         reads = f"{records:,} records at {pace:,.0f} a second" if estimate.unread else "nothing is unread"
         return [*lines, f"caught up in {span(round(seconds * 1_000))}, at {at}: {reads}"]
-    if any(gap.deleted for gap in estimate.gaps):
+    if estimate.deleted:
         return [*lines, "never: the job fails, or skips these records"]
     if estimate.read_rate is not None:
         return [*lines, f"never: it reads {pace:,.0f} a second, and the topics grow by {estimate.arrival_rate:,.0f}"]

@@ -43,7 +43,7 @@ class WatermarkedConsumer(Closing):
         UnknownTopicError, RecreatedTopicError: if a topic does not exist, or was created again; also when reading.
         BrokerUnavailableError: if no broker answers.
         CorruptSnapshotError: if the position is of other topics.
-        ChangedEventTimeError: when reading, if a row that waited at the position has no event time now.
+        ChangedEventTimeError: when reading, if a row that waited at the position has another event time now, or none.
         DeletedRecordsError: when reading, if Kafka has deleted records before they were read.
     """
 

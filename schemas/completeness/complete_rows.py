@@ -249,7 +249,8 @@ class Reader:
         try:
             time = effective_time(record, self._event_time)
         except NO_EVENT_TIME as error:
-            said = self._without_event_time(record, f"{type(error).__name__}: {error}", again=again)
+            if not again:
+                said = self._count_missing_event_time(record, f"{type(error).__name__}: {error}")
         if again:
             self._require_same(record, time)
         else:
@@ -275,9 +276,7 @@ class Reader:
         if record.offset == self.begin[place] and self._times.get(place, time) != time:
             raise ChangedEventTimeError(place=str(record.place), before=self._times[place], now=time)
 
-    def _without_event_time(self, record: Data, reason: str, *, again: bool) -> str | None:
-        if again:
-            return None
+    def _count_missing_event_time(self, record: Data, reason: str) -> str | None:
         self.counts["timeless"] += 1
         judged = self._judged.setdefault(record.topic, [0, record.partition, record.offset, reason])
         if judged is not None and record.value is not None:

@@ -130,11 +130,7 @@ class _ConfluentJson(_Confluent):
     def __init__(self, subject: _Subject, schema: str, unit: Unit | None) -> None:
         self._json, self._schema, self._unit = json(schema, unit=unit), schema, unit
         super().__init__(subject, self._json.fields)
-
-    @property
-    @override
-    def unit(self) -> str | None:
-        return self._json.unit
+        self.unit = self._json.unit
 
     @override
     def _text(self) -> str:
@@ -162,11 +158,7 @@ class _ConfluentProtobuf(_Confluent):
     def __init__(self, subject: _Subject, schema: str, unit: Unit | None, message: Any) -> None:  # noqa: ANN401  # a class
         self._json, self._message = json(schema, unit=unit), message
         super().__init__(subject, self._json.fields)
-
-    @property
-    @override
-    def unit(self) -> str | None:
-        return self._json.unit
+        self.unit = self._json.unit
 
     @override
     def _text(self) -> str:

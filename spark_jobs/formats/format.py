@@ -9,6 +9,9 @@ from pyspark.sql.types import StructType
 class Format(ABC):
     """How the values of a topic are encoded."""
 
+    unit: str | None = None
+    """The unit of times that are numbers; ``None``: the values say it."""
+
     @abstractmethod
     def decode(self, value: Column) -> Column:
         """Return binary values as structs; null for a value that cannot be read."""
@@ -23,11 +26,6 @@ class Format(ABC):
 
     def require(self, row: StructType) -> None:  # noqa: B027  # Spark's own writers refuse such a row
         """Raise `UsageError` for a column whose type `decode` could not read back; called once, before a job starts."""
-
-    @property
-    def unit(self) -> str | None:
-        """The unit of times that are numbers; ``None``: the values say it."""
-        return None
 
     @property
     def fields(self) -> tuple[str, ...]:

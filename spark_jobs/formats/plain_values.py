@@ -84,7 +84,8 @@ class _Json(Format):
             raise UsageError(reason=f"json(): unit is {unit!r}, expected one of {', '.join(_MICROSECONDS)}")
         self._text = schema
         self._unit = unit
-        self._factor = _MICROSECONDS[unit or "s"]
+        self.unit = unit or "s"
+        self._factor = _MICROSECONDS[self.unit]
 
     @cached_property
     def _schema(self) -> StructType:
@@ -96,11 +97,6 @@ class _Json(Format):
             reason = f"json(): unit={self._unit!r} cannot be applied within an ARRAY or MAP: read those as BIGINT"
             raise UsageError(reason=reason)
         return schema
-
-    @property
-    @override
-    def unit(self) -> str:
-        return self._unit or "s"
 
     @property
     @override

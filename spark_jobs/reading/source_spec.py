@@ -87,17 +87,13 @@ class SourceSpec:
     shift: int = 0  # how far event times may be before the times that the marks promise, milliseconds
     late: Late | None = None  # ``None``: Spark's operators keep or drop late rows
     most: int | None = None  # the limit to which its batches grow; ``None``: a fixed limit, or none
+    unit: str | None = None  # of times that are numbers, by the format; ``None``: it does not tell
     limited: bool = False  # whether a limit may end its tasks before they have read all of a batch
 
     @property
     def topics(self) -> tuple[str, ...]:
         """Its topics."""
         return self.connection.topics
-
-    @property
-    def unit(self) -> str | None:
-        """The unit of times that are numbers, by the format; ``None``: it does not tell."""
-        return getattr(getattr(self.decode, "__self__", None), "unit", None)
 
     @property
     def mark_policy(self) -> MarkPolicy:
