@@ -15,7 +15,7 @@ from floodmark.schemas.timestamps import duration_of
 from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import with_event_time
 from floodmark.spark_jobs.internals.engine import refuse_plain_queries
-from floodmark.spark_jobs.internals.jvm import machine
+from floodmark.spark_jobs.internals.jvm import machine, without_lines
 from floodmark.spark_jobs.internals.texts import field_of, without_suggestion
 from floodmark.spark_jobs.options import ReadOptions
 from floodmark.spark_jobs.queries.source_options import fitting_batch, starting_small
@@ -39,6 +39,7 @@ from pyspark.sql.types import StructType, TimestampType
 _numbers = itertools.count()
 
 
+@without_lines()
 def read(
     spark: SparkSession,
     *,

@@ -29,6 +29,9 @@ _DELTA: Final = {
 _CONNECTOR_VERSIONS: Final[dict[tuple[int, ...], str]] = {(4, 3): "4.2.0"}
 """Spark's own connectors where they are not of its version: those that the tests of that Spark use."""
 
+_READS_ZIPS_ONCE: Final = (3, 13)
+_WORKERS: Final = {"spark.python.daemon.module": "floodmark.spark_jobs.internals.worker_daemon"}
+
 Connector = Literal["iceberg", "delta"]
 
 _CONNECTORS: Final[dict[tuple[Connector, tuple[int, ...]], str]] = {
@@ -115,7 +118,7 @@ def local_session(
         UsageError: if a session is running that lacks ``tables`` or ``settings``.
     """
     archive = archive_options()  # first, since it fails without Java before anything is fetched
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     jars = local_jars(*tables)
     _refuse_running({**(settings or {}), **({"spark.jars": jars} if tables else {})})
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
@@ -128,6 +131,7 @@ def local_session(
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
         JAVA_OPTIONS: "-XX:+UseSerialGC",
         **disk_settings(),
+        **(_WORKERS if python == sys.executable and sys.version_info < _READS_ZIPS_ONCE else {}),
         **(_DELTA if "delta" in tables else {}),
     }
     chosen = {**defaults, **(settings or {})}

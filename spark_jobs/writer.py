@@ -39,7 +39,7 @@ from floodmark.spark_jobs.formats.format import Format
 from floodmark.spark_jobs.internals.analysed import check_supported, event_times_of_state
 from floodmark.spark_jobs.internals.engine import start_query
 from floodmark.spark_jobs.internals.files import FILE_MANAGER, is_for_disks, require_replacing
-from floodmark.spark_jobs.internals.jvm import require_callbacks
+from floodmark.spark_jobs.internals.jvm import require_callbacks, without_lines
 from floodmark.spark_jobs.internals.stamped import stamp_of
 from floodmark.spark_jobs.internals.texts import field_of, lacks_event_time, meaning
 from floodmark.spark_jobs.job import Job
@@ -69,6 +69,7 @@ _POLL: Final = 0.05
 _starts = itertools.count()
 
 
+@without_lines()
 def write(  # noqa: PLR0913  # each is a decision of the user, most have defaults
     result: DataFrame,
     *,

@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 import pyspark
 from floodmark.schemas.errors import UnsupportedSparkError, UsageError
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, utils
 from pyspark.sql import SparkSession
 
 RELEASE: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
@@ -24,6 +25,25 @@ _LACKS: Final = re.compile(
 """In the message of py4j: the JVM has no such class or method, or does not allow the call."""
 _SHOWN: Final = 200
 _SELECTED: Final = 1_024  # ``select`` accepts only files with a lower number
+
+
+_lines = threading.local()
+_looked_up: Final = utils.is_debugging_enabled
+utils.is_debugging_enabled = lambda: not getattr(_lines, "hidden", False) and _looked_up()
+
+
+@contextmanager
+def without_lines() -> Iterator[None]:
+    """Let PySpark make columns without looking up the line of Python of each, in this thread.
+
+    It takes some ten calls of the JVM for each column, three quarters of the time of `read`.  The lines are Floodmark's
+    own, of no use in an error.
+    """
+    before, _lines.hidden = getattr(_lines, "hidden", False), True
+    try:
+        yield
+    finally:
+        _lines.hidden = before
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -26,8 +25,6 @@ SHORT_LIVED = {
     "spark.driver.extraJavaOptions": _QUICK,
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
-    "spark.python.daemon.module": "support.worker_daemon",
-    "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),
 }
 """Spark's settings for short runs: together they save more than half of the work.
 

@@ -9,7 +9,9 @@ from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.schemas.errors import UsageError
 from floodmark.spark_jobs import writer
 from floodmark.spark_jobs.internals.jvm import require_callbacks
+from pyspark.errors import utils
 from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import counted, read_events, windowed
 from support.harness import events
 
@@ -83,3 +85,24 @@ def test_once_this_process_listens_to_spark_it_may_open_any_files(gateway, many_
     running = job()
     assert running.awaitTermination(60)
     assert running.counts["records"] - running.counts["marks"] == 1
+
+
+@pytest.mark.spark
+@pytest.mark.every_spark
+def test_a_line_is_looked_up_for_the_columns_of_a_user_alone(kafka, spark, topic, tmp_path, monkeypatch):
+    looked_up = []
+    monkeypatch.setattr(utils, "_enable_debugging_cache", True)
+    monkeypatch.setattr(utils, "_capture_call_site", lambda *_: looked_up.append(1) or "a line")
+    source = topic()
+    F.col("at").alias("t")
+    assert looked_up, "as Spark does"
+    rows = read_events(spark, kafka.bootstrap_servers, source)
+    looked_up.clear()
+    read_events(spark, kafka.bootstrap_servers, source)
+    assert not looked_up
+    result = windowed(rows)
+    assert looked_up
+    looked_up.clear()
+    job = counted(result, topic(), str(tmp_path / "checkpoint"))
+    job.stop()
+    assert not looked_up
