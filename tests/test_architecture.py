@@ -48,6 +48,7 @@ SMALL = {
     "spark_jobs/demo/days_table.py": "all of the demo that knows Iceberg",
     "spark_jobs/examples/revenue_job.py": "an example to run",
     "spark_jobs/formats/format.py": "the interface of all formats, which is public",
+    "spark_jobs/internals/worker_daemon.py": "the program of Spark's workers, which must start quickly",
     "spark_jobs/progress/offsets.py": "Spark's form of offsets, in which they are stored",
 }
 # Classes with over 18 methods or 10 attributes, and why each is one.

@@ -60,17 +60,20 @@ def check(  # noqa: PLR0913  # each is an option of the command line
     topic: Annotated[str, typer.Argument(help="Topic to check.")],
     *,
     bootstrap_servers: BootstrapServers = None,
-    schema: Annotated[Path | None, option("File with the Avro schema of the values; finds late rows.")] = None,
+    schema: Annotated[Path | None, option("File with the Avro schema of the values.")] = None,
     event_time: Annotated[str | None, option("Field with the event time, for --schema or --registry.")] = None,
     json_field: Annotated[str | None, option("JSON field with the event time; finds late rows.")] = None,
-    unit: Annotated[str, option("Unit of the JSON field, since 1970.", values=get_args(Unit))] = "ms",
+    unit: Annotated[
+        str | None,
+        option("Unit of the time field, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
+    ] = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
     json: Annotated[bool, option("Print one JSON object per fault, and a last one with the counts.", "--json")] = False,
 ) -> None:
     """Read a whole topic and check it against its watermarks.
 
-    Finds late rows (with --json-field or --schema), decreasing watermarks, missing and surplus members, gaps in
+    Finds late rows (with --json-field or --event-time), decreasing watermarks, missing and surplus members, gaps in
     sequences, lost and surplus rows, unreadable marks and rows, topics without a readable row, conflicting replays,
     zombies, membership conflicts, records after the end, partitions without marks and missing headers.
 

@@ -127,10 +127,10 @@ def input_format(  # options of a command
 
 
 def judged_values(
-    json_field: str | None, unit: str, schema: Path | None, event_time: str | None, registry: Registry | None
+    json_field: str | None, unit: str | None, schema: Path | None, event_time: str | None, registry: Registry | None
 ) -> formats.InputFormat | None:
     """Return the input format of the options of ``check``; ``None``: they name none.  UsageError: they name a part."""
-    if json_field is None and schema is None and event_time is None:
+    if json_field is None and schema is None and event_time is None and unit is None:
         return None
     if (event_time is None) == (json_field is None) or (event_time is None and schema is not None):
         options = "--event-time with --schema or --registry, or --json-field"

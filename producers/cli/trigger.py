@@ -51,7 +51,10 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         ),
     ] = None,
     json_field: Annotated[str | None, _late("JSON field with the event time; late rows fire a repair.")] = None,
-    unit: Annotated[str, _late("Unit of the JSON field, since 1970.", values=get_args(Unit))] = "ms",
+    unit: Annotated[
+        str | None,
+        _late("Unit of the time field, since 1970; default: ms, or Avro's logical type.", values=get_args(Unit)),
+    ] = None,
     schema: Annotated[Path | None, _late("File with the Avro schema of the values.")] = None,
     event_time: Annotated[
         str | None, _late("Field with the event time, for --schema or --registry; late rows fire a repair.")

@@ -65,7 +65,7 @@ class Sanitizer:
         log_time = record.timestamp()[1]
         self._counts["timestamps_replaced"] += 1
         target = self._injection.target_topic
-        rejects = f"{target!r} rejects the timestamp {log_time} (record.timestamp.*.max.ms)"
+        rejects = f"{target!r} rejects the timestamp {log_time} (message.timestamp.*.max.ms)"
         self.report(record, f"{rejects}; the record gets the current time")
         readable = isinstance(self._injection.fmt, LogTime) and EARLIEST <= log_time <= END_OF_TIME
         if readable and TIME_HEADER not in dict(headers):
