@@ -88,7 +88,7 @@ def history_of(table: Any, spark: Any = None) -> History:  # noqa: ANN401  # of 
     with reading(table):
         if isinstance(table, str):
             spark.sql(f"REFRESH TABLE {table}")
-            found = _iceberg_in_spark if _provider(table, spark) == "iceberg" else _delta_in_spark
+            found = _iceberg_in_spark if _provider(table, spark) == "iceberg" else delta_in_spark
             return found(table, spark)
         if hasattr(table, "current_snapshot"):
             return _iceberg(table)
@@ -159,8 +159,9 @@ def _iceberg_in_spark(table: str, spark: Any) -> History:  # noqa: ANN401
     return _walk(table, refs[0][0] if refs else None, found.get)
 
 
-def _delta_in_spark(table: str, spark: Any) -> History:  # noqa: ANN401
-    rows = spark.sql(f"DESCRIBE HISTORY {table}")
+def delta_in_spark(table: str, spark: Any, limit: int | None = None) -> History:  # noqa: ANN401
+    """Return the history of a Delta table by its name in SQL; ``limit``: by so many of its last versions."""
+    rows = spark.sql(f"DESCRIBE HISTORY {table}" + ("" if limit is None else f" LIMIT {limit}"))
     columns = ("version", "unix_millis(timestamp) AS timestamp", "operation", "operationParameters", "userMetadata")
     entries = [row.asDict() for row in rows.selectExpr(*columns).collect()]
     return _delta(table, entries, max(entry["version"] for entry in entries))
@@ -179,7 +180,7 @@ def _delta(table: str, entries: Sequence[Mapping[str, Any]], version: int) -> Hi
         if operation == "RESTORE":
             restored = str(options.get("version"))
             parent = int(restored) if restored.isdecimal() else None  # to a time: unknown, so nothing before counts
-        elif "REPLACE TABLE" in operation:
+        elif operation == "CLONE" or "REPLACE TABLE" in operation:
             parent = None
         removes = operation in _DELTA_REMOVES or options.get("mode") == "Overwrite"
         return Commit(number, entry["timestamp"], properties_in(entry.get("userMetadata")), removes, parent)

@@ -7,12 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar, Final
 
-from floodmark.producers.tables.table_mark import TableMark, properties_in
+from floodmark.producers.tables.table_history import delta_in_spark
+from floodmark.producers.tables.table_mark import TableMark
 from floodmark.spark_jobs.internals.connectors import is_delta
 from floodmark.spark_jobs.progress.published import StoredPosition
 from floodmark.spark_jobs.tables.table import MINUTE, Table
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from typing_extensions import override
 
 _SETTINGS: Final = "spark.databricks.delta"
@@ -81,16 +81,14 @@ class DeltaTable(Table):
     def newest(self, spark: SparkSession) -> TableMark | None:
         if not self.exists(spark):
             return None
-        seen = 0
         for limit in _STEPS:
-            history = spark.sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}").orderBy(F.desc("version")).collect()
-            for row in history[seen:]:
-                mark = TableMark.of(properties_in(row["userMetadata"]))
+            history = delta_in_spark(self.sql, spark, limit)
+            for commit in reversed(history.commits):
+                mark = TableMark.of(commit.properties)
                 if mark is not None and mark.position is not None:
                     return mark
-            if len(history) < limit:
+            if not history.expired:
                 break
-            seen = len(history)
         return None
 
     @override

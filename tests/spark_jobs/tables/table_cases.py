@@ -18,6 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from floodmark.producers import WatermarkedProducer, complete_until, explicit, read_complete
+from floodmark.producers.tables.table_history import history_of
+from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import (
     CheckpointAccessError,
@@ -208,6 +210,41 @@ def test_a_table_that_is_deleted_under_its_job_fails_the_job(spark, kafka, topic
     shutil.rmtree(place(kind))
     with pytest.raises(ContinueError, match=r"table .*: the store lacks batch \d+ of this checkpoint"):
         start(given, table)  # though the job has ended, and no batch follows
+
+
+@EACH_KIND
+def test_a_table_that_is_rolled_back_fails_the_job_which_then_has_two_ways_on(spark, kafka, topic, place, start, kind):
+    given, stream, seen = topic(2), Stream.seeded(43, sources=2, steps=5), []
+    stream.produce(kafka.config, given)
+    table = named_table(kind, place(kind))
+
+    def commits():
+        found = history_of(opened(kind, place(kind))).commits
+        return [commit.number for commit in found if TableMark.of(commit.properties) is not None]
+
+    def set_current(number):
+        if kind == "delta":
+            spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {number}")
+        else:
+            spark.sql(f"CALL lake.system.set_current_snapshot('db.{place(kind).name}', {number})")
+
+    def roll_back(batch):
+        if not seen and len(commits()) == 4:
+            seen.extend(commits())
+            set_current(seen[1])  # by another program
+
+    lost = pytest.raises(ContinueError, match=r"table .*: the store lacks batch \d+ of this .* Use the store as it was")
+    job = start(given, table, on_batch=roll_back)
+    with lost:
+        job.awaitTermination(_LIMIT)
+    with lost:
+        start(given, table)
+    set_current(seen[-1])
+    start(given, table).awaitTermination(_LIMIT)
+    assert_exact(kind, place(kind), stream)
+    set_current(commits()[-3])
+    start(given, table, state="new", start=Start(published="continue")).awaitTermination(_LIMIT)
+    assert_exact(kind, place(kind), stream)
 
 
 def test_several_batches_are_one_commit_and_a_stop_commits_what_is_staged(kafka, topic, place, start):
