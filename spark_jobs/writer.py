@@ -152,7 +152,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     same = _is_on(spark, SAME_QUERY)
     snapshots.recognise(name, noted, start.advice, same=same, rebuild=rebuild)
     sink = _sink(table, writer, identity, snapshots, result, start) or _kafka_sink(
-        spark, identity, snapshots, options, config, security
+        spark, identity, snapshots, options, config, security, start
     )
     settings = Settings(
         stamp,
@@ -394,9 +394,10 @@ def _sink(
     if table is not None:
         table.create(result, identity.job)
         staging = Staging(result.sparkSession, snapshots.checkpoint_location, snapshots.checkpoint.files)
-        return TableSink(table, result.sparkSession, staging, identity.job, identity.checkpoint_id, start.committed)
+        place = table, result.sparkSession, staging
+        return TableSink(*place, identity.job, identity.checkpoint_id, start.committed, start.may_follow)
     if isinstance(writer, ExactlyOnceWriter):
-        return StoreSink(writer, identity.job, identity.checkpoint_id, start.committed)
+        return StoreSink(writer, identity.job, identity.checkpoint_id, start.committed, start.may_follow)
     return None if writer is None else FunctionSink(writer)
 
 
@@ -407,6 +408,7 @@ def _kafka_sink(
     options: WriteOptions,
     config: dict[str, Any],
     security: dict[str, Any],
+    start: JobStart,
 ) -> Sink:
     """Return the sink for a topic; warns of sources in it that the membership does not count, however old."""
     topic, source = str(identity.output), Identity(identity.job, 0, membership_of(options.membership, "WriteOptions"))
@@ -417,7 +419,7 @@ def _kafka_sink(
             _log.warning("job %s, topic %r: %s. %s", identity.job, topic, advice, renamed)
     if options.delivery != "at-least-once":
         shards = spark.sparkContext.defaultParallelism if options.delivery == "exactly-once-executors" else None
-        return ExactlyOnceSink(config, topic, source, identity.checkpoint_id, shards=shards)
+        return ExactlyOnceSink(config, topic, source, identity.checkpoint_id, start.may_follow, shards=shards)
     servers = {"kafka.bootstrap.servers": str(config["bootstrap.servers"])}
     settings = {**servers, **spark_options(security, options.sink_options)}
     return AtLeastOnceSink(config, topic, source, settings)

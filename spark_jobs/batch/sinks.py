@@ -53,6 +53,9 @@ BatchWriter = Callable[[DataFrame, int], None]
 _Record = tuple[str, int, bytes | None, bytes | None, Headers]
 """Topic, partition, key, value and headers."""
 
+MayFollow = Callable[[tuple[str, int]], bool]
+"""Tells whether a checkpoint's first batch may come after one of another: the id of that checkpoint and its number."""
+
 LateRows = Sequence[tuple[str, LateRow]]
 """Late rows, each with its output topic."""
 
@@ -240,6 +243,7 @@ class ExactlyOnceSink(_KafkaSink):
         topic: str,
         source: Identity,
         checkpoint_id: str,
+        may_follow: MayFollow,
         *,
         shards: int | None = None,
     ) -> None:
@@ -247,6 +251,7 @@ class ExactlyOnceSink(_KafkaSink):
         for name in ("pandas", "concurrent.futures.thread"):  # Arrow imports them, which fails while the program ends
             import_module(name)
         self._checkpoint_id = checkpoint_id
+        self._may_follow = may_follow
         self._shards = ShardWriter(config, source.source, topic, checkpoint_id, uuid.uuid4().hex, shards)
         self._from_executors = shards is not None
         self._partition_of = partitioner(str(config.get("partitioner", "consistent_random")))
@@ -272,20 +277,25 @@ class ExactlyOnceSink(_KafkaSink):
         """Return the client; a new one fences older instances, unless another checkpoint has replaced this one."""
         if self._out is not None:
             return self._out
-        last = self._newest()
-        if last is not None and last[0] != self._checkpoint_id:
-            last = self._newest(own=True)
-            if last is not None:
-                raise self._replaced(last[1])
+        self._refuse_replaced(before := self._newest())
         config = {**self._config, "transaction.timeout.ms": 300_000}
         out = Transaction(
             config, self._job, self._topic, refused=lambda reason: _refused(self._job, self._last + 1, reason)
         )
-        found = last, self._newest()  # an older instance may have published meanwhile
-        own = [one[1:] for one in found if one is not None and one[0] == self._checkpoint_id]
-        self._last, self._read = own[-1] if own else (-1, None)
+        last = self._newest()
+        if last != before:  # another instance has published meanwhile
+            self._refuse_replaced(last)
+        self._last, self._read = last[1:] if last is not None and last[0] == self._checkpoint_id else (-1, None)
         self._out, self._producer = out, out.producer
         return out
+
+    def _refuse_replaced(self, newest: tuple[str, int, Published] | None) -> None:
+        """Refuse to write after a batch of another checkpoint, unless this one is new and follows it."""
+        if newest is None or newest[0] == self._checkpoint_id:
+            return
+        own = self._newest(own=True)
+        if own is not None or not self._may_follow(newest[:2]):
+            raise self._replaced(0 if own is None else own[1])
 
     def _replaced(self, batch_id: int) -> ReplacedCheckpointError:
         output, new_output = f"topic {self._topic!r}", "a new output topic"
@@ -409,6 +419,7 @@ class StoredBatches:
         job: str,
         checkpoint_id: str,
         committed: Callable[[], range],
+        may_follow: MayFollow,
         *,
         name: str = STORE,
         new: str = EMPTY_STORE,
@@ -416,7 +427,7 @@ class StoredBatches:
         self._read = read
         self.job = job
         self.checkpoint_id = checkpoint_id
-        self._committed, self._name, self._new = committed, name, new
+        self._committed, self._may_follow, self._name, self._new = committed, may_follow, name, new
         self._first = 0
         """The first batch that may have results."""
         self.found: StoredPosition | None = None
@@ -442,6 +453,9 @@ class StoredBatches:
         self._first = committed.start
         if committed and (self.last if staged is None else staged.batch_id) < committed[-1]:
             raise self.gap(committed[-1])
+        found = self.found
+        if found is not None and self.own is None and not self._may_follow((found.checkpoint_id, found.batch_id)):
+            raise self._replaced(0)
 
     def next(self, first: int, position: StoredPosition) -> StoredPosition | None:
         """Return what to store with batches from ``first`` on, up to that of ``position``; ``None``: they are stored.
@@ -491,9 +505,16 @@ class StoredBatches:
 class StoreSink(Sink):
     """Passes each batch to a writer that keeps the position of the job; skips batches that its store has."""
 
-    def __init__(self, writer: ExactlyOnceWriter, job: str, checkpoint_id: str, committed: Callable[[], range]) -> None:
+    def __init__(
+        self,
+        writer: ExactlyOnceWriter,
+        job: str,
+        checkpoint_id: str,
+        committed: Callable[[], range],
+        may_follow: MayFollow,
+    ) -> None:
         self._writer = writer
-        self._stored = StoredBatches(lambda: stored_position(writer), job, checkpoint_id, committed)
+        self._stored = StoredBatches(lambda: stored_position(writer), job, checkpoint_id, committed, may_follow)
 
     @override
     def open(self) -> None:

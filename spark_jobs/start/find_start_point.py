@@ -104,7 +104,9 @@ def start_after_published(
         else:
             begins[place] = min(found.since, end)
     replayed, replay_watermark = (ends, published.ran) if needs.stateful else (None, 0)
-    return StartPoint(begins, replayed, replay_watermark, last.watermark, last.epoch, output_at=output_at)
+    return StartPoint(
+        begins, replayed, replay_watermark, last.watermark, last.epoch, output_at=output_at, follows=last.batch
+    )
 
 
 def _since(time: int) -> str:

@@ -28,6 +28,8 @@ class StartPoint:
     most: int | None = None  # the most records in one batch of the replay; ``None``: no limit
     output_at: int | None = None  # the job writes no results with an earlier event time; ``None``: it writes all
     first: int | None = None  # the first batch that may have results; ``None``: the checkpoint is not prepared yet
+    follows: tuple[str, int] | None = None
+    """The last published batch: the id of its checkpoint and its number; ``None``: none, or unknown."""
 
     @property
     def records(self) -> int:
@@ -65,7 +67,9 @@ def stored(files: Files) -> StartPoint | None:
     try:
         fields = json.loads(text)
         begins, replayed = fields.pop("begins"), fields.pop("replayed")
-        return StartPoint(from_spark(begins), None if replayed is None else from_spark(replayed), **fields)
+        follows = None if fields["follows"] is None else tuple(fields["follows"])
+        read = None if replayed is None else from_spark(replayed)
+        return StartPoint(from_spark(begins), read, **{**fields, "follows": follows})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         advice = "use a new checkpoint_location and a new output topic (with writer=, an empty store)"
         raise CorruptSnapshotError(where=_NAME, reason=str(error), advice=advice) from error

@@ -15,7 +15,7 @@ from typing import Final
 
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.errors import FloodmarkError, TableError
-from floodmark.spark_jobs.batch.sinks import LateRows, Sink, StoredBatches, run_into_cache
+from floodmark.spark_jobs.batch.sinks import LateRows, MayFollow, Sink, StoredBatches, run_into_cache
 from floodmark.spark_jobs.internals.connectors import clone, is_stopped
 from floodmark.spark_jobs.internals.jvm import FAILURES
 from floodmark.spark_jobs.internals.texts import reason_of
@@ -51,12 +51,13 @@ class TableSink(Sink):
         job: str,
         checkpoint_id: str,
         committed: Callable[[], range],
+        may_follow: MayFollow,
     ) -> None:
         self._table = table
         self._spark = clone(spark)
         self._staging = staging
         read, name = table_position(table, self._spark), f"table {table.name!r}"
-        self._stored = StoredBatches(read, job, checkpoint_id, committed, name=name, new="a new table")
+        self._stored = StoredBatches(read, job, checkpoint_id, committed, may_follow, name=name, new="a new table")
         self._staged: Staged | None = None
         self._folder: str | None = None
         """Of the batch that has run; ``None``: it is in Spark's cache."""

@@ -29,6 +29,10 @@ class Frame:
         return self._table
 
 
+def sink_of(kafka, name, checkpoint, may_follow=lambda _: True):
+    return ExactlyOnceSink(kafka.config, name, Identity("job", 1), checkpoint, may_follow)
+
+
 def run(sink, frame, batch_id):
     sink.consume(frame)
     sink.commit(frame, batch_id, PROGRESS, READ, [], 1)
@@ -37,7 +41,7 @@ def run(sink, frame, batch_id):
 @pytest.mark.parametrize("size", [1, 100_000], ids=["few rows", "rows that are handed over while the fence is heard"])
 def test_the_older_instance_does_not_fence_the_newer_one(kafka, topic, size):
     name = topic(1)
-    older, newer = (ExactlyOnceSink(kafka.config, name, Identity("job", 1), "checkpoint") for _ in range(2))
+    older, newer = (sink_of(kafka, name, "checkpoint") for _ in range(2))
     older.open()
     run(older, Frame(b"older", 1), 0)
     newer.open()
@@ -51,9 +55,7 @@ def test_the_older_instance_does_not_fence_the_newer_one(kafka, topic, size):
 
 def test_an_old_checkpoint_is_refused_once_a_newer_one_has_published_and_shuts_nobody_out(kafka, topic):
     name = topic(1)
-    old, new, again = (
-        ExactlyOnceSink(kafka.config, name, Identity("job", 1), checkpoint) for checkpoint in ("old", "new", "old")
-    )
+    old, new, again = (sink_of(kafka, name, checkpoint) for checkpoint in ("old", "new", "old"))
     for sink, batches in ((old, 2), (new, 1)):
         sink.open()
         for batch in range(batches):
@@ -62,3 +64,18 @@ def test_an_old_checkpoint_is_refused_once_a_newer_one_has_published_and_shuts_n
     with pytest.raises(ReplacedCheckpointError, match="since batch 1 of"):
         again.open()
     run(new, Frame(b"row", 1), 1)
+
+
+def test_a_checkpoint_without_a_batch_follows_only_the_batch_that_it_started_after_and_shuts_nobody_out(kafka, topic):
+    name = topic(1)
+    old = sink_of(kafka, name, "old")
+    old.open()
+    run(old, Frame(b"row", 1), 0)
+    run(old, Frame(b"row", 1), 1)
+    until_readable(kafka, name)
+    with pytest.raises(ReplacedCheckpointError, match="since batch 0 of this one"):
+        sink_of(kafka, name, "new", lambda newest: newest == ("old", 0)).open()
+    run(old, Frame(b"row", 1), 2)
+    new = sink_of(kafka, name, "new", lambda newest: newest == ("old", 2))
+    new.open()
+    run(new, Frame(b"row", 1), 2)

@@ -1,5 +1,6 @@
 """Which batches of a job a store takes."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -22,9 +23,9 @@ class Store(ExactlyOnceWriter):
         return self.text
 
 
-def job(store, checkpoint="first", committed=range(0)):
+def job(store, checkpoint="first", committed=range(0), may_follow=lambda _: True):
     """Start a job, and return its step: write the rows of a batch."""
-    sink = StoreSink(store, "totals", checkpoint, lambda: committed)
+    sink = StoreSink(store, "totals", checkpoint, lambda: committed, may_follow)
     sink.open()
     return lambda rows, batch, end=0: sink.commit(
         rows, batch, SimpleNamespace(output=None), Published({("clicks", 0): end}, 0), {}, 1
@@ -56,6 +57,21 @@ def test_a_new_checkpoint_follows_and_the_old_one_is_refused():
     with pytest.raises(ReplacedCheckpointError):
         job(store)
     assert store.batches == ["a", "b"]
+
+
+def test_a_checkpoint_without_a_batch_follows_only_the_batch_that_it_started_after():
+    """Otherwise what another one has stored since would be stored twice."""
+    store, old = Store(), ("first", 0)
+    job(store)("a", 0)
+    start = partial(job, store, "second", range(3, 3), lambda newest: newest == old)
+    start()
+    job(store)("b", 1)
+    with pytest.raises(ReplacedCheckpointError, match="since batch 0 of this one"):
+        start()
+    old = ("first", 1)
+    start()("c", 3)
+    start()("d", 4)
+    assert store.batches == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("batches", [1, 2])

@@ -16,6 +16,7 @@ from floodmark.schemas.errors import (
     ContinueError,
     CorruptSnapshotError,
     ForeignCheckpointError,
+    JobFailedError,
     MissingSnapshotError,
     PublishedError,
     ReplacedCheckpointError,
@@ -25,6 +26,7 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, avro, write
+from floodmark.spark_jobs.batch.sinks import ExactlyOnceSink
 from floodmark.spark_jobs.internals.checkpoint import Checkpoint
 from floodmark.spark_jobs.start import prepare_checkpoint
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -98,6 +100,35 @@ def test_it_goes_on_behind_what_is_published_whatever_became_of_the_start(
         counted(windowed(source(given)), out, checkpoint)
     assert again.counts["records"] < sum(map(len, records_by_partition(kafka.config, given).values()))
     assert_exact(kafka, out, whole)
+
+
+def test_a_start_that_failed_before_its_first_write_does_not_continue_after_others_have_written(
+    kafka, source, checkpoint, published, topic, monkeypatch
+):
+    """Neither one that has a start point, nor one that was to write all results."""
+    whole, _, given, out = published
+    other = topic(2)
+
+    def prepared():
+        return counted(windowed(source(given)), out, f"{checkpoint}-prepared", start=AGAIN)
+
+    def planned():
+        return counted(windowed(source(given)), other, f"{checkpoint}-planned")
+
+    with monkeypatch.context() as patch:
+        failing(patch, prepare_checkpoint, "store", 1)
+        with pytest.raises(InterruptedError):
+            prepared()
+    with monkeypatch.context() as patch:
+        failing(patch, ExactlyOnceSink, "consume", 1)
+        with pytest.raises(JobFailedError):
+            planned().awaitTermination(60)
+    counted(windowed(source(given)), out, checkpoint).awaitTermination(60)
+    counted(windowed(source(given)), other, f"{checkpoint}-other").awaitTermination(60)
+    for start, name in ((prepared, out), (planned, other)):
+        with pytest.raises(ReplacedCheckpointError, match="since batch 0 of this one"):
+            start()
+        assert_exact(kafka, name, whole)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "exactly-once-executors"])

@@ -1,8 +1,13 @@
 """The batches of a replay, as a law; and what a checkpoint keeps of a start_point."""
 
+from types import SimpleNamespace
+
 import pytest
 from floodmark.schemas.errors import CorruptSnapshotError
 from floodmark.spark_jobs.internals.files import LocalFiles
+from floodmark.spark_jobs.queries.plan import Operator
+from floodmark.spark_jobs.start.job_start import JobStart
+from floodmark.spark_jobs.start.start_options import Start
 from floodmark.spark_jobs.start.start_point import StartPoint, store, stored
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,9 +38,20 @@ def test_the_batches_of_a_replay_read_all_once_and_only_the_last_one_has_a_water
 def test_a_checkpoint_keeps_it(tmp_path):
     files = LocalFiles(tmp_path)
     assert stored(files) is None
-    start_point = StartPoint({("t", 0): 5}, {("t", 0): 11}, 70, 60, 3, most=9, output_at=12)
+    start_point = StartPoint({("t", 0): 5}, {("t", 0): 11}, 70, 60, 3, most=9, output_at=12, follows=("old", 8))
     store(files, start_point)
     assert stored(files) == start_point
     files.write("floodmark/start.json", '{"begins": ')
     with pytest.raises(CorruptSnapshotError, match="new checkpoint_location"):
         stored(files)
+
+
+@pytest.mark.parametrize("published", ["refuse", "continue", "repeat"])
+@pytest.mark.parametrize("follows", [None, ("old", 8), ("old", 9)])
+def test_the_first_batch_comes_after_the_one_that_the_checkpoint_continues_after(tmp_path, published, follows):
+    files = LocalFiles(tmp_path)
+    if follows is not None:
+        store(files, StartPoint({("t", 0): 5}, follows=follows))
+    snapshots = SimpleNamespace(checkpoint=SimpleNamespace(files=files, is_planned=True))
+    start = JobStart("job", None, [], snapshots, Start(published=published), Operator("Project"), "after")
+    assert start.may_follow(("old", 9)) is (published == "repeat" or follows == ("old", 9))
