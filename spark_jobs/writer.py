@@ -165,6 +165,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
             {topic: spec.most for spec in specs if spec.most is not None for topic in spec.topics},
             at_once="processingTime" in (trigger or {}),
         ),
+        start.epoch,
     )
     handler = BatchHandler(
         identity,

@@ -1,6 +1,6 @@
 """The settings of a job that its batches need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -21,6 +21,8 @@ class Settings:
     derived: Derived = Derived()  # noqa: RUF009  # frozen
     limits: Sequence[Mapping[str, int]] = ()
     """The most records of the second batch of a start, the third, ..., by topic; later ones have the last limit."""
+    epoch: Callable[[], int] = int
+    """Returns the last epoch of the job in its output; 0: none."""
 
     def output(self, complete: int | None) -> int | None:
         """See `Stamp.output`."""

@@ -47,7 +47,7 @@ def resume(
             complete = progress.complete_after_rebuild(ran, stateful=snapshots.checkpoint.is_stateful)
             progress.finish_batch(settings.output(complete))
     progress.resume(
-        now=time.time_ns() // 1_000_000,
+        now=max(time.time_ns() // 1_000_000, settings.epoch() + 1),  # the clock may be behind that of an earlier run
         percentile=any(spec.percentile is not None for spec in specs),
         judged=any(spec.late is not None for spec in specs),
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from floodmark.producers.clients.admin import Config, answering
 from floodmark.producers.readers.replay import last_matching
@@ -19,7 +18,6 @@ from floodmark.spark_jobs.batch.sinks import (
 )
 from floodmark.spark_jobs.progress.published import Published, StoredPosition
 from floodmark.spark_jobs.tables.table import Table
-from floodmark.spark_jobs.tables.table_sink import table_position
 from pyspark.sql import SparkSession
 
 
@@ -30,7 +28,7 @@ class LastBatch:
     watermark: int | None  # the output watermark, epoch milliseconds
     ended: bool
     published: Published | None  # how far the job had read; ``None``: the output does not have it
-    epoch: int = 0  # of the job as a source of its output topic
+    epoch: int = 0  # of the job as a source of its output; 0: a store, which has no marks
     batch: tuple[str, int] | None = None
     """The id of its checkpoint and its number; ``None``: the output does not have them."""
 
@@ -61,8 +59,8 @@ def job_output(
     if topic is not None:
         return _topic_output(config, topic, job)
     if table is not None:
-        return _store_output(table_position(table, spark), f"table {table.name!r}", "a new table")
-    return _store_output(partial(stored_position, writer)) if isinstance(writer, ExactlyOnceWriter) else None
+        return _table_output(table, spark)
+    return _store_output(writer) if isinstance(writer, ExactlyOnceWriter) else None
 
 
 def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
@@ -81,14 +79,22 @@ def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
     return JobOutput(f"topic {topic!r}", "a new output topic", last)
 
 
-def _store_output(
-    position: Callable[[], StoredPosition | None], name: str = STORE, new: str = EMPTY_STORE
-) -> JobOutput:
+def _table_output(table: Table, spark: SparkSession) -> JobOutput:
     def last() -> LastBatch | None:
-        found = position()
-        if found is None:
-            return None
-        batch = found.checkpoint_id, found.batch_id
-        return LastBatch(found.output, found.output == END_OF_TIME, found.published, batch=batch)
+        mark = table.newest(spark)
+        return None if mark is None else _last_batch(StoredPosition.of(str(mark.position)), mark.epoch)
 
-    return JobOutput(name, new, last)
+    return JobOutput(f"table {table.name!r}", "a new table", last)
+
+
+def _store_output(writer: ExactlyOnceWriter) -> JobOutput:
+    def last() -> LastBatch | None:
+        found = stored_position(writer)
+        return None if found is None else _last_batch(found)
+
+    return JobOutput(STORE, EMPTY_STORE, last)
+
+
+def _last_batch(found: StoredPosition, epoch: int = 0) -> LastBatch:
+    batch = found.checkpoint_id, found.batch_id
+    return LastBatch(found.output, found.output == END_OF_TIME, found.published, epoch, batch)

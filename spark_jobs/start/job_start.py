@@ -60,6 +60,11 @@ class JobStart:
             return True  # `prepare` is going to choose a start point after it
         return self.options.published == "repeat" or (start_point is not None and start_point.follows == newest)
 
+    def epoch(self) -> int:
+        """Return the last epoch of the job in its output; 0: none."""
+        last = None if self.output is None else self.output.last()
+        return 0 if last is None else last.epoch
+
     def refuse(self) -> None:
         """Refuse options that contradict each other or the checkpoint."""
         options = self.options

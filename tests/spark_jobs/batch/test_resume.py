@@ -4,8 +4,10 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas import Membership, Tracker
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.records import WatermarkRecord
@@ -14,12 +16,15 @@ from floodmark.spark_jobs.batch import lookahead, resume
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals import checkpoint
+from floodmark.spark_jobs.internals.checkpoint import Committed
 from floodmark.spark_jobs.internals.files import LocalFiles
 from floodmark.spark_jobs.lookahead.marks_ahead import MarksAhead
 from floodmark.spark_jobs.progress.offsets import to_spark
 from floodmark.spark_jobs.progress.progress import Progress
+from floodmark.spark_jobs.progress.published import Published, StoredPosition
 from floodmark.spark_jobs.progress.watermarks import spark_watermark
 from floodmark.spark_jobs.reading.source_spec import Connection, SourceSpec
+from floodmark.spark_jobs.start.job_output import job_output
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,3 +173,14 @@ def test_the_next_batch_runs_with_no_more_than_its_records_justify(history):
     exact = not (history.lost and (any(history.deleted) or (history.planned or [0])[-1]))
     if (ahead is None or is_covered) and exact:
         assert (plan or commit) == max(ran, history.told(progress)), "a batch that may have been written runs as before"
+
+
+@pytest.mark.parametrize("last", [None, Committed(7, {}, 0)], ids=["no snapshot", "an older snapshot"])
+def test_the_epoch_is_higher_than_the_last_one_in_the_output_although_the_clock_is_behind(last):
+    """Otherwise readers would take the new marks for those of an older run, and ignore them."""
+    position = StoredPosition("old", 7, 700, Published({}, 0)).text
+    mark = TableMark(job="job", epoch=10**15, batch=7, watermark=700, position=position)
+    output = job_output(None, None, SimpleNamespace(name="t", newest=lambda _: mark), {}, "job", None)
+    snapshots = SimpleNamespace(load=lambda _: Progress(Tracker([]), epoch=5))
+    found = resume.resume("job", [], snapshots, Settings(epoch=lambda: output.last().epoch), last)
+    assert found.epoch == 10**15 + 1

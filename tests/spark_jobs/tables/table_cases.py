@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -34,6 +35,8 @@ from floodmark.schemas.errors import (
 )
 from floodmark.schemas.timestamps import to_datetime
 from floodmark.spark_jobs import Start, WriteOptions, iceberg, write
+from floodmark.spark_jobs.batch import resume
+from floodmark.spark_jobs.start import progress_from_topics
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import partitioning
@@ -145,7 +148,9 @@ def test_each_commit_has_its_rows_and_their_watermark(spark, kafka, topic, place
 
 
 @EACH_KIND
-def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(kafka, topic, place, start, kind):
+def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(
+    kafka, topic, place, start, kind, monkeypatch
+):
     given, stream, seen, release = topic(2), Stream.seeded(31, sources=2, steps=5), [], threading.Event()
     stream.produce(kafka.config, given)
 
@@ -159,7 +164,10 @@ def test_a_start_with_a_new_checkpoint_continues_and_the_old_one_writes_no_more(
     until(lambda: fails(old) or len(seen) == 3, "three batches", _LIMIT)
     with pytest.raises(PublishedError, match=r"results to table .*published='continue'"):
         start(given, table, state="new")
+    for module in (resume, progress_from_topics):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time_ns=lambda: 0))  # the clock of another machine
     start(given, table, state="lost", start=Start(published="continue")).awaitTermination(_LIMIT)
+    assert complete_until(opened(kind, place(kind))).watermark == END_OF_TIME
     release.set()
     with pytest.raises(
         ReplacedCheckpointError, match=r"table .* from another checkpoint_location, .* since batch 2 of"
