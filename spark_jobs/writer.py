@@ -21,6 +21,7 @@ from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import membership_of
 from floodmark.schemas.timestamps import duration_of
+from floodmark.schemas.tracker import AS_WRITTEN
 from floodmark.spark_jobs.batch import output_observation
 from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
 from floodmark.spark_jobs.batch.handler_settings import Settings
@@ -281,10 +282,16 @@ def _stamp(result: DataFrame, event_time: str | None, hold: timedelta | None) ->
 
 
 def _noted(plan: Operator, specs: list[SourceSpec], modes: str) -> Query:
-    """Return what the state of a query depends on."""
+    """Return what the state of a query, and the watermark of each source so far, depend on."""
     steps = meaning(plan)
+    policies = sorted((topic, spec.mark_policy) for spec in specs for topic in spec.topics)
+    marks = [
+        f"percentile={percentile}, shift={timedelta(milliseconds=shift)} of the marks in {topic}"
+        for topic, (percentile, shift) in policies
+        if (percentile, shift) != AS_WRITTEN
+    ]
     units = [f"unit={spec.unit!r} of the times in {', '.join(spec.topics)}" for spec in specs]
-    return Query(pyspark.__version__, [modes, *(units if steps else ()), *steps])
+    return Query(pyspark.__version__, [modes, *marks, *(units if steps else ()), *steps])
 
 
 def _is_on(spark: SparkSession, setting: str) -> bool:

@@ -143,7 +143,7 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
     ...        ["a", "Project [precisetimestampconversion((at#1 - 0) % 3600000000)]"])
     ('a window of 0:01:00', 'a window of 1:00:00')
     >>> change(["read x"], ["  Filter (k#1 > 0)", "read x"]), change(["mode='a', close='b'"], ["mode='a', close='c'"])
-    (('no such step', 'Filter (k#1 > 0)'), ("close='b'", "close='c'"))
+    (('none', 'Filter (k#1 > 0)'), ("close='b'", "close='c'"))
     """
     old, new = ([line.strip() for line in lines] for lines in (stored, found))
     places = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -159,7 +159,7 @@ def change(stored: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
 
 
 def _shown(lines: Sequence[str]) -> str:
-    return lines[0][:_SHOWN] if lines else "no such step"
+    return lines[0][:_SHOWN] if lines else "none"
 
 
 def bins(numbers: Column, most: int) -> Column:

@@ -2,12 +2,12 @@
 
 import json
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from floodmark.producers import Observer
 from floodmark.schemas.errors import ChangedQueryError, UnreadableTopicError, UsageError
-from floodmark.spark_jobs import formats, write
+from floodmark.spark_jobs import event_time, formats, write
 from floodmark.spark_jobs.reader import _load
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -65,6 +65,29 @@ def test_another_unit_on_old_state_is_refused(source, rows, checkpoint):
         found = caught.value.stored, caught.value.found
         assert found == (f"unit='ms' {about}", f"unit={unit or 's'!r} {about}")
     start("ms").stop()
+
+
+def test_other_promises_on_old_progress_are_refused(source, rows, checkpoint):
+    """A source keeps the watermark that its marks gave it before, which may be too high now, also without state."""
+
+    def start(shift=0, **options):
+        return keep(event_time(rows(**options), "at", shift=timedelta(seconds=shift)), checkpoint)[0]
+
+    source.send(BASE)
+    job = start(percentile=50)
+    job.processAllAvailable(LIMIT)
+    job.stop()
+    about = f"of the marks in {source.topic}"
+    before, shifted = f"percentile=50, shift=0:00:00 {about}", f"shift=0:01:30 {about}"
+    for options, change in (
+        ({}, (before, "none")),
+        ({"percentile": 90}, (before, f"percentile=90, shift=0:00:00 {about}")),
+        ({"percentile": 50, "shift": 90}, (before.partition(", ")[2], shifted)),
+    ):
+        with pytest.raises(ChangedQueryError) as caught:
+            start(**options)
+        assert (caught.value.stored, caught.value.found) == change
+    start(percentile=50).stop()
 
 
 def test_garbage_is_unreadable_and_a_row_without_a_time_is_counted(source, rows, checkpoint):
