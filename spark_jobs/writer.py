@@ -121,7 +121,10 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     plan = plan_of(result)
     derived = derived_times(plan)
     cut = limited(plan)
-    specs = [replace(spec, shift=spec.shift + derived.shift, limited=spec.name in cut) for spec in _specs(plan)]
+    specs = [
+        replace(spec, shift=spec.shift + derived.shift, derived=derived.shift, limited=spec.name in cut)
+        for spec in _specs(plan)
+    ]
     _refuse(result, plan, output_mode, trigger)
     name = _name(topic, table, writer, job, options.delivery)
     spark = result.sparkSession

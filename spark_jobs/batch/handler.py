@@ -48,6 +48,7 @@ from weakref import WeakValueDictionary, ref
 from floodmark.producers.clients.admin import Config, TopicWatch, warn_of_compaction
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import FloodmarkError, LookaheadError, RecreatedTopicError, UnknownTopicError
+from floodmark.schemas.timestamps import is_late
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.late_rows import count_late_rows, pass_thresholds
 from floodmark.spark_jobs.batch.lookahead import Lookahead, withdraw, withdraw_stored
@@ -295,7 +296,9 @@ class BatchHandler:
         # If windows are the only state, Spark's own watermark stays at the last window end, below the marks.
         judged_by_spark = not (results.passes_late or self._settings.rules.only_windows)
         late_watermark = engine.late_watermark(last_batch_watermark) if judged_by_spark else watermark_before
-        counts["late"], late_rows = count_late_rows(job, spark, observed, late_watermark)
+        counts["late"], late_rows = count_late_rows(
+            job, spark, observed, self._settings.derived.of_rows(late_watermark)
+        )
         self._check(batch_id, observed, passes_late=results.passes_late, watermark=watermark_before)
         with self.progress_lock:
             output = progress.finish_batch(self._settings.output(results.complete), counts)
@@ -344,10 +347,14 @@ class BatchHandler:
         If late input (behind ``watermark``, that of the input before this batch) passes the operators, late results are
         allowed: the late rows are counted.  With ``late=``, no late input passes.
         """
-        passed = any(spec.late is None and found.is_late(watermark) for spec, found in observed.inputs)
-        if not passed:
-            require_shift(self.identity.job, self._settings.derived, observed.metrics, watermark)
-        observed.output.check(self.identity, batch_id, None if passes_late and passed else self.progress.output)
+        derived = self._settings.derived
+        late = [
+            time
+            for spec, found in observed.inputs
+            if spec.late is None and (time := found.earliest) is not None and is_late(time, derived.of_rows(watermark))
+        ]
+        require_shift(self.identity.job, derived, observed.metrics, watermark, late)
+        observed.output.check(self.identity, batch_id, None if passes_late and late else self.progress.output)
 
     @property
     def is_running(self) -> bool:

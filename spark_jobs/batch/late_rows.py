@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 def pass_thresholds(spark: SparkSession, specs: Sequence[SourceSpec], progress: Progress) -> None:
     """Pass the thresholds for late rows to the tasks of the next batch; call it on the query's own thread."""
     for spec in specs:
-        thresholds = None if spec.late is None else progress.thresholds(spec.percentile, spec.shift)
+        thresholds = None if spec.late is None else progress.thresholds(spec.percentile, spec.shift, spec.derived)
         if thresholds is not None:
             spark.sparkContext.setLocalProperty(spec.name, thresholds.to_text(spec.topics))
 

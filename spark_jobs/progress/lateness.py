@@ -13,9 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from floodmark.schemas.classify import AnyMark, Partition
+from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Tracker, apply_mark
 
 NOTHING: Final = -(1 << 62)  # the watermark where nothing was promised: no event time is earlier
+
+
+def of_rows(watermark: int, derived: int) -> int:
+    """Return the watermark of rows whose times `event_time` moves back by up to ``derived`` ms, before it does.
+
+    >>> of_rows(90, derived=60), of_rows(END_OF_TIME, derived=60) == END_OF_TIME
+    (150, True)
+    """
+    return min(watermark + derived, END_OF_TIME)
 
 
 @dataclass(slots=True)
@@ -84,6 +94,11 @@ class LateThresholds:
     watermark: int
     percentile: int | None = None
     shift: int = 0
+    derived: int = 0
+
+    def of_rows(self, promised: int) -> int:
+        """Return the watermark by which a row is late, by what its partition has promised."""
+        return of_rows(max(promised, self.watermark), self.derived)
 
     def apply(self, mark: AnyMark) -> None:
         """Apply the next mark of its partition, for the rows after it."""
@@ -91,7 +106,7 @@ class LateThresholds:
 
     def to_text(self, topics: Iterable[str]) -> str:
         """Return the thresholds for some topics as a short text."""
-        parts = [self.promises.snapshot(topics), self.watermark, self.percentile, self.shift]
+        parts = [self.promises.snapshot(topics), self.watermark, self.percentile, self.shift, self.derived]
         return base64.b64encode(zlib.compress(json.dumps(parts).encode(), level=1)).decode()
 
     @classmethod

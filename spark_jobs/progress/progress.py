@@ -132,12 +132,12 @@ class Progress:
         """Return the error for topics without a usable record so far, see `unusable.nothing_usable`."""
         return nothing_usable(self._records, tuple(topics))
 
-    def thresholds(self, percentile: int | None = None, shift: int = 0) -> LateThresholds | None:
+    def thresholds(self, percentile: int | None = None, shift: int = 0, derived: int = 0) -> LateThresholds | None:
         """Return the thresholds by which the tasks of the next batch judge its rows; ``None``: they do not judge."""
         if self._promises is None:
             return None
         known = NOTHING if self._next_watermark is None else self._next_watermark
-        return LateThresholds(self._promises, known, percentile, shift)
+        return LateThresholds(self._promises, known, percentile, shift, derived)
 
     def resume(self, *, now: int, percentile: bool = False, judged: bool = False) -> None:
         """Begin a new epoch, not before ``now`` (epoch ms); ``judged``: whether late rows are judged one by one."""

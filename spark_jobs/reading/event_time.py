@@ -6,7 +6,7 @@ This module sets it by the public ``withMetadata``.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 from floodmark.schemas.errors import EventTimeShiftError, UsageError
 from floodmark.schemas.timestamps import duration_of, is_late
 from floodmark.spark_jobs.internals.analysed import DELAY, NEVER_MS
+from floodmark.spark_jobs.progress.lateness import of_rows
 from floodmark.spark_jobs.queries.plan import Operator, observations_after_state
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -106,6 +107,10 @@ class Derived:
     shift: int = 0  # how far they may be before those of the input, milliseconds
     observations: tuple[str, ...] = ()  # the names of the observations of their minimum
 
+    def of_rows(self, watermark: int | None) -> int | None:
+        """See `lateness.of_rows`."""
+        return None if watermark is None else of_rows(watermark, self.shift)
+
 
 def derived_times(plan: Operator) -> Derived:
     """Return the event times that a query derives."""
@@ -130,10 +135,22 @@ def derived_times(plan: Operator) -> Derived:
     return Derived(max(found.values(), default=0), tuple(found.keys() - after_state))
 
 
-def require_shift(job: str, derived: Derived, observed: Mapping[str, Mapping[str, Any]], watermark: int | None) -> None:
-    """Refuse a batch whose derived event times are shifted further than stated: operators would drop these rows."""
+def require_shift(
+    job: str,
+    derived: Derived,
+    observed: Mapping[str, Mapping[str, Any]],
+    watermark: int | None,
+    late: Iterable[int] = (),
+) -> None:
+    """Refuse a batch whose derived event times are shifted further than stated: operators would drop these rows.
+
+    ``late``: the event times that late rows of the batch had before; their derived times may be late, too.
+    """
+    if watermark is None:
+        return
+    lowest = min([of_rows(watermark, derived.shift), *late]) - derived.shift
     for name in derived.observations:
         earliest = observed.get(name, {}).get("earliest")
-        if earliest is not None and is_late(int(earliest), watermark):
+        if earliest is not None and is_late(int(earliest), lowest):
             shift = timedelta(milliseconds=derived.shift)
             raise EventTimeShiftError(job=job, event_time=int(earliest), watermark=watermark, shift=shift)

@@ -67,7 +67,7 @@ def judge(
         for end in dict.fromkeys([*np.flatnonzero(marks.notna().to_numpy()), size - 1]):
             # The mark itself is for the rows after it.
             promised = thresholds.promises.promised(place)
-            watermark[begin : end + 1] = max(promised, thresholds.watermark)
+            watermark[begin : end + 1] = thresholds.of_rows(promised)
             of_partition[begin : end + 1] = promised >= thresholds.watermark
             text = marks.iloc[end]
             if isinstance(text, str):

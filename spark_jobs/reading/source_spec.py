@@ -89,6 +89,7 @@ class SourceSpec:
     most: int | None = None  # the limit to which its batches grow; ``None``: a fixed limit, or none
     unit: str | None = None  # of times that are numbers, by the format; ``None``: it does not tell
     limited: bool = False  # whether a limit may end its tasks before they have read all of a batch
+    derived: int = 0  # the part of ``shift`` that `event_time` adds, after late rows are judged
 
     @property
     def topics(self) -> tuple[str, ...]:

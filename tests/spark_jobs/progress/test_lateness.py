@@ -4,14 +4,23 @@ import base64
 import itertools
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 from floodmark.producers.testing import mark
-from floodmark.schemas import Status, encode_watermark, mark_key
-from floodmark.schemas.tracker import Tracker, driving, shifted
+from floodmark.schemas import Status, encode_watermark, is_late, mark_key
+from floodmark.schemas.classify import Mark
+from floodmark.schemas.errors import EventTimeShiftError
+from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.tracker import MarkPolicy, Tracker, driving, shifted
+from floodmark.spark_jobs.batch.handler import BatchHandler
+from floodmark.spark_jobs.batch.output_observation import Output
 from floodmark.spark_jobs.progress.lateness import NOTHING, LateThresholds, Promises
+from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.reconcile import parse_marks
+from floodmark.spark_jobs.reading.event_time import Derived
 from floodmark.spark_jobs.reading.judge import judge
+from floodmark.spark_jobs.reading.observation import Observation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,6 +86,65 @@ def test_neither_batches_nor_chunks_change_what_is_late(log, batches, chunks, sh
                 (seen,) = parse_marks(written(log[at], at))
                 promises.apply(seen, None, shift)
     assert found == plainly(log, shift)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    late=st.sampled_from([None, "drop", "adjust"]),
+    before=st.lists(st.integers(0, 60), min_size=1, max_size=2),
+    ends=st.sampled_from([False, False, True]),
+    within=st.lists(st.integers(0, 60), max_size=2),
+    rows=st.lists(st.tuples(st.integers(-20, 5), st.integers(-10, 5)), min_size=1, max_size=2),
+    reads=st.integers(0, 5),
+    derives=st.integers(5, 20),
+)
+def test_a_row_fails_the_job_only_if_its_time_is_moved_further_than_the_shift(
+    late, before, ends, within, rows, reads, derives
+):
+    """``late=`` judges a row by its own time; then `event_time` moves it back.  Rows are drawn near both limits."""
+    rows = [(max(1, max(before) - reads + near), max(0, derives + more)) for near, more in rows]
+    progress, shift = Progress(Tracker(["t"])), reads + derives
+    progress.resume(now=1, judged=True)
+    written_before = [mark("a", time, number) for number, time in enumerate(before)]
+    if ends:
+        written_before.append(mark("a", 60, len(before), status=Status.ENDED))
+    applied = [Mark("t", 0, number, 0, one) for number, one in enumerate(written_before)]
+    progress.apply(applied, {"t": MarkPolicy(None, shift)})
+    watermark = progress.watermark
+    promised = END_OF_TIME if ends else max(before) - reads
+    assert watermark == promised - (0 if ends else derives)
+
+    first = len(applied)
+    texts = [written(mark("a", time, first + number), first + number) for number, time in enumerate(within)]
+    texts = [*texts, *[None] * len(rows)]
+    columns = pd.Series(["t"] * len(texts)), pd.Series([0] * len(texts)), pd.Series(texts, dtype=object)
+    thresholds = LateThresholds.of(progress.thresholds(None, shift, derives).to_text(["t"]))
+    judged = judge(thresholds, *columns)["watermark"][len(within) :]
+    assert max(judged) <= END_OF_TIME
+    results = []  # the derived times, and how far each is moved
+    for (time, moved), threshold in zip(rows, judged, strict=True):
+        if late != "drop" or time >= threshold:
+            results.append(((max(time, threshold) if late == "adjust" else time) - moved, moved))
+    for derived, moved in results:
+        on_time = late is not None or derived + moved >= promised
+        assert ends or not on_time or moved > derives or not is_late(derived, watermark)
+
+    observed = SimpleNamespace(
+        inputs=[(SimpleNamespace(late=late), Observation(earliest=min(time for time, _ in rows)))],
+        metrics={"o": {"earliest": min([derived for derived, _ in results], default=None)}},
+        output=Output(),
+    )
+    handler = SimpleNamespace(
+        identity=SimpleNamespace(job="j"),
+        _settings=SimpleNamespace(derived=Derived(derives, ("o",))),
+        progress=progress,
+    )
+    too_far = [moved > derives and is_late(derived, watermark) for derived, moved in results]
+    try:
+        BatchHandler._check(handler, 1, observed, passes_late=False, watermark=watermark)  # noqa: SLF001  # the check alone
+        assert len(rows) > 1 or not any(too_far)
+    except EventTimeShiftError:
+        assert any(too_far)
 
 
 def test_the_watermark_of_the_batch_judges_where_the_partition_knows_less():

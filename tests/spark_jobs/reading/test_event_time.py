@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -107,6 +108,20 @@ def test_a_derived_time_is_exact_with_its_shift(source, rows, checkpoint, how):
     two_in_a_minute(source, job)
     assert sorted(found) == [("a", MINUTE), ("b", MINUTE)]
     assert job.counts["late"] == 0
+
+
+@pytest.mark.parametrize("late", [None, "drop", "adjust"])
+def test_a_late_row_within_its_shift_does_not_fail_the_job(source, rows, checkpoint, late):
+    derived = DERIVED["helper"](partial(rows, late=late), ONE_MINUTE)
+    job, found = keep(derived.dropDuplicates(["k", "minute"]).select("k", F.unix_millis("minute")), checkpoint)
+    source.send(MINUTE + 59_999, key="a")
+    source.mark(MINUTE + 150_000)
+    job.processAllAvailable(LIMIT)
+    source.send(MINUTE + 100_000, key="b")
+    source.end()
+    job.awaitTermination(LIMIT)
+    assert sorted(found) == [("a", MINUTE), *([("b", MINUTE + 120_000)] if late == "adjust" else [])]
+    assert job.counts["late"] == 1
 
 
 def test_a_shift_too_small_is_never_silent(source, rows, tmp_path):
