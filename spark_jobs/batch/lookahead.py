@@ -188,7 +188,7 @@ def withdraw_at_start(specs: Sequence[SourceSpec], snapshots: Snapshots, setting
 def _withdraw_unknown(specs: Sequence[SourceSpec], checkpoint: Checkpoint, settings: Settings, last: int) -> None:
     """Lower the watermark, if the snapshot is lost, to what the topics give."""
     end = checkpoint.planned_end(last + 1) or checkpoint.planned_end(last) or {}
-    read = rebuild(specs, end).watermark
+    read = rebuild(specs, end, checkpoint.next_watermark(last)).watermark
     allowed = 0 if read is None else spark_watermark(read, settings.windows_close)
     # If Kafka has deleted marks and the others give less, the last batch still had read all its marks.
     checkpoint.lower_watermark(last, max(allowed, checkpoint.planned_watermark(last)))

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,15 +42,16 @@ class ObservedBatch:
         inputs = [(spec, observation(spark, spec, metrics.get(spec.name, {}), start, end)) for spec in specs]
         return cls(inputs, Output.of(metrics), metrics, start, end)
 
-    def is_to_end(self) -> bool:
-        """Ask Kafka whether the batch has read the last records of all topics."""
-        bounds = (offset_bounds(spec.connection.config(), topic) for spec, _ in self.inputs for topic in spec.topics)
-        return all(self.end.get(place, 0) >= end for topic in bounds for place, (_, end) in topic.items())
-
     @property
     def topics(self) -> set[str]:
         """The topics of its records."""
         return {topic for _, found in self.inputs for (topic, _), count in found.records.items() if count}
+
+
+def is_to_end(specs: Iterable[SourceSpec], read: Offsets) -> bool:
+    """Ask Kafka whether all topics end where they were read to."""
+    bounds = (offset_bounds(spec.connection.config(), topic) for spec in specs for topic in spec.topics)
+    return all(read.get(place, 0) >= end for topic in bounds for place, (_, end) in topic.items())
 
 
 def update_progress(
@@ -67,7 +68,7 @@ def update_progress(
             _log.warning("job %s: %s: %s", job, mark.place, mark.reason)
     _warn_of_unit(job, progress, observed, marks.marks)
     policies = {topic: spec.mark_policy for spec, _ in observed.inputs for topic in spec.topics}
-    progress.apply(marks.marks, policies, observed.is_to_end)
+    progress.apply(marks.marks, policies, lambda: is_to_end((spec for spec, _ in observed.inputs), observed.end))
     for process in progress.ignored.news():
         _log.warning("job %s: %s", job, process)
     discrepancies = progress.reconcile(marks, observed.start, observed.end, uncounted)

@@ -16,8 +16,10 @@ from floodmark.producers.readers.replay import read_until_end
 from floodmark.schemas.classify import Data, Offsets, Unreadable
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.errors import SnapshotError, UnreadInputError
+from floodmark.schemas.timestamps import END_OF_TIME
 from floodmark.schemas.tracker import Tracker, apply_mark
 from floodmark.spark_jobs.batch.handler_settings import Settings
+from floodmark.spark_jobs.batch.observed_batch import is_to_end
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.internals.checkpoint import Committed
 from floodmark.spark_jobs.progress.progress import Progress
@@ -42,7 +44,7 @@ def resume(
             if not settings.rebuild:
                 raise
             _log.warning("job %s: the snapshot of batch %d is missing or damaged", job, last.batch_id)
-            progress = rebuild(specs, last.offsets)
+            progress = rebuild(specs, last.offsets, snapshots.checkpoint.next_watermark(last.batch_id))
             ran = from_spark_watermark(last.watermark, settings.windows_close)
             complete = progress.complete_after_rebuild(ran, stateful=snapshots.checkpoint.is_stateful)
             progress.finish_batch(settings.output(complete))
@@ -56,8 +58,12 @@ def resume(
     return progress
 
 
-def rebuild(specs: Sequence[SourceSpec], offsets: Offsets) -> Progress:
-    """Return the progress that the records before ``offsets`` give, read from the topics."""
+def rebuild(specs: Sequence[SourceSpec], offsets: Offsets, next_watermark: int) -> Progress:
+    """Return the progress that the records before ``offsets`` give, read from the topics.
+
+    ``next_watermark``: the watermark that Spark has for the next batch.  If it is the end of time, these records were
+    the last ones.
+    """
     read, used = set[tuple[str, int]](), set[str]()
     topics = [topic for spec in specs for topic in spec.topics]
     tracker, full = Tracker(topics), Tracker(topics)
@@ -72,8 +78,8 @@ def rebuild(specs: Sequence[SourceSpec], offsets: Offsets) -> Progress:
             apply_mark(tracker, record, *spec.mark_policy)
             apply_mark(full, record, shift=spec.shift)
         read.update(ends)
-    tracker.advance()
-    full.advance()
+    for read_by in (tracker, full):
+        read_by.advance(lambda: next_watermark == END_OF_TIME or is_to_end(specs, offsets))
     _log.warning("progress was rebuilt from the topics: watermark %s, %s", tracker.watermark, dict(tracker.counts))
     progress = Progress(
         tracker,

@@ -112,6 +112,12 @@ class Checkpoint:
         with reaching("the log of planned batches"):
             return 0 if plan is None else int(_metadata(plan)["batchWatermarkMs"])
 
+    def next_watermark(self, batch_id: int) -> int:
+        """Return the watermark of the batch after a committed one."""
+        commit = self.files.read(f"{_COMMITTED}/{batch_id}")
+        with reaching("the log of committed batches"):
+            return 0 if commit is None else int(_metadata(commit)["nextBatchWatermarkMs"])
+
     def lower_watermark(self, batch_id: int, watermark: int) -> None:
         """Lower the watermark of the batch after a committed one to ``watermark``."""
         for name, field in (
@@ -160,11 +166,8 @@ class Checkpoint:
         last = self.last_committed
         if not self.is_stateful or last is None or max(self.files.numbers(_PLANNED), default=-1) != last:
             return  # no state, no batch, or the last batch will run again
-        plan, commit = self.files.read(f"{_PLANNED}/{last}"), self.files.read(f"{_COMMITTED}/{last}")
-        if plan is None or commit is None:
-            return
-        watermark = int(_metadata(commit)["nextBatchWatermarkMs"])
-        if watermark > _metadata(plan)["batchWatermarkMs"]:
+        plan, watermark = self.files.read(f"{_PLANNED}/{last}"), self.next_watermark(last)
+        if plan is not None and watermark > _metadata(plan)["batchWatermarkMs"]:
             self._store_plan(last + 1, plan, watermark)
 
 

@@ -9,6 +9,7 @@ from floodmark.schemas.classify import AnyMark, Data, Offsets, classify
 from floodmark.schemas.counts import RecordCounts
 from floodmark.schemas.records import KEY_PREFIX
 from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.batch.observed_batch import is_to_end
 from floodmark.spark_jobs.batch.reread import records_of
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
@@ -51,7 +52,8 @@ class ProgressFromTopics:
         """Read the marks before some offsets into the progress."""
         policies = {topic: spec.mark_policy for spec in self._specs for topic in spec.topics}
         unread = [(spec, ends) for spec in self._specs if (ends := self._unread(spec, end))]
-        self.progress.apply([mark for spec, ends in unread for mark in self._marks(spec, ends)], policies)
+        marks = [mark for spec, ends in unread for mark in self._marks(spec, ends)]
+        self.progress.apply(marks, policies, lambda: is_to_end(self._specs, end))
         for spec, _ in unread:
             self.progress.tally(spec.topics[0], 1, {})  # unknown whether any record was usable: count one that was
         self._read |= end

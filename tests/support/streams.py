@@ -97,11 +97,11 @@ class _Writer:
                 self._grow(partitions)
             case Put(source, (_, time, _) as values, partition):
                 emitter = self.emitters[source]
+                self.latest = max(self.latest, time)
                 if not emitter.registered:
                     emitter.mark_active()
                     self._say(source)
                 emitter.send(partition, time).ack()  # one idempotent client keeps the order
-                self.latest = max(self.latest, time)
                 value, headers = self.log.record(values)
                 self._produce(partition, value, headers=headers, timestamp=time)
             case Say(source, what):

@@ -34,9 +34,12 @@ def source(kafka, spark):
 def written(kafka, topic):
     """Write rows that arrive when they happen, or up to three seconds before; returns the topic and the rows.
 
-    One source is silent from early on: only what stands before the start tells that it has ended.
+    One source is silent from early on: only what stands before the start tells that it has ended.  Before these rows,
+    both sources have ended a first run.
     """
     name, log = topic(2), Log(2)
+    earlier = [Put("quiet", ("a", NOON - 60_000, 1)), Put("busy", ("a", NOON - 60_000, 1), 1)]
+    Log(2, [*earlier, Say("quiet", "end"), Say("busy", "end")]).write(kafka.config, name)
     log.entries += [Put("quiet", ("a", NOON, 1)), Say("quiet", "end")]
     for second in range(120):
         now = NOON + 1_000 * second
@@ -44,7 +47,7 @@ def written(kafka, topic):
         if second % 7 == 6:
             log.entries.append(Say("busy", now))
     log.entries.append(Say("busy", "end"))
-    log.write(kafka.config, name)
+    log.write(kafka.config, name, epoch=2)
     return name, log.rows
 
 
@@ -71,6 +74,18 @@ def test_nothing_is_written_before_it_and_the_first_window_is_whole(kafka, topic
     Path(checkpoint, "floodmark", "start.json").unlink()
     with pytest.raises(MissingSnapshotError, match=r"start\.json is missing; use a new checkpoint_location and a new"):
         start(windows(source(given)), out, checkpoint)
+
+
+def test_between_two_runs_the_first_one_does_not_end_the_job(kafka, topic, source, checkpoint, written):
+    given, rows = written
+    out, at = topic(1), NOON + WIDTH + 3_000
+    job = start(
+        windows(source(given)), out, checkpoint, start=Start(output_at=to_datetime(at), early=timedelta(seconds=3))
+    )
+    job.awaitTermination(60)
+    expected = Counter((key, time // WIDTH * WIDTH + WIDTH) for key, time, _ in rows)
+    found = {(key, end): n for key, end, n in total(batches_of(kafka.config, out))}
+    assert found == {window: n for window, n in expected.items() if window[1] >= at}
 
 
 def test_a_function_gets_no_row_before_it_and_a_whole_first_window(topic, source, checkpoint, written):
