@@ -85,9 +85,10 @@ class Emitter:
         if self.status is not _ACTIVE:
             self._refuse_send()
         scope = self._scopes[0 if self._apart is None else partition]
-        scope.generator.on_event(event_time, now, value)
-        if self._apart is not None and now is not None:
-            scope.last_event = self._awake(now)
+        awake = None if now is None else self._awake(now)
+        scope.generator.on_event(event_time, awake, value)
+        if self._apart is not None:
+            scope.last_event = awake
         if is_late(event_time, scope.promised):
             self.late += 1
         self._writer.count(partition, 1)
@@ -111,9 +112,9 @@ class Emitter:
         """Count records that are about to be sent, `IN_FLIGHT_SIZE` at most, as one group; otherwise as `send`."""
         if self.status is not _ACTIVE:
             self._refuse_send()
-        scope, on_event = self._scopes[0], self.generator.on_event
+        scope, on_event, awake = self._scopes[0], self.generator.on_event, self._awake(now)
         for event_time, value in zip(event_times, values, strict=True):
-            on_event(event_time, now, value)
+            on_event(event_time, awake, value)
         earliest = min(event_times)
         if is_late(earliest, scope.promised):
             self.late += sum(is_late(event_time, scope.promised) for event_time in event_times)
@@ -222,9 +223,10 @@ class Emitter:
     def tick(self, steady: int, wall: int | None) -> None:
         """Take note of the clocks, and go idle after silence."""
         if self.status is not Status.ENDED:
+            awake = self._awake(steady)
             for scope in self._scopes:
-                scope.generator.on_tick(steady, wall)
-                scope.listen(self._awake(steady), None if self._apart is None else self._apart.quiet)
+                scope.generator.on_tick(awake, wall)
+                scope.listen(awake, None if self._apart is None else self._apart.quiet)
             self._mark_idle_if_silent()
 
     def _promises(self) -> list[Promise]:
@@ -249,11 +251,12 @@ class Emitter:
             self._paused_since = now
 
     def unpause(self, now: int) -> None:
-        """Note that alignment no longer makes the source wait."""
+        """Note that alignment no longer makes the source wait: it is about to send."""
+        self._resuming = self._resuming or self._paused_since is not None
         self._paused_for, self._paused_since, self.held = now - self._awake(now), None, None
 
     def _awake(self, now: int) -> int:
-        """Return the clock of `send` without the time in which alignment made the source wait."""
+        """Return the clock of `send` without the time in which alignment made the source wait: that is no silence."""
         return (now if self._paused_since is None else self._paused_since) - self._paused_for
 
     def mark_idle(self) -> None:

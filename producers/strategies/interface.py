@@ -23,7 +23,8 @@ class State:
 class Generator(ABC):
     """The state of a strategy for one source.  Event times and watermarks are epoch milliseconds.
 
-    `on_event`, `on_tick`, `advance`, `stamp` and `restore` change the state; all other methods only read it.
+    `on_event`, `on_tick`, `advance`, `stamp` and `restore` change the state; all other methods only read it.  The
+    steady clock is without the time in which alignment made the source wait.
     """
 
     stamps: bool = False

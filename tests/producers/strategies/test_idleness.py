@@ -8,6 +8,8 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas import Status
 from floodmark.schemas.errors import UsageError
+from hypothesis import given
+from hypothesis import strategies as st
 from support.strategies import MS, one_of_each
 
 SECOND = timedelta(seconds=1)
@@ -115,4 +117,27 @@ def test_a_source_that_is_held_or_under_way_is_not_idle():
     emitter.pause(100)
     assert emitter.marks(199)[0][1].status is Status.ACTIVE, "alignment holds it"
     emitter.unpause(200)
-    assert emitter.marks(299)[0][1].status is Status.IDLE
+    assert [emitter.marks(299)[0][1].status for _ in range(2)] == [Status.ACTIVE, Status.IDLE], "it is about to send"
+
+
+@given(
+    before=st.integers(0, 10),
+    waits=st.lists(st.tuples(st.integers(1, 99), st.integers(0, 20)), min_size=1, max_size=4),
+    many=st.booleans(),
+)
+def test_the_time_in_which_alignment_makes_a_source_wait_is_no_silence(before, waits, many):
+    """Outside the waits, and not as it resumes, the source is idle exactly if its silence is above the timeout."""
+    emitter = Emitter(Identity("a", 1), with_idleness(ascending(), 10 * MS).build(), partitions=1)
+    (emitter.send_many([0], [5], 0, [None]) if many else emitter.send(0, 5, now=0)).ack()
+    now = silent = before
+    for wait, after in waits:
+        emitter.pause(now)
+        now += wait
+        assert emitter.marks(now - 1)[0][1].status is Status.ACTIVE
+        emitter.unpause(now)
+        assert emitter.marks(now)[0][1].status is Status.ACTIVE, "it is about to send"
+        now, silent = now + after, silent + after
+        if silent > 10:
+            break
+        assert emitter.marks(now)[0][1].status is Status.ACTIVE
+    assert (emitter.marks(now)[0][1].status is Status.IDLE) == (silent > 10)

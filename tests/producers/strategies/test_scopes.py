@@ -73,15 +73,27 @@ def test_a_quiet_partition_follows_the_lowest_of_the_others():
     assert [mark.status for _, mark in ours.marks(400)] == [Status.IDLE] * 3
 
 
-def test_no_partition_is_quiet_while_the_source_waits_or_when_it_comes_back():
-    ours = emitter(with_idleness(per_partition(ascending()), TIMEOUT * MS))
+@pytest.mark.parametrize(
+    "strategy",
+    [with_idleness(per_partition(ascending()), TIMEOUT * MS), per_partition(with_idleness(ascending(), TIMEOUT * MS))],
+    ids=["outside", "inside"],
+)
+def test_no_partition_is_quiet_while_the_source_waits(strategy):
+    ours = emitter(strategy)
     for partition, time in ((0, 100), (1, 5)):
-        ours.send(partition, time, now=0).ack()
+        ours.send(partition, time, now=partition).ack()
     ours.pause(10)
-    assert said(ours, 500) == [100, 5]
+    assert said(ours, TIMEOUT + 1) == said(ours, 500) == [100, 5]
     ours.unpause(1_000)
     ours.send(0, 200, now=1_001).ack()
     assert said(ours, 1_040) == [200, 5], "the time in which it waited is no silence"
+    assert said(ours, 1_042) == [200, 200]
+
+
+def test_no_partition_is_quiet_when_the_source_comes_back():
+    ours = emitter(with_idleness(per_partition(ascending()), TIMEOUT * MS))
+    for partition, time in ((0, 200), (1, 5)):
+        ours.send(partition, time, now=0).ack()
     assert [mark.status for _, mark in ours.marks(2_000)] == [Status.IDLE] * 2
     ours.mark_active()
     said(ours, 9_000)
