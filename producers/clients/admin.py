@@ -268,6 +268,18 @@ def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]
     return {(topic, number): bounds for number, bounds in enumerate(zip(begins, ends, strict=True))}
 
 
+def written_ends(client: AdminClient, topic: str, numbers: Collection[int]) -> dict[int, int]:
+    """Return the offset after the last record, also of open transactions, of each partition that answers in time."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # Confluent has no types here
+    places = {TopicPartition(topic, number): latest for number in numbers}
+    level, found = IsolationLevel.READ_UNCOMMITTED, dict[int, int]()
+    asked = client.list_offsets(places, isolation_level=level, request_timeout=1.0) if places else {}
+    for place, future in asked.items():
+        with suppress(KafkaException, TimeoutError):
+            found[place.partition] = future.result(TIMEOUT).offset
+    return found
+
+
 def partition_bounds(consumer: Consumer, place: Partition, bootstrap_servers: object) -> tuple[int, int]:
     """Return the offset of a partition's first record, and the offset after the last that the consumer may read."""
     asked = TopicPartition(*place)
@@ -324,7 +336,7 @@ class TopicWatch:
     """Compares the ids of topics with their ids when they were first read; `RecreatedTopicError` if one differs."""
 
     def __init__(self, config: Config, topics: Collection[str], ids: TopicIds, reader: str) -> None:
-        self._client = admin_client(shared(config))
+        self.client: Final = admin_client(shared(config))
         self._servers = config.get("bootstrap.servers")
         self._topics = topics
         self._ids = ids
@@ -334,12 +346,12 @@ class TopicWatch:
 
     def require_same(self) -> None:
         """Compare the ids when Kafka answers, also before an error of an offset: it may be of an earlier topic."""
-        self._compare(answered(lambda: described(self._client, self._topics, self._servers), self._servers))
+        self._compare(answered(lambda: described(self.client, self._topics, self._servers), self._servers))
 
     def check(self) -> Mapping[str, int]:
         """Compare the ids; return the partition count of each topic, or nothing if Kafka does not answer."""
         try:
-            found = described(self._client, self._topics, self._servers, timeout=1.0)
+            found = described(self.client, self._topics, self._servers, timeout=1.0)
         except (BrokerUnavailableError, TimeoutError) as error:
             _log.info("%s cannot check whether its topics were created again: %s", self._reader, error)
         except UnknownTopicError:

@@ -113,8 +113,6 @@ class Injector(Closing):
         if alignment is not None:
             self._alignment = AlignmentReader(config, alignment, topic=injection.target_topic)
         self._batch_unfinished, self._taken = False, clock.wall()
-        self._drained: int | None = None
-        """When the client last had no more records, epoch milliseconds; ``None``: never."""
         self._committed_until: int | None = None
         """All input before this time is committed, epoch milliseconds; ``None``: not known."""
         self._next_commit = clock.steady()
@@ -227,8 +225,6 @@ class Injector(Closing):
     def _take(self, records: list[Record]) -> None:
         self._batch_unfinished = True
         self._taken = self._clock.wall()
-        if self._input.drained:
-            self._drained = self._taken
         self._out.begin()
         seen, bounds = self._clock.steady(), self._sanitizer.bounds(self._taken)
         for record in records:
@@ -236,7 +232,7 @@ class Injector(Closing):
             if error is None:
                 self._pass_on(record, partition, bounds, seen)
             elif self._input.is_at_end(error):
-                partition.reach_end(self._clock.wall(), self._clock.steady())
+                partition.reach_end(record.offset())
         if not self._partitions.format_confirmed:  # the first records may come long after the start
             require_plausible(self.injection, self._partitions.fit)
         self._warn_of_misfit()
@@ -276,9 +272,9 @@ class Injector(Closing):
             raise InjectorError(source=self.injection.source, reason=reason, advice=advice)
         self._watch.check()  # all that is committed comes from the same topic
         self._out.begin()
-        self._partitions.estimate()
+        self._partitions.estimate(self._input.ends)
         self._partitions.follow_slowest()
-        read_until = self._partitions.follow_time(self._drained)
+        read_until = self._partitions.follow_time()
         for number, partition in self._partitions.items():
             if partition.due:
                 self._mark(number, partition)

@@ -1,7 +1,7 @@
 """The partitions of an injection: the progress of each, their watermarks, and which are too far ahead."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,11 +33,10 @@ class InjectedPartition:
     seen: int  # when the last record was read, steady clock, milliseconds; after a restart, less the time of other runs
     used: bool = True  # whether the input has this partition; if not, it follows the slowest of the others
     decisions: deque[tuple[int, int]] | None = None  # the remaining `Decisions` of an earlier run, if it is repeated
-    at_end: bool = False
+    end: int | None = None  # the offset of its end, if it is read to its end
     paused: bool = False  # whether reading is paused, because the partition is too far ahead
     held: Held | None = None  # the topic that it waits for
     processing_time: int | None = None  # all records before this time are read, epoch milliseconds; ``None``: not known
-    polled_to_end: bool = False  # whether it was read to its end, and the client still polls it
     _marked: tuple[int | None, int | None] = (None, None)  # the watermark and the processing time of its last mark
     _changed: bool = True  # whether it has new records, or no mark in this epoch
 
@@ -57,22 +56,35 @@ class InjectedPartition:
             if not self.input.fmt.promises:  # only the records move the watermark of others
                 self.input.policy_state.advance(watermark)
         routed = self.input.take(key, value, log_time)
-        self.next, self.seen, self.at_end, self.polled_to_end, self._changed = offset + 1, seen, False, False, True
+        self.next, self.seen, self.end, self._changed = offset + 1, seen, None, True
         time = min(log_time, taken)
         if EARLIEST < time <= END_OF_TIME:
             self.advance_processing_time(time)
         return routed
 
-    def reach_end(self, now: int, seen: int) -> None:
-        """Note that the partition is read to its end, at ``now`` (wall clock) and ``seen`` (steady clock).
+    @property
+    def at_end(self) -> bool:
+        """Whether it was read to its end; Kafka may have more records since."""
+        return self.end is not None
 
-        A repeated run uses decisions, not the clock.
+    def reach_end(self, end: int) -> None:
+        """Note that the partition is read to its end, an offset."""
+        if not self.paused:
+            self.end = end
+
+    def confirm_end(self, end: int, now: int, seen: int) -> None:
+        """Note the ``end`` that Kafka answered to a question of ``now`` (wall clock) and ``seen`` (steady clock).
+
+        If the partition was read to there, all other records arrive after the question.  A repeated run uses decisions,
+        not the clock.
         """
-        if self.paused:
+        if end != self.end:
             return
-        self.at_end = self.polled_to_end = True
-        if self.decisions is None and self.input.open(now):
-            self.seen = seen  # ``now`` is its first arrival
+        if self.decisions is None:
+            if self.input.open(now):
+                self.seen = seen  # ``now`` is its first arrival
+            self.input.estimate(seen - self.seen)
+        self.advance_processing_time(now)
 
     def has_passed(self, end: int) -> bool:
         """Tell whether it is read to its end, or, if it grows, past an earlier one."""
@@ -80,7 +92,7 @@ class InjectedPartition:
 
     def hold(self, *, paused: bool) -> None:
         """Note whether reading is paused: records may arrive unread, so its watermark must not follow the clock."""
-        self.paused, self.at_end, self.polled_to_end = paused, False, False
+        self.paused, self.end = paused, None
 
     def advance_processing_time(self, time: int) -> None:
         """Note that all records before a time are read."""
@@ -172,23 +184,21 @@ class InjectedPartitions:
                 if not partition.used:
                     partition.input.policy_state.advance(slowest)
 
-    def estimate(self) -> None:
+    def estimate(self, ends: Callable[[Collection[int]], Mapping[int, int]]) -> None:
         """Advance the watermarks of partitions read to their end, by the time since their last record.
 
-        The invariant: this time is not longer than the real one, so no record that arrives now is later than its policy
-        allows.  It is therefore the time in which an injector ran, by its steady clock: a wall clock may be set, also
-        between two runs, so the time between them does not count.
+        The invariant: this time is not longer than the one between the arrivals of that record and the next, so no
+        record is later than its policy allows.  It therefore ends when Kafka was asked for its ``ends``, and had no
+        more: this process may stand still, and its client may lag or not reach a broker.  It is the time in which an
+        injector ran, by its steady clock: a wall clock may be set, also between two runs, so the time between them does
+        not count.
         """
-        now = self._clock.steady()
-        for partition in self.used.values() if self._decisions is None else ():
-            if partition.at_end:
-                partition.input.estimate(now - partition.seen)
+        now, seen = self._clock.wall(), self._clock.steady()
+        for number, end in ends([number for number, one in self.used.items() if one.at_end]).items():
+            self._all[number].confirm_end(end, now, seen)
 
-    def follow_time(self, drained: int | None) -> int | None:
-        """Return the time before which all input is read; the client last had no more records at ``drained``."""
-        for partition in self.used.values():
-            if partition.polled_to_end and drained is not None:
-                partition.advance_processing_time(drained)
+    def follow_time(self) -> int | None:
+        """Return the time before which all input is read."""
         slowest = lowest([partition.processing_time for partition in self.used.values()])
         for partition in self._all.values():
             if not partition.used and slowest is not None:

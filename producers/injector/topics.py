@@ -7,8 +7,16 @@ from dataclasses import replace
 from typing import Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
-from floodmark.producers.clients.admin import TIMEOUT, Config, TopicWatch, admin_client, begin_offsets, require_topics
-from floodmark.producers.clients.consumers import BATCH, Closing, Record, consume, is_end, reading_consumer
+from floodmark.producers.clients.admin import (
+    TIMEOUT,
+    Config,
+    TopicWatch,
+    admin_client,
+    begin_offsets,
+    require_topics,
+    written_ends,
+)
+from floodmark.producers.clients.consumers import Closing, Record, consume, is_end, reading_consumer
 from floodmark.producers.event_times.injection import STATE_HEADER, Injection, InjectorState
 from floodmark.producers.injector.partitions import OVERTAKEN
 from floodmark.producers.readers.replay import last_matching, read_until_end
@@ -34,7 +42,6 @@ class InputTopic(Closing):
 
     def __init__(self, injection: Injection, config: Config, begins: Mapping[int, int], watch: TopicWatch) -> None:
         self._injection, self._watch = injection, watch
-        self.drained = False  # whether the last `take` returned all records of the client
         self.consumer: Final = reading_consumer(config, f"floodmark-{injection.source}", __name__)
         self.consumer.assign([TopicPartition(injection.source_topic, *start) for start in begins.items()])
 
@@ -44,9 +51,11 @@ class InputTopic(Closing):
 
     def take(self, seconds: float) -> list[Record]:
         """Return the next records, after at most ``seconds``; an end of a partition is among them, as an error."""
-        found = consume(self.consumer, seconds)
-        self.drained = len(found) < BATCH
-        return found
+        return consume(self.consumer, seconds)
+
+    def ends(self, numbers: Collection[int]) -> dict[int, int]:
+        """Ask Kafka for the ends of partitions, see `admin.written_ends`."""
+        return written_ends(self._watch.client, self._injection.source_topic, numbers)
 
     def is_at_end(self, error: KafkaError) -> bool:
         """Tell whether an error means the end of a partition; InjectorError if Kafka has deleted the next records."""

@@ -21,6 +21,7 @@ from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
 from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.topics import decisions_of
+from floodmark.producers.testing import ManualClock
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
 from support.harness import grow, until
 from support.injection import look, send, times
@@ -283,6 +284,41 @@ def test_an_empty_partition_and_silence_hold_nothing_for_ever(kafka, topic):
             lambda: injector.step() or min(w or 0 for w in injector.watermarks.values()) > now + 500, "the estimate", 30
         )
     assert look(kafka, marked)[2].watermark > now
+
+
+def test_no_record_that_kafka_has_is_behind_the_estimate(kafka, topic):
+    """Neither one that arrived while the injector stood still, nor one of an open transaction."""
+    raw, marked = topic(1), topic(1)
+    now = 1_763_712_000_000
+    clock = ManualClock(wall=now)
+    with Injector(Injection(raw, marked, JsonField("at")), kafka.config, clock=clock) as injector:
+
+        def until_copied(count):
+            at_end = lambda: injector.counts["records"] == count and injector._partitions[0].at_end  # noqa: E731, SLF001
+            until(lambda: injector.step() or at_end(), f"{count} records")
+
+        def mark_after(seconds):
+            clock.advance(timedelta(seconds=seconds))
+            injector.commit()
+            return (injector.watermarks[0] - now) / 1_000
+
+        send(kafka, raw, (now, now))
+        until_copied(1)
+        assert mark_after(60) == 55
+        send(kafka, raw, (now + 61_000, now + 61_000))
+        assert mark_after(60) == 55, "it has not read that record"
+        until_copied(2)
+        assert mark_after(1) == 57
+        writer = Producer({**kafka.config, "transactional.id": raw})
+        writer.init_transactions(30)
+        writer.begin_transaction()
+        writer.produce(raw, b'{"at": %d}' % (now + 62_000), timestamp=now + 62_000)
+        assert writer.flush(30) == 0
+        assert mark_after(60) == 57, "nor may it read this one"
+        writer.commit_transaction(30)
+        until_copied(3)
+        assert mark_after(1) == 58
+    assert injector.outcomes == {"on_time": 3}
 
 
 def test_a_partition_that_is_ahead_is_paused_until_the_slowest_comes(kafka, topic):
