@@ -113,7 +113,7 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
         CheckpointAccessError, CheckpointFilesError: if the files of the checkpoint cannot be read, written or replaced.
         PublishedError: if the checkpoint is new, and the output has results of the job.
         ContinueError, RetentionError: if the job cannot start as ``options.start`` says.
-        UnreadInputError: if the job had ended, and there are new rows.
+        UnreadInputError: if all sources had ended, and there are new rows.
         TableColumnsError, ForeignTableError, MissingConnectorError, TableError: if the table cannot take the rows.
         UnknownTopicError, BrokerUnavailableError, SnapshotError, UnsupportedSparkError: at once.
     """

@@ -48,13 +48,13 @@ from weakref import WeakValueDictionary, ref
 from floodmark.producers.clients.admin import Config, TopicWatch, warn_of_compaction
 from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import FloodmarkError, LookaheadError, RecreatedTopicError, UnknownTopicError
-from floodmark.schemas.timestamps import is_late
+from floodmark.schemas.timestamps import END_OF_TIME, is_late
 from floodmark.spark_jobs.batch.handler_settings import Settings
 from floodmark.spark_jobs.batch.late_rows import count_late_rows, pass_thresholds
 from floodmark.spark_jobs.batch.lookahead import Lookahead, withdraw, withdraw_stored
 from floodmark.spark_jobs.batch.observed_batch import ObservedBatch, require_usable, update_progress
 from floodmark.spark_jobs.batch.report import Batch, Standstill
-from floodmark.spark_jobs.batch.resume import resume
+from floodmark.spark_jobs.batch.resume import refuse_unread, resume
 from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import JobIdentity, Snapshots
 from floodmark.spark_jobs.batch.stopping import Stopping
@@ -280,6 +280,8 @@ class BatchHandler:
         job, spark, progress = self.identity.job, frame.sparkSession, self.progress
         watermark_before, batch_watermark, ahead = progress.watermark, progress.next_watermark, progress.ahead
         last_batch_watermark = progress.batch_watermark
+        if watermark_before == END_OF_TIME:
+            refuse_unread(job, self.specs, progress, engine.offsets()[0])
 
         # 1. The batch runs.
         pass_thresholds(spark, self.specs, progress)

@@ -53,8 +53,8 @@ def resume(
         percentile=any(spec.percentile is not None for spec in specs),
         judged=any(spec.late is not None for spec in specs),
     )
-    if progress.ended and last is not None:
-        _refuse_unread(job, specs, last.offsets)
+    if progress.watermark == END_OF_TIME and last is not None:
+        refuse_unread(job, specs, progress, last.offsets)
     return progress
 
 
@@ -102,8 +102,11 @@ def _partly_read(specs: Sequence[SourceSpec]) -> set[tuple[str, int]]:
     }
 
 
-def _refuse_unread(job: str, specs: Sequence[SourceSpec], offsets: Offsets) -> None:
-    """Refuse a start if there are data records that an ended job would not read; new marks change nothing."""
+def refuse_unread(job: str, specs: Sequence[SourceSpec], progress: Progress, offsets: Offsets) -> None:
+    """Refuse data records that came since all input had ended at ``offsets``; new marks change nothing.
+
+    They would be read at the end of time: their windows would close at once, and later rows would be late.
+    """
     count, looked, places = 0, 0, []
     for topic, config in ((topic, spec.connection.config()) for spec in specs for topic in spec.topics):
         bounds = offset_bounds(config, topic)
@@ -119,4 +122,7 @@ def _refuse_unread(job: str, specs: Sequence[SourceSpec], offsets: Offsets) -> N
     if count:
         records = f"at least {count}" if looked >= _MOST else str(count)
         advice = "use a new checkpoint_location and a new output topic (with writer=, an empty store)"
+        if not progress.ended:
+            more = "To write its last results, and read on, use a new checkpoint_location"
+            advice = f"{advice}. {more} with WriteOptions(start=Start(published='continue'))"
         raise UnreadInputError(reader=f"job {job!r}", records=records, places=", ".join(places), advice=advice)

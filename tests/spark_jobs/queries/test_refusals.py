@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.producers.clients.admin import end_offsets
+from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.errors import (
     ChangedQueryError,
     DeadlineError,
@@ -18,7 +19,7 @@ from floodmark.schemas.errors import (
     UnsupportedQueryError,
     UsageError,
 )
-from floodmark.spark_jobs import write
+from floodmark.spark_jobs import Start, write
 from floodmark.spark_jobs.internals.texts import meaning
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, read_events, windowed
@@ -302,17 +303,42 @@ def test_an_ended_job_refuses_to_pass_over_what_came_since(spark, kafka, topic, 
         start()
 
 
+def two_runs():
+    """Return two runs of one source, of which the second one is later by 100 seconds."""
+    first, second = Stream.seeded(22, sources=1, steps=3), Stream.seeded(23, sources=1, steps=3)
+    moved = {
+        name: [([time + 100_000 for time in times], mark + 100_000) for times, mark in script]
+        for name, script in second.steps.items()
+    }
+    return first, Stream(moved)
+
+
+def test_a_run_that_begins_before_the_last_results_is_refused_and_can_be_continued(spark, kafka, topic, checkpoint):
+    given, out = topic(1), topic(1)
+    first, second = two_runs()
+    first.produce(kafka.config, given)
+
+    def start(place=checkpoint, **options):
+        return counted(windowed(read_events(spark, kafka.bootstrap_servers, given)), out, place, **options)
+
+    def write_more(batch):
+        assert batch.watermark == END_OF_TIME
+        second.produce(kafka.config, given)
+
+    with pytest.raises(UnreadInputError, match=f"{second.size} record.*{given}/0 from offset"):
+        start(on_batch=write_more).awaitTermination(_LIMIT)
+    with pytest.raises(UnreadInputError, match="published='continue'"):
+        start()
+    start(f"{checkpoint}-new", start=Start(published="continue")).awaitTermination(_LIMIT)
+    assert window_counts(values := drain(kafka.config, out)[0]) == first.windows(WIDTH) + second.windows(WIDTH)
+    assert len(values) == len(first.windows(WIDTH) + second.windows(WIDTH))
+
+
 def test_a_run_that_begins_after_an_end_is_read_though_a_batch_ends_between_them(spark, kafka, topic, checkpoint):
     given, out, sizes = topic(1), topic(1), list[int]()
-    first, second = Stream.seeded(22, sources=1, steps=3), Stream.seeded(23, sources=1, steps=3)
+    first, second = two_runs()
     first.produce(kafka.config, given)
     (limit,) = end_offsets(kafka.config, given).values()
-    second = Stream(
-        {
-            name: [([time + 100_000 for time in times], mark + 100_000) for times, mark in script]
-            for name, script in second.steps.items()
-        }
-    )
     second.produce(kafka.config, given)
     rows = read_events(spark, kafka.bootstrap_servers, given, max_offsets_per_trigger=limit)
     job = counted(windowed(rows), out, checkpoint, on_batch=lambda batch: sizes.append(batch.records))
