@@ -133,7 +133,7 @@ class Successors:
         self.marks: Mapping[str, WatermarkRecord] = {}  # the last one of the highest known epoch of each source
         self._config = {**shared(config), "group.id": "floodmark-successors"}
         self._topic = topic
-        self._next = clock.steady() + _INTERVAL
+        self._next = clock.steady()
         self._read = 0
 
     def refresh(self, now: int) -> None:

@@ -303,11 +303,11 @@ class Sender:
             self._next_mark = now + _RETRY_INTERVAL
 
     def _follow(self, marks: Mapping[str, WatermarkRecord]) -> None:
-        """Note a later run of this source, and tell if the membership does not count all sources."""
+        """Note another run of this source, and tell if the membership does not count all sources."""
         identity, last = self.emitter.identity, marks.get(self.emitter.identity.source)
-        if last is not None and self.emitter.fence(last.epoch):
+        if last is not None and self.emitter.fence(last):
             _log.error(
-                "source %r, epoch %d, was fenced: a later run with epoch %d marks its topic, and readers follow that",
+                "source %r, epoch %d, was fenced: readers follow another run, whose marks in its topic have epoch %d",
                 *(identity.source, identity.epoch, self.emitter.fenced_by),
             )
         elif self.emitter.fenced_by is None and not self.emitter.ended:
@@ -330,7 +330,7 @@ class Sender:
         """Raise `FencedError` if a later run of this source marks the topic."""
         fenced_by, identity = self.emitter.fenced_by, self.emitter.identity
         if fenced_by is not None:
-            reason = f"it has epoch {identity.epoch}, and readers follow its epoch {fenced_by} there"
+            reason = f"it has epoch {identity.epoch}, and readers follow another run there, with epoch {fenced_by}"
             advice = "if two processes have its id, stop one, or rename it; if you pass epoch=, pass a higher one"
             raise FencedError(writer=identity.source, topic=self._topic, reason=reason, advice=advice)
 

@@ -13,7 +13,7 @@ from floodmark.producers.strategies.numbering import Identity, MarkWriter, Promi
 from floodmark.producers.strategies.scopes import PerPartition, Scope
 from floodmark.schemas.errors import EndedError, IdleError
 from floodmark.schemas.partition_state import lowest
-from floodmark.schemas.records import Held, Membership, Round, Status
+from floodmark.schemas.records import Held, Membership, Round, Status, WatermarkRecord
 from floodmark.schemas.timestamps import is_late
 
 _ACTIVE: Final = Status.ACTIVE  # a class gives its member slowly, and `Emitter.send` compares for each record
@@ -41,7 +41,7 @@ class Emitter:
         self.status = Status.ACTIVE
         self.registered = False  # whether all partitions have a mark of this epoch since it was last idle
         self.marked_membership: Membership | None = None  # the membership of the last marks
-        self.fenced_by: int | None = None  # a higher epoch of this source in the topic; readers ignore lower ones
+        self.fenced_by: int | None = None  # the epoch of another run of this source, which readers follow
         self.late = 0  # number of records that were sent below the watermark of the last marks
         self.failed = 0  # number of records that have failed and were not sent again
         self._registered_before = False
@@ -142,11 +142,12 @@ class Emitter:
         self._writer.count(partition, 1)
         return again
 
-    def fence(self, epoch: int) -> bool:
-        """Note the highest epoch of the source in the topic; return whether it is higher for the first time."""
-        fenced = epoch > self.identity.epoch and self.fenced_by is None and not self.ended
+    def fence(self, last: WatermarkRecord) -> bool:
+        """Take the last mark of the source in partition 0; return whether it shows for the first time another run."""
+        later = (last.epoch, last.sequence) > (self.identity.epoch, self._writer.next_sequence)
+        fenced = later and self.fenced_by is None and not self.ended
         if fenced:
-            self.fenced_by, self.registered = epoch, False
+            self.fenced_by, self.registered = last.epoch, False
         return fenced
 
     def unsend(self, partition: int, in_flight: InFlight) -> None:

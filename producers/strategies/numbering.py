@@ -90,6 +90,11 @@ class MarkWriter:
         """Number of records in all partitions."""
         return sum(self._records.values())
 
+    @property
+    def next_sequence(self) -> int:
+        """The sequence number of the next mark of partition 0; no mark of this writer has a higher one."""
+        return self._sequences[0]
+
     def grow(self, partitions: int) -> bool:
         """Set the topic's partition count, if it is higher; return whether it was."""
         grew = partitions > self.partitions

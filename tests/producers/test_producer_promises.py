@@ -351,13 +351,41 @@ def test_an_epoch_that_is_not_above_the_last_one_is_refused(kafka, topic, caplog
     low = producer(kafka, target, epoch=epoch)
     assert "the topic has marks of its epoch 100" in caplog.text
     for use in (lambda: low.produce(b"x", event_time=2), low.flush, low.end):
-        with pytest.raises(FencedError, match=f"it has epoch {epoch}, and readers follow its epoch 100"):
+        with pytest.raises(
+            FencedError, match=f"it has epoch {epoch}, and readers follow another run there, with epoch 100"
+        ):
             use()
     low.close()
     with producer(kafka, target, epoch=101) as second:
         second.produce(b"x", event_time=1)
         second.end()
     assert faults(kafka, target) == []
+
+
+@pytest.mark.kafka
+def test_an_epoch_that_is_used_again_is_refused_although_the_start_did_not_find_it(kafka, topic):
+    target = topic(1)
+    with producer(kafka, target, epoch=7) as first:
+        for _ in range(50):
+            first.emit()
+    with producer(kafka, target, source="b") as other:
+        for number in range(200):
+            other.produce(b"x", event_time=number)
+    clock = manual_clock()
+    again = producer(kafka, target, epoch=7, clock=clock)
+    again.produce(b"x", event_time=1)
+
+    def is_fenced():
+        clock.advance(timedelta(seconds=10))
+        with suppress(FencedError):
+            again.poll()
+            return False
+        return True
+
+    until(is_fenced, "the look at other runs")
+    with pytest.raises(FencedError, match="it has epoch 7, and readers follow another run there, with epoch 7"):
+        again.flush()
+    again.close()
 
 
 @pytest.mark.kafka

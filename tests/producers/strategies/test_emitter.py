@@ -19,7 +19,7 @@ from floodmark.schemas import END_OF_TIME, Membership, Status, Tracker
 from floodmark.schemas.codec import encode_watermark
 from floodmark.schemas.counts import Mismatch, RecordCounts
 from floodmark.schemas.errors import EndedError, IdleError, UsageError
-from floodmark.schemas.records import MAX_PERCENTS
+from floodmark.schemas.records import MAX_PERCENTS, WatermarkRecord
 from floodmark.schemas.timestamps import EARLIEST
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -218,6 +218,17 @@ def test_nothing_is_said_after_the_end():
     assert list(ours.marks(now=0)) == []
 
 
+@pytest.mark.parametrize(("epoch", "sequence", "fenced"), [(2, 0, True), (1, 50, True), (1, 3, False), (0, 50, False)])
+def test_a_mark_of_another_run_fences_a_source_that_has_not_passed_it(epoch, sequence, fenced):
+    ours = emitter()
+    for _ in range(3):
+        ours.marks(now=0)
+    mark = Identity("a", epoch).mark(partitions=1, now=0, sequence=sequence)
+    assert ours.fence(mark) == fenced
+    assert ours.fenced_by == (epoch if fenced else None)
+    assert not ours.fence(mark), "it is told once"
+
+
 class EmitterMachine(RuleBasedStateMachine):
     """Everything that can happen to a source, in any order; what it promises is true as far as records arrive.
 
@@ -355,6 +366,10 @@ class EmitterMachine(RuleBasedStateMachine):
                     assert entry.watermark is None or entry.watermark <= lowest
                     assert not newest or entry.watermark is None or entry.watermark <= unsafe
                     newest = False
+
+    @invariant()
+    def its_own_marks_never_fence_it(self):
+        assert not any(self.emitter.fence(mark) for mark in self.logs[0] if isinstance(mark, WatermarkRecord))
 
     @invariant()
     def it_holds_exactly_while_something_is_open_or_failed(self):

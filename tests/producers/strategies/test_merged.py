@@ -82,7 +82,7 @@ def test_no_source_writes_to_a_new_partition_before_the_marks_do():
     assert not two.registered
     assert len(list(merged.marks(0))) == 3
     assert one.registered
-    assert merged.fence(5)
+    assert merged.fence(Identity(merged.identity.source, 5).mark(partitions=3, now=0))
     assert not two.registered
 
 
