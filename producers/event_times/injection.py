@@ -86,6 +86,7 @@ class InjectorState:
     input_format: str  # see `InputFormat.about`
     partition: Mapping[str, Any]
     counts: Mapping[str, int]
+    began_with: int  # how many partitions the input had when the injection began
     topic_id: str | None = None  # the id of the input topic; ``None``: not known
 
     def pack(self, source: str, partition: int) -> bytes:
@@ -109,6 +110,7 @@ class InjectorState:
                 str(found["input_format"]),
                 dict(found["partition"]),
                 dict(found["counts"]),
+                int(found["began_with"]),
                 found["topic_id"],
             )
             if not (0 <= state.next_offset <= _LARGEST and 0 <= state.epoch < _LARGEST):

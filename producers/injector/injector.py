@@ -286,7 +286,8 @@ class Injector(Closing):
     def _mark(self, number: int, partition: InjectedPartition, status: Status = Status.ACTIVE) -> None:
         read, topic_id = partition.input, self._partitions.ids.get(self.injection.source_topic)
         about, epoch = self.injection.fmt.about, self._writer.identity.epoch
-        state = InjectorState(partition.next, epoch, about, read.snapshot(), dict(read.counts), topic_id)
+        began_with = self._partitions.began_with
+        state = InjectorState(partition.next, epoch, about, read.snapshot(), dict(read.counts), began_with, topic_id)
         now, time = self._clock.wall(), partition.time_of_mark
         mark = self._writer.mark(number, now, watermark=read.watermark, status=status, processing_time_watermark=time)
         headers: list[tuple[str, bytes | None]] = [(STATE_HEADER, state.pack(self.injection.source, number))]

@@ -126,15 +126,20 @@ class InjectedPartitions:
         decisions: Decisions | None = None,
     ) -> None:
         self.epoch = max((state.epoch for state in states.values()), default=0)  # of earlier instances
+        self.began_with = min((state.began_with for state in states.values()), default=given)
+        """How many partitions the input had when the injection began; it reads all records of later ones."""
         self.format_confirmed = False  # whether an earlier instance has read an event time with this format
         self.fit = PolicyFit(injection.policy)
         self.ids = TopicIds()
         self._injection, self._clock, self._decisions = injection, clock, decisions
         self._all: dict[int, InjectedPartition] = {}
         for number, begin in begins.items():
-            partition = self._add(number, begin, used=number < given)
+            partition = self._add(number, begin if number < self.began_with else 0, used=number < given)
             if number in states:
-                self._restore(number, partition, states[number], begin)
+                self._restore(partition, states[number])
+            if partition.next < begin:
+                reason = f"partition {number} was read up to {partition.next}, and Kafka has it from {begin} on"
+                raise InjectorError(source=injection.source, reason=reason, advice=OVERTAKEN)
         self.before = measured(self.outcomes)  # the counters of `Metrics` of earlier instances
 
     def __getitem__(self, number: int) -> InjectedPartition:
@@ -144,15 +149,12 @@ class InjectedPartitions:
         """Return all partitions, also those that only the target has."""
         return self._all.items()
 
-    def _restore(self, number: int, partition: InjectedPartition, state: InjectorState, begin: int) -> None:
+    def _restore(self, partition: InjectedPartition, state: InjectorState) -> None:
         if state.topic_id is not None:
             self.ids.compare({self._injection.source_topic: state.topic_id}, f"injector {self._injection.source!r}")
         partition.restore(state)
         has_event_time, about = partition.input.has_event_time, self._injection.fmt.about
         self.format_confirmed = self.format_confirmed or (has_event_time and state.input_format == about)
-        if partition.next < begin:
-            reason = f"partition {number} was read up to {partition.next}, and Kafka has it from {begin} on"
-            raise InjectorError(source=self._injection.source, reason=reason, advice=OVERTAKEN)
 
     def _add(self, number: int, begin: int, *, used: bool) -> InjectedPartition:
         decisions = None if self._decisions is None else deque(self._decisions.get(number, ()))

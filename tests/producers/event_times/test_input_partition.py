@@ -119,7 +119,7 @@ def test_any_record_into_any_input_partition(fmt, policy, substream_by, drop_lat
         ).watermark
         assert last is None or mark >= last
         last = mark
-        packed_state = InjectorState(1, 1, "at", partition.snapshot(), dict(partition.counts)).pack("i", 0)
+        packed_state = InjectorState(1, 1, "at", partition.snapshot(), dict(partition.counts), 1).pack("i", 0)
         partition.restore(InjectorState.unpack(packed_state).partition)
         assert partition.watermark == mark
 
@@ -185,7 +185,7 @@ def test_long_keys_do_not_fill_the_state():
     """One key of a megabyte once made the state larger than Kafka takes, at each start again."""
     partition = InputPartition(LogTime(), TimePolicy(late=timedelta(hours=1)), substream_key)
     partition.take(b"x" * 1_000_000, b"", NOW)
-    assert len(InjectorState(1, 1, "at", partition.snapshot(), {}).pack("i", 0)) < 1_000
+    assert len(InjectorState(1, 1, "at", partition.snapshot(), {}, 1).pack("i", 0)) < 1_000
     assert partition.take(b"x" * 1_000_000, b"", NOW - 5)[1][0] == (TIME_HEADER, b"%d" % NOW), (
         "it is the same substream"
     )

@@ -23,7 +23,7 @@ from floodmark.producers.injector.injector import Injector
 from floodmark.producers.injector.topics import decisions_of
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
-from support.harness import grow, until
+from support.harness import delete_before, grow, until
 from support.injection import look, send, times
 
 pytestmark = pytest.mark.kafka
@@ -376,6 +376,25 @@ def test_retention_that_overtook_it_is_an_error(kafka, topic):
         future.result(30)
     with pytest.raises(InjectorError, match="retention"):
         Injector(injection, kafka.config)
+
+
+def test_a_partition_that_the_input_gets_while_it_is_down_is_read_from_offset_0(kafka, topic):
+    raw, marked = topic(2), topic(2)
+    injection = Injection(raw, marked, JsonField("at"))
+    for number in range(2):
+        send(kafka, raw, (1, 1), (2, 2), partition=number)
+    delete_before(kafka.config, raw, 1)
+    for number in range(2):  # as a group; at its first start, each member begins with what is left
+        with Injector(injection, kafka.config, partition=number) as member:
+            member.run(until_end=True)
+            assert member.counts["records"] == 1
+    for one in (raw, marked):
+        grow(kafka.config, one, 3)
+    send(kafka, raw, (1, 1), (2, 2), partition=2)
+    delete_before(kafka.config, raw, 1, 3)
+    for partition in (None, 2):
+        with pytest.raises(InjectorError, match="partition 2 was read up to 0, and Kafka has it from 1 on"):
+            Injector(injection, kafka.config, partition=partition)
 
 
 def test_an_injection_that_contradicts_itself_is_refused(kafka, topic):

@@ -51,7 +51,7 @@ def test_a_quiet_partition_counts_all_time_in_which_an_injector_ran_and_no_more(
                 now, ran = now + milliseconds, ran + milliseconds
                 assert wait(partitions, clock, 0, milliseconds) >= arrived + ran - 5_000
             assert (partitions[0].input.watermark or 0) <= now - 5_000
-        state = InjectorState(7, 1, "at", partitions[0].input.snapshot(), {})
+        state = InjectorState(7, 1, "at", partitions[0].input.snapshot(), {}, 1)
     assert partitions[0].input.watermark >= arrived + ran - 5_000
 
 
