@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from datetime import timedelta
 
-from floodmark.producers.clients.admin import Config, offset_bounds, warn_of_compaction
+from floodmark.producers.clients.admin import Config, begin_offsets, warn_of_compaction
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.readers.observer import Observer
 from floodmark.schemas.classify import Classified, Data, Place
@@ -52,6 +52,9 @@ class WatermarkedConsumer(Closing):
     ) -> None:
         self._reader = Reader(topics, event_time, position)
         trackers = dict.fromkeys(topics, self._reader.tracker)
+        begins = begin_offsets(config, topics) if position is None else {}
+        self._reader.begin_at(begins)
+        self._cut = [str(Place(*one, begin)) for one, begin in begins.items() if begin]  # for a warning of `windows`
         self._observer = Observer(
             config,
             topics,
@@ -61,7 +64,6 @@ class WatermarkedConsumer(Closing):
             ids=self._reader.ids,
         )
         self._unfinished: list[Classified] = []
-        self._config, self._unasked = config, list(topics)  # topics whose first offsets `windows` has not asked for
         warn_of_compaction(config, topics)
 
     @property
@@ -95,22 +97,16 @@ class WatermarkedConsumer(Closing):
         Errors are as of `rows`; also a `UsageError` if the width is not more than 0, or if rows of the first window
         were handed out before the stored position, with another width or by `rows`.
 
-        If Kafka has deleted the first records of a partition that is not in the position, the first call logs a
-        warning: the first windows may lack rows.
+        If Kafka had deleted the first records of a partition when a consumer without position started, the first call
+        logs a warning: the first windows may lack rows.
         """
         milliseconds = duration_of(width, "the width of windows", 1)
         self._reader.use_for(f"windows of {width}")
-        self._warn_of_deleted()
+        cut, self._cut = ", ".join(self._cut), []
+        if cut:
+            _log.warning("Kafka has deleted the records before %s: the first windows may lack rows", cut)
         self._read(timeout)
         return self._reader.windows(milliseconds)
-
-    def _warn_of_deleted(self) -> None:
-        """Warn once, if partitions that are read from their beginning have lost it."""
-        bounds = [item for topic in self._unasked for item in offset_bounds(self._config, topic).items()]
-        self._unasked = []
-        cut = [str(Place(*one, first)) for one, (first, _) in bounds if first and one not in self._reader.begin]
-        if cut:
-            _log.warning("Kafka has deleted the records before %s: the first windows may lack rows", ", ".join(cut))
 
     def _read(self, timeout: float) -> None:
         for record in self._unfinished or self._observer.poll(timeout):

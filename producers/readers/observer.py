@@ -27,7 +27,8 @@ class Observer(Closing):
         config: confluent-kafka consumer settings, passed through, except ``isolation.level`` (``read_committed``).
         topics: what to read; each must exist.
         trackers: the tracker of each topic; default: a new one per topic.
-        offsets: where to begin, by topic and partition; default: the first record.
+        offsets: where to begin, by topic and partition; default: the first record.  Partitions that are not in it, and
+            those that a topic gets later, are new: they begin at offset 0, and deleted records are an error.
         applied: offsets below which the trackers already have the marks.
         ids: the known ids of the topics; new ones are added.
         clock: for tests, a `ManualClock`.
@@ -59,7 +60,7 @@ class Observer(Closing):
         self._consumer = reading_consumer(config, "floodmark-observer", __name__)
         self._fetched: deque[Record] = deque()
         self._assigned: dict[str, int] = {}
-        self._begun: set[Partition] = set()  # partitions of which a record was read
+        self._unread: set[Partition] = set()  # those that begin with what is left, of which nothing was read yet
         self._unmarked = set(topics) if trackers else set()  # topics to warn of, if they have no marks
         sizes = {topic: partition_count(self._consumer, topic, self._servers) for topic in topics}
         self._watch = TopicWatch(config, topics, TopicIds() if ids is None else ids, "the consumer")
@@ -79,7 +80,9 @@ class Observer(Closing):
     def _assign(self, topic: str, count: int) -> None:
         known = self._assigned.setdefault(topic, 0)
         if count > known:
-            offsets = {number: self._offsets.get((topic, number), OFFSET_BEGINNING) for number in range(known, count)}
+            default = 0 if known or self._offsets else OFFSET_BEGINNING
+            offsets = {number: self._offsets.get((topic, number), default) for number in range(known, count)}
+            self._unread.update((topic, number) for number, offset in offsets.items() if offset == OFFSET_BEGINNING)
             self._consumer.incremental_assign([TopicPartition(topic, *place) for place in offsets.items()])
             self._assigned[topic] = count
 
@@ -99,10 +102,11 @@ class Observer(Closing):
             record = self._fetched.popleft()
             error = record.error()
             if error is None:
-                self._begun.add((record.topic(), record.partition()))
+                self._unread.discard((record.topic(), record.partition()))
                 yield self._router.take(classified(record))
             elif is_end(error):
                 place = record.topic(), record.partition()
+                self._unread.discard(place)
                 if record.offset() < self._applied.get(place, 0):  # the caller raises DeletedRecordsError
                     self._watch.require_same()
                 self.ends[place] = record.offset()
@@ -126,9 +130,9 @@ class Observer(Closing):
                     _log.warning("%s", hold)
 
     def _overtaken(self, record: Record) -> None:
-        """Raise DeletedRecordsError; or read the remaining records if none was read and no offset was given."""
+        """Raise DeletedRecordsError; or read what is left, if the partition begins with that."""
         place = topic, number = record.topic(), record.partition()
-        if place not in self._begun and place not in self._offsets:
+        if place in self._unread:
             self._consumer.incremental_unassign([TopicPartition(topic, number)])
             self._consumer.incremental_assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
             return

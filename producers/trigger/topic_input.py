@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from floodmark.producers.clients.admin import Config, offset_bounds
+from floodmark.producers.clients.admin import Config, begin_offsets, offset_bounds
 from floodmark.producers.clients.consumers import Closing
 from floodmark.producers.event_times.formats import InputFormat
 from floodmark.producers.readers.observer import Observer
@@ -88,7 +88,7 @@ class TopicInput(Closing):
         self._config, self._topics = config, topics
         self._times = None if times is None else _RowTimes(times)
         self._tracker = resumed.tracker
-        self._next = resumed.begin
+        self._next = dict(resumed.begin) if stored is not None else begin_offsets(config, topics)
         self._ids = resumed.ids
         self._lowest: dict[bool, int] = {}
         """The lowest event time of rows (true), and the lowest before a watermark (false)."""
@@ -97,7 +97,7 @@ class TopicInput(Closing):
         trackers = dict.fromkeys(topics, self._tracker)
         self._until = None if stored is not None else self.end()
         """Up to here, at least one row must have a readable event time."""
-        self._observer = Observer(config, topics, trackers=trackers, offsets=dict(self._next), ids=self._ids)
+        self._observer = Observer(config, topics, trackers=trackers, offsets=resumed.begin, ids=self._ids)
 
     @property
     def watermark(self) -> int | None:

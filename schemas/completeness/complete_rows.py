@@ -12,7 +12,7 @@ partition has been read up to its end offset*.
 
 import heapq
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
@@ -184,6 +184,11 @@ class Reader:
         self._warned: set[str] = set()
         self._judged_at_end = False
         self._ends: dict[Partition, int] = {}  # the end of each partition when it was last read up to there
+
+    def begin_at(self, begins: Mapping[Partition, int]) -> None:
+        """Note where partitions begin, so that a position has also those of which nothing was read."""
+        for place, begin in begins.items():
+            self._reach(place, begin, begin)
 
     def use_for(self, use: str) -> None:
         """Refuse a second use with UsageError: rows that one method has returned would be missing in another."""

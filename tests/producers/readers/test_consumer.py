@@ -20,6 +20,7 @@ from floodmark.producers import (
 from floodmark.producers.clients.admin import offset_bounds
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.testing import ManualClock, mark
+from floodmark.producers.trigger.topic_input import TopicInput
 from floodmark.schemas import END_OF_TIME
 from floodmark.schemas.classify import Data, mark_record
 from floodmark.schemas.completeness.complete_rows import Buffer
@@ -342,6 +343,40 @@ def test_a_consumer_resumes_unless_retention_has_deleted_what_it_needs(kafka, to
     assert rows == list(range(9))
 
 
+READERS = {
+    "consumer": (
+        lambda config, topics, stored: WatermarkedConsumer(config, topics, number_of, position=stored),
+        lambda consumer: consumer.poll(),
+        lambda consumer: consumer.position(),
+    ),
+    "trigger": (
+        lambda config, topics, stored: TopicInput(config, topics, None, stored),
+        lambda trigger: trigger.poll(0.2, lambda *_: None),
+        lambda trigger: trigger.state(),
+    ),
+}
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("kind", READERS)
+def test_a_partition_that_a_position_does_not_have_is_read_from_offset_0(kafka, topic, kind):
+    target, (reader, read, position_of) = topic(2), READERS[kind]
+    write_numbers(kafka, target, range(5))
+    delete_before(kafka.config, target, 1)
+    with reader(kafka.config, [target], None) as first:
+        position = position_of(first)  # nothing is read, but it has both partitions
+    with reader(kafka.config, [target], position) as second:
+        until(lambda: read(second) or second.watermark == 4, "what is left")
+        position = position_of(second)
+    grow(kafka.config, target, 3)
+    write_numbers(kafka, target, range(5, 10), end=True)
+    delete_before(kafka.config, target, 1, 3)
+    with reader(kafka.config, [target], position) as third:
+        with pytest.raises(DeletedRecordsError) as caught:
+            until(lambda: read(third) or third.watermark == END_OF_TIME, "the error")
+        assert (caught.value.partition, caught.value.position, caught.value.earliest) == (2, 0, 1)
+
+
 @pytest.mark.kafka
 def test_windows_of_what_is_left_of_a_topic_come_with_one_warning(kafka, topic, caplog):
     target, position = topic(1), None
@@ -371,6 +406,20 @@ def test_a_slow_consumer_fails_where_retention_overtakes_it(kafka, topic):
         with pytest.raises(DeletedRecordsError):
             until(lambda: read() or consumer.ended, "the error")
     assert rows == list(range(len(rows)))
+
+
+@pytest.mark.kafka
+def test_a_reader_that_has_read_an_empty_partition_to_its_end_misses_nothing_that_comes(kafka, topic):
+    target = topic(1)
+    with Observer(kafka.config, [target]) as observer:
+        until(lambda: list(observer.poll(0.1)) == [] and observer.ends, "the end")
+        client, place = observer._consumer, [TopicPartition(target, 0)]  # noqa: SLF001
+        client.pause(place)
+        write_numbers(kafka, target, range(5))
+        delete_before(kafka.config, target, 5, 1)
+        client.resume(place)
+        with pytest.raises(DeletedRecordsError):
+            until(lambda: list(observer.poll(0.1)), "the error")
 
 
 @pytest.mark.kafka
