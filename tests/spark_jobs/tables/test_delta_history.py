@@ -53,7 +53,7 @@ def test_a_job_writes_no_batch_that_would_follow_lost_ones(log, operation, param
     read = table_position(delta("/totals"), log)
 
     def opened():
-        batches = StoredBatches(read, "totals", "id", lambda: range(31))
+        batches = StoredBatches(read, "totals", "id", lambda: range(31), lambda _: False)
         batches.open()
         return batches
 
