@@ -192,6 +192,7 @@ class BatchHandler:
     def _fail(self, error: BaseException) -> None:
         self.failure = error
         self.lookahead.close()
+        self.sink.close()
         clear_frames(error.__traceback__)  # their variables would hold the query
 
     def lost_topic(self) -> FloodmarkError | None:
@@ -395,7 +396,10 @@ def register_running(handler: BatchHandler) -> None:
 def stop_running(checkpoint_id: str) -> bool:
     """Stop the job that runs from a checkpoint, after its current batch; return whether there was one."""
     handler = _handlers.pop(checkpoint_id, None)
-    if handler is None or not handler.is_running:
+    if handler is None:
+        return False
+    if not handler.is_running:
+        handler.close()  # it has failed, and nobody has stopped it
         return False
     job = handler.identity.job
     _log.warning("job %s already runs from this checkpoint_location: the new start stops and replaces it", job)

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
+from weakref import WeakMethod
 
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.schemas.errors import FloodmarkError, TableError
@@ -28,6 +29,13 @@ from typing_extensions import override
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 5
+
+
+def _call(method: WeakMethod[Callable[[], None]]) -> None:
+    """Call a method, unless its object is gone: a timer keeps no failed job in memory."""
+    found = method()
+    if found is not None:
+        found()
 
 
 def table_position(table: Table, spark: SparkSession) -> Callable[[], StoredPosition | None]:
@@ -67,6 +75,8 @@ class TableSink(Sink):
         self._timer: threading.Timer | None = None
         self._lock = threading.RLock()
         """Held by the thread of the query, and by that of the timer."""
+        self._is_closed = False
+        """Whether another start may have the checkpoint, so the timer commits no more."""
 
     @override
     def open(self) -> None:
@@ -115,8 +125,9 @@ class TableSink(Sink):
                 finally:
                     self._spark.catalog.dropGlobalTempView(self._view)
                 return
-            self._staged = staged.then(self._folder if rows else None, mark)
-            self._staging.store(self._staged)
+            staged = staged.then(self._folder if rows else None, mark)
+            self._staging.store(staged)
+            self._staged = staged
             if not rows:
                 self._discard()
             if progress.ended or time.monotonic() >= self._due:
@@ -130,8 +141,9 @@ class TableSink(Sink):
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
-            if self._has_news and not is_stopped(self._spark):
+            if not self._is_closed and self._has_news and not is_stopped(self._spark):
                 self._commit_or_warn()
+            self._is_closed = True
 
     @property
     def _has_news(self) -> bool:
@@ -144,14 +156,14 @@ class TableSink(Sink):
     def _schedule(self) -> None:
         """Commit at the due time, also if no batch runs then."""
         if self._has_news and self._timer is None:
-            self._timer = threading.Timer(self._due - time.monotonic(), self._on_time)
+            self._timer = threading.Timer(self._due - time.monotonic(), _call, [WeakMethod(self._on_time)])
             self._timer.daemon = True
             self._timer.start()
 
     def _on_time(self) -> None:
         with self._lock:
             self._timer = None
-            if not self._commit_or_warn():
+            if not self._is_closed and not self._commit_or_warn():
                 self._due = time.monotonic() + self._table.commit_every.total_seconds()
                 self._schedule()
 

@@ -1,0 +1,117 @@
+"""Batches that a failed job has staged, and the next start in the same process; no Spark runs."""
+
+import gc
+from contextlib import nullcontext
+from datetime import timedelta
+from itertools import count
+from types import SimpleNamespace
+from weakref import ref
+
+import pytest
+from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
+from floodmark.spark_jobs.internals.files import LocalFiles
+from floodmark.spark_jobs.progress.published import Published
+from floodmark.spark_jobs.tables import table_sink
+from floodmark.spark_jobs.tables.staging import Staging
+from floodmark.spark_jobs.tables.table_sink import TableSink
+
+
+class Store(Staging):
+    """A table, and the folders of a checkpoint, both in memory; its one file is on disk."""
+
+    name, commit_every = "totals", timedelta(hours=1)
+
+    def __init__(self, folder):
+        self._files, self._folders = LocalFiles(folder), self
+        self.kept, self.rows, self.mark, self._numbers = {}, [], None, count()
+        self.last = -1  # the last batch that Spark has committed
+
+    def write(self, rows):
+        name = f"folder-{next(self._numbers)}"
+        self.kept[name] = rows
+        return name
+
+    def read(self, _spark, folder):
+        return self.kept[folder]
+
+    def names(self):
+        return list(self.kept)
+
+    def delete(self, folder):
+        self.kept.pop(folder, None)
+
+    def newest(self, _spark):
+        return self.mark
+
+    def failing(self, _job):
+        return nullcontext()
+
+    def commit(self, _spark, batches, mark):
+        self.rows += batches.values()
+        self.mark = mark
+
+    def sink(self):
+        return TableSink(self, None, self, "totals", "id", lambda: range(self.last + 1), lambda _: False)
+
+    def run(self, sink, batch):
+        sink._folder = self.write(batch)  # noqa: SLF001  # as `consume`, while no commit is due
+        progress = SimpleNamespace(output=batch, epoch=1, holders=list, ended=False)
+        sink.commit(batch, batch, progress, Published({("orders", 0): batch}, 0), (), 1)
+        self.last = batch
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_sink, "clone", lambda spark: spark)
+    monkeypatch.setattr(table_sink, "is_stopped", lambda _: False)
+    return Store(tmp_path)
+
+
+def handler_of(sink):
+    identity = SimpleNamespace(job="totals", checkpoint_id="id")
+    settings = SimpleNamespace(rules=SimpleNamespace(possible=False))
+    return BatchHandler(identity, [], sink, None, settings, recent=1)
+
+
+def fail_in_a_batch(handler):
+    with pytest.raises(ZeroDivisionError), handler._failing():  # noqa: SLF001
+        raise ZeroDivisionError
+
+
+def start_again(handler):
+    register_running(handler)
+    assert not stop_running("id")
+
+
+@pytest.mark.parametrize("end", [fail_in_a_batch, start_again])
+def test_a_failed_job_leaves_the_batches_of_the_next_start_alone(store, end):
+    old = store.sink()
+    old.open()
+    for batch in (0, 1, 2):  # the first one is committed at once
+        store.run(old, batch)
+    handler = handler_of(old)
+    end(handler)
+    new = store.sink()
+    new.open()
+    for batch in (3, 4, 5):
+        new._due = 1e9  # noqa: SLF001
+        store.run(new, batch)
+    old._on_time()  # noqa: SLF001  # a timer that was about to run
+    handler.close()
+    new._timer.cancel()  # noqa: SLF001  # the process is killed
+    store.sink().open()
+    assert (store.rows, store.kept) == ([0, 1, 2, 3, 4, 5], {})
+
+
+def test_a_timer_keeps_no_failed_job_in_memory(store):
+    sink = store.sink()
+    sink.open()
+    store.run(sink, 0)
+    store.run(sink, 1)
+    timer, gone = sink._timer, ref(sink)  # noqa: SLF001
+    del sink
+    gc.collect()
+    assert gone() is None
+    timer.function(*timer.args)
+    timer.cancel()
+    assert store.rows == [0]
