@@ -25,9 +25,15 @@ from floodmark.producers.clients.clock import Deadline
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, reading_consumer
 from floodmark.schemas.classify import Partition
 from floodmark.schemas.completeness.position import TopicIds
-from floodmark.schemas.errors import BrokerUnavailableError, MissingRightError, UnknownTopicError
+from floodmark.schemas.errors import (
+    BrokerUnavailableError,
+    MissingRightError,
+    OpenTransactionError,
+    UnknownTopicError,
+)
 
 TIMEOUT: Final = 15.0  # seconds to wait for a broker's answer
+LONGEST_TRANSACTION: Final = 960.0  # seconds; a broker allows 900 by default, and looks for older ones every 10
 QUIET: Final = logging.getLogger("floodmark.kafka")
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False  # its many lines become one error
@@ -243,12 +249,44 @@ def _settings(config: Config, topics: Collection[str]) -> dict[str, dict[str, st
     return found
 
 
-def end_offsets(config: Config, topic: str) -> dict[int, int]:
-    """Return the offset after the last readable record of each partition (`read_committed`)."""
-    return {number: end for (_, number), (_, end) in offset_bounds(config, topic).items()}
+def end_offsets(
+    config: Config, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+) -> dict[int, int]:
+    """Return the offset after the last readable record of each partition."""
+    return {number: end for (_, number), (_, end) in offset_bounds(config, topic, isolation).items()}
 
 
-def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]]:
+def await_transactions(config: Config, topic: str, reader: str, partitions: Collection[int] | None = None) -> None:
+    """Wait until the transactions that are open now have ended, in some partitions (default: all).
+
+    Until then, readers of committed records see nothing behind their first records, also not what has been committed.
+    So a writer that resumes from its last record in the topic waits, after `init_transactions`, before it reads.
+
+    Raises:
+        OpenTransactionError: if one is open after `LONGEST_TRANSACTION`.
+    """
+    written = end_offsets(config, topic, IsolationLevel.READ_UNCOMMITTED)
+    deadline, quiet, told = Deadline(LONGEST_TRANSACTION), Deadline(1), False
+    while True:
+        ends = end_offsets(config, topic)
+        behind = [n for n in (written if partitions is None else partitions) if ends[n] < written[n]]
+        if not behind:
+            return
+        if deadline.passed:
+            raise OpenTransactionError(reader=reader, topic=topic, partition=behind[0], offset=ends[behind[0]])
+        if quiet.passed and not told:
+            told = True
+            _log.warning(
+                "%s waits until another writer ends its transaction in partition %d of topic %r, for %d minutes at "
+                "most: it hides the records from offset %d on, maybe also the last ones of this writer",
+                *(reader, behind[0], topic, LONGEST_TRANSACTION // 60, ends[behind[0]]),
+            )
+        time.sleep(1.0 if told else 0.05)
+
+
+def offset_bounds(
+    config: Config, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+) -> dict[Partition, tuple[int, int]]:
     """Return, for each partition, the offset of its first record, and the offset after its last readable record."""
     client, servers = admin_client(shared(config)), config.get("bootstrap.servers")
     numbers = range(partition_count(client, topic, servers))
@@ -257,7 +295,7 @@ def offset_bounds(config: Config, topic: str) -> dict[Partition, tuple[int, int]
         """Send one request to each broker, for all its partitions."""
         asked = client.list_offsets(
             {TopicPartition(topic, number): spec for number in numbers},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=isolation,
             request_timeout=TIMEOUT,
         )
         found = {place.partition: future.result(TIMEOUT + 5).offset for place, future in asked.items()}

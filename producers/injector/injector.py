@@ -56,7 +56,7 @@ class Injector(Closing):
         clock: for tests, a `ManualClock`.
 
     Raises:
-        UnknownTopicError, BrokerUnavailableError, FencedError: if it cannot start.
+        UnknownTopicError, BrokerUnavailableError, FencedError, OpenTransactionError: if it cannot start.
         InjectorError: if the target topic has fewer partitions than the input, replaces timestamps that are event
             times, or cannot be reset.
         CorruptSnapshotError: if the target has a state that cannot be read.
@@ -88,6 +88,7 @@ class Injector(Closing):
         self._partition = partition
         output = {**_OUTPUT, **config}
         self._out = Transaction(output, writer, injection.target_topic, kind="injector", refused=self._refusal)
+        admin.await_transactions(config, injection.target_topic, name, None if partition is None else [partition])
         self._sanitizer = Sanitizer(injection, admin.timestamp_tolerances(config, injection.target_topic), self.counts)
         if isinstance(injection.fmt, LogTime) and admin.overwrites_timestamps(config, injection.target_topic):
             reason = f"{injection.target_topic!r} has message.timestamp.type=LogAppendTime, so it keeps no event times"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from floodmark.producers.clients.admin import (
     Config,
+    await_transactions,
     compacted_topics,
     create_topics,
     existing_topics,
@@ -61,12 +62,14 @@ class PositionTopic:
     Raises:
         FencedError: when storing, if another process with the name has started.
         BrokerUnavailableError: if Kafka does not accept a record.
+        OpenTransactionError: see `await_transactions`.
         TriggerError: if the record is too large.
     """
 
     def __init__(self, config: Config, topic: str, name: str) -> None:
         self._name, self._topic = name, topic
         self._transaction = Transaction(config, name, topic, kind="trigger", refused=self._refused)
+        await_transactions(config, topic, f"trigger {name!r}")
         self.state: Final = read_position(config, topic, name)
         """What was stored last, when this was opened; ``None``: nothing."""
         self._revision = 0 if self.state is None else self.state["revision"]

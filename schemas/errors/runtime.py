@@ -103,6 +103,20 @@ class FencedError(InfrastructureError):
     advice: str
 
 
+class OpenTransactionError(InfrastructureError):
+    """Another writer's transaction that stays open, and hides what was committed after it began."""
+
+    template = (
+        "{reader} cannot read what it wrote last: a transaction has been open for many minutes in partition "
+        "{partition} of topic {topic!r}, and hides the records from offset {offset} on. Nothing is lost. Find and "
+        "abort it with Kafka's kafka-transactions.sh (find-hanging, abort), and start again."
+    )
+    reader: str
+    topic: str
+    partition: int
+    offset: int
+
+
 class InjectorError(InfrastructureError):
     """An injector that cannot continue."""
 

@@ -220,7 +220,7 @@ class ShardTask:
 
 
 class ShardWriter:
-    """Writes the rows of each batch from the executors; `open` once, then `write` for each batch.
+    """Writes the rows of each batch from the executors; `fence` and `open`, then `write` for each batch.
 
     Args:
         config: confluent-kafka settings, which the executors need, too.
@@ -255,18 +255,24 @@ class ShardWriter:
         """The shards of the batch that are not committed yet."""
         return 0 if self._finished is None else max(0, self._started - self._finished.value)  # a copy counts, too
 
-    def open(self, producer: Any, last: tuple[str, int] | None) -> None:  # noqa: ANN401  # any client of Kafka
-        """Become the owner of all shards; ``last``: checkpoint id and batch of the last marks in the topic.
-
-        Raises:
-            ContinueError: if a run has left a batch of which only some shards are written, and not for this job.
-        """
+    def fence(self, producer: Any) -> None:  # noqa: ANN401  # any client of Kafka
+        """Fence the earlier writers of all shards, which aborts their transactions."""
         shards, config = self._shards, self._shards.config
         if shards.receipts not in existing_topics(config):
             if not self._writes:
                 return
             create_topics(config, {shards.receipts: self._count}, _RECEIPT_SETTINGS)
         self._count = partition_count(producer, shards.receipts, config.get("bootstrap.servers"))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for _ in pool.map(shards.fence, range(self._count)):  # none is kept
+                pass
+
+    def open(self, last: tuple[str, int] | None) -> None:
+        """Become the owner of all shards; ``last``: checkpoint id and batch of the last marks in the topic.
+
+        Raises:
+            ContinueError: if a run has left a batch of which only some shards are written, and not for this job.
+        """
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = list(pool.map(self._take, range(self._count), repeat(last)))
         self._found = {shard: one for shard, one in enumerate(found) if one is not None}

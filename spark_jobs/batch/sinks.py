@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Final
 
 from confluent_kafka import KafkaError, Message, Producer
-from floodmark.producers.clients.admin import Config, answering, partition_count
+from floodmark.producers.clients.admin import Config, answering, await_transactions, partition_count
 from floodmark.producers.clients.consumers import EXISTING_TOPICS, client_log
 from floodmark.producers.clients.partitioners import partitioner
 from floodmark.producers.clients.transaction import Transaction, send
@@ -271,7 +271,7 @@ class ExactlyOnceSink(_KafkaSink):
     def open(self) -> None:
         self._connected()
         newest = self._newest()
-        self._shards.open(self._producer, newest and newest[:2])
+        self._shards.open(newest and newest[:2])
 
     def _connected(self) -> Transaction:
         """Return the client; a new one fences older instances, unless another checkpoint has replaced this one."""
@@ -282,6 +282,8 @@ class ExactlyOnceSink(_KafkaSink):
         out = Transaction(
             config, self._job, self._topic, refused=lambda reason: _refused(self._job, self._last + 1, reason)
         )
+        self._shards.fence(out.producer)
+        await_transactions(self._config, self._topic, f"job {self._job!r}", [0])
         last = self._newest()
         if last != before:  # another instance has published meanwhile
             self._refuse_replaced(last)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from floodmark.producers.clients.admin import Config, answering
+from floodmark.producers.clients.admin import Config, answering, await_transactions
 from floodmark.producers.readers.replay import last_matching
 from floodmark.schemas.classify import Classified, Mark, mark_header
 from floodmark.schemas.records import READ_HEADER, Status
@@ -46,6 +46,9 @@ class JobOutput:
     `CorruptSnapshotError` if the position is damaged.
     """
 
+    settle: Callable[[], None] = lambda: None
+    """Waits until `last` sees all batches of runs that have ended: an open transaction of another writer hides some."""
+
 
 def job_output(
     topic: str | None,
@@ -76,7 +79,9 @@ def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
         with answering(config.get("bootstrap.servers"), about=f"topic {topic!r}"):
             return last_matching(config, topic, [0], read).get(0)
 
-    return JobOutput(f"topic {topic!r}", "a new output topic", last)
+    return JobOutput(
+        f"topic {topic!r}", "a new output topic", last, lambda: await_transactions(config, topic, f"job {job!r}", [0])
+    )
 
 
 def _table_output(table: Table, spark: SparkSession) -> JobOutput:

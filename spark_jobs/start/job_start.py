@@ -98,6 +98,9 @@ class JobStart:
             return
         if self.output is not None and self.options.published != "repeat":
             self._last = self.output.last()
+            if self._last is None:
+                self.output.settle()
+                self._last = self.output.last()
             if self._last is not None and self.options.published == "refuse":
                 raise self._published(self.output, self._last)
             if self._last is not None:

@@ -6,6 +6,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from floodmark.producers import Data, Mark, Observer
 from floodmark.producers.clients.admin import end_offsets, require_topics
+from floodmark.producers.clients.transaction import Transaction
 from support.harness import until
 
 
@@ -16,6 +17,15 @@ def send(kafka, topic, *rows, partition=0):
         value = json.dumps({"at": event_time}).encode()
         producer.produce(topic, value, key[0] if key else None, partition, timestamp=arrival)
     assert producer.flush(30) == 0
+
+
+def open_transaction(kafka, topic):
+    """Write as another writer: until it aborts or commits, nothing that is committed after this can be read."""
+    other = Transaction(kafka.config, "other", topic)
+    other.begin()
+    other.produce(topic, 0, None, b"{}")
+    assert other.producer.flush(30) == 0
+    return other
 
 
 def written_ends(kafka, topic):

@@ -1,9 +1,11 @@
-"""Who is fenced learns just that, wherever in a transaction the word comes."""
+"""Who is fenced learns just that, wherever in a transaction the word comes; who resumes waits for the others."""
 
 import pytest
+from floodmark.producers.clients import admin
 from floodmark.producers.clients.transaction import Transaction
-from floodmark.schemas.errors import FencedError
+from floodmark.schemas.errors import FencedError, OpenTransactionError
 from support.harness import until
+from support.injection import open_transaction
 
 
 @pytest.mark.parametrize("moment", ["begin", "produce", "commit"])
@@ -46,3 +48,16 @@ def test_a_record_behind_the_failure_of_the_client_names_that(kafka, topic, serv
         until(lambda: first.produce(name, 0, None, b""), "the fence", 30)
     with pytest.raises(FencedError, match="orders"):
         first.commit()
+
+
+def test_the_wait_for_an_open_transaction_is_told_and_has_an_end(kafka, topic, monkeypatch, caplog):
+    name = topic(2)
+    other = open_transaction(kafka, name)
+    admin.await_transactions(kafka.config, name, "job 'a'", [1])
+    monkeypatch.setattr(admin, "LONGEST_TRANSACTION", 1.5)
+    with pytest.raises(OpenTransactionError, match=f"job 'a' .* partition 0 of topic '{name}'.* from offset 0 on"):
+        admin.await_transactions(kafka.config, name, "job 'a'")
+    assert caplog.text.count("job 'a' waits until another writer ends its transaction in partition 0") == 1
+    other.commit()
+    admin.await_transactions(kafka.config, name, "job 'a'")
+    assert admin.end_offsets(kafka.config, name)[0] > 0

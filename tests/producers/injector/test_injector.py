@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -24,7 +24,7 @@ from floodmark.producers.injector.topics import decisions_of
 from floodmark.producers.testing import ManualClock
 from floodmark.schemas.errors import FencedError, InjectorError, UnknownTopicError, UsageError
 from support.harness import delete_before, grow, until
-from support.injection import look, send, times
+from support.injection import look, open_transaction, send, times
 
 pytestmark = pytest.mark.kafka
 MINUTES = timedelta(minutes=5)
@@ -50,6 +50,22 @@ def test_the_golden_table(kafka, topic, variant):
     lost = [(event.time, event.time) for event in golden(variant) if event.expected is None]
     assert times(look(kafka, dropped)[0]) == lost
     assert injector.outcomes["early_dropped"] == len(lost)
+
+
+def test_a_restart_reads_what_another_writer_s_open_transaction_hides(kafka, topic):
+    raw, marked = topic(1), topic(1)
+    injection = Injection(raw, marked, JsonField("at"), interval=FAST)
+    send(kafka, raw, (1, 1))
+    with Injector(injection, kafka.config) as injector:
+        injector.run(until_end=True)
+        other = open_transaction(kafka, marked)
+        send(kafka, raw, (2, 2))
+        injector.run(until_end=True)
+    Timer(1, other.abort).start()
+    with Injector(injection, kafka.config) as injector:
+        send(kafka, raw, (3, 3))
+        injector.run(until_end=True)
+    assert [json.loads(row.value)["at"] for row in look(kafka, marked)[0]] == [1, 2, 3]
 
 
 def test_no_row_stands_behind_a_mark_and_restarts_repeat_nothing(kafka, topic):

@@ -35,6 +35,7 @@ from floodmark.schemas.errors import FencedError, UsageError
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import END_OF_TIME
 from support.harness import until
+from support.injection import open_transaction
 from support.permissions import obey_permissions
 
 HOUR = 3_600_000
@@ -324,6 +325,18 @@ def test_a_second_process_with_the_name_fences_the_first(kafka, topic):
         one.source.close()
     with pytest.raises(UsageError, match="is not compacted"):
         create_position_topic(kafka.config, flights)
+
+
+@pytest.mark.kafka
+def test_a_restart_reads_what_another_writer_s_open_transaction_hides(kafka, topic):
+    positions = f"positions-of-{topic(1)}"
+    create_position_topic(kafka.config, positions)
+    first = PositionTopic(kafka.config, positions, "hourly")
+    first.store({"input": 1})
+    other = open_transaction(kafka, positions)
+    first.store({"input": 2})
+    threading.Timer(1, other.abort).start()
+    assert PositionTopic(kafka.config, positions, "hourly").state["input"] == 2
 
 
 def test_a_target_refuses_what_it_cannot_reach():

@@ -1,16 +1,24 @@
-"""Of two instances of one job, the older one fails and stays out of the way of the newer one."""
+"""Of two instances of one job, the older one fails and stays out of the way of the newer one.
+
+The newer one finds all that the older one wrote.
+"""
+
+from threading import Timer
 
 import pyarrow as pa
 import pytest
+from floodmark.producers.clients import admin
 from floodmark.producers.readers.replay import read_until_end
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.classify import Data
 from floodmark.schemas.errors import FencedError, ReplacedCheckpointError
 from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.batch.shards import Shards
 from floodmark.spark_jobs.batch.sinks import ExactlyOnceSink
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
-from support.injection import until_readable
+from floodmark.spark_jobs.start.job_output import job_output
+from support.injection import open_transaction, until_readable
 
 PROGRESS = Progress(Tracker(["clicks"]), epoch=1)
 READ = Published({}, 0)
@@ -29,8 +37,8 @@ class Frame:
         return self._table
 
 
-def sink_of(kafka, name, checkpoint, may_follow=lambda _: True):
-    return ExactlyOnceSink(kafka.config, name, Identity("job", 1), checkpoint, may_follow)
+def sink_of(kafka, name, checkpoint, may_follow=lambda _: True, shards=None):
+    return ExactlyOnceSink(kafka.config, name, Identity("job", 1), checkpoint, may_follow, shards=shards)
 
 
 def run(sink, frame, batch_id):
@@ -79,3 +87,51 @@ def test_a_checkpoint_without_a_batch_follows_only_the_batch_that_it_started_aft
     new = sink_of(kafka, name, "new", lambda newest: newest == ("old", 2))
     new.open()
     run(new, Frame(b"row", 1), 2)
+
+
+@pytest.mark.parametrize("published", [0, 1])
+def test_a_start_reads_what_another_writer_s_open_transaction_hides(kafka, topic, published):
+    name = topic(1)
+    older, newer = (sink_of(kafka, name, "checkpoint") for _ in range(2))
+    older.open()
+    for batch in range(published):
+        run(older, Frame(b"row", 1), batch)
+    other = open_transaction(kafka, name)
+    run(older, Frame(b"row", 1), published)
+    output = job_output(name, None, None, kafka.config, "job", None)
+    assert published or output.last() is None
+    Timer(1, other.abort).start()
+    if not published:
+        output.settle()
+        assert output.last().batch == ("checkpoint", 0)
+    newer.open()
+    run(newer, Frame(b"row", 1), published)
+    run(newer, Frame(b"last", 1), published + 1)
+    until_readable(kafka, name)
+    records = [record for record in read_until_end(kafka.config, {(name, 0): 0}) if isinstance(record, Data)]
+    assert [record.value for record in records] == [b"row"] * (published + 1) + [b"last"]
+
+
+def test_an_old_checkpoint_is_refused_also_if_an_open_transaction_hides_the_newer_one(kafka, topic):
+    name = topic(1)
+    old, new, again = (sink_of(kafka, name, checkpoint) for checkpoint in ("old", "new", "old"))
+    old.open()
+    run(old, Frame(b"row", 1), 0)
+    new.open()
+    other = open_transaction(kafka, name)
+    run(new, Frame(b"row", 1), 0)
+    Timer(1, other.abort).start()
+    with pytest.raises(ReplacedCheckpointError, match="since batch 0 of"):
+        again.open()
+
+
+def test_a_start_does_not_wait_for_the_transactions_of_its_own_shards(kafka, topic, monkeypatch):
+    name = topic(1)
+    killed, again = (sink_of(kafka, name, "checkpoint", shards=2) for _ in range(2))
+    killed.open()
+    shard = Shards(kafka.config, "job", name).fence(1)
+    shard.begin()
+    shard.produce(name, 0, None, b"row")
+    assert shard.producer.flush(30) == 0
+    monkeypatch.setattr(admin, "LONGEST_TRANSACTION", 5)
+    again.open()

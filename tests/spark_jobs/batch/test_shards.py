@@ -26,7 +26,8 @@ def start(kafka, topic):
 
     def new(run="run-1", *, checkpoint="c", last=None, shards=4):
         writer = ShardWriter(kafka.config, "shops", out, checkpoint, run, shards)
-        writer.open(Producer(kafka.config), last)
+        writer.fence(Producer(kafka.config))
+        writer.open(last)
         return writer
 
     new.topic = out
