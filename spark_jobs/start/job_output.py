@@ -16,6 +16,7 @@ from floodmark.spark_jobs.batch.sinks import (
     batch_of,
     stored_position,
 )
+from floodmark.spark_jobs.internals.connectors import clone
 from floodmark.spark_jobs.progress.published import Published, StoredPosition
 from floodmark.spark_jobs.tables.table import Table
 from pyspark.sql import SparkSession
@@ -86,7 +87,7 @@ def _topic_output(config: Config, topic: str, job: str) -> JobOutput:
 
 def _table_output(table: Table, spark: SparkSession) -> JobOutput:
     def last() -> LastBatch | None:
-        mark = table.newest(spark)
+        mark = table.newest(clone(spark))
         return None if mark is None else _last_batch(StoredPosition.of(str(mark.position)), mark.epoch)
 
     return JobOutput(f"table {table.name!r}", "a new table", last)
