@@ -151,8 +151,7 @@ class TableSink(Sink):
         staged, found = self._staged, self._stored.found
         if staged is None:
             return False
-        is_later = staged.mark.batch > self._stored.last  # a crash may leave it behind a batch from Spark's cache
-        return bool(staged.folders) or (is_later and staged.mark.watermark != (None if found is None else found.output))
+        return bool(staged.folders) or staged.mark.watermark != (None if found is None else found.output)
 
     def _schedule(self) -> None:
         """Commit at the due time, also if no batch runs then."""
