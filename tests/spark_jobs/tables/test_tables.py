@@ -13,15 +13,15 @@ from support.lake import KINDS
 _LIMIT = 1_500
 
 
+@pytest.mark.parametrize("some", [pytest.param("iceberg", marks=pytest.mark.every_spark), "not iceberg"])
 @pytest.mark.spark
-@pytest.mark.every_spark
 @pytest.mark.skipif(not KINDS, reason="no connector for this Spark")
 @pytest.mark.minutes
 @pytest.mark.timeout(_LIMIT + 60)
-def test_tables():
+def test_tables(some):
     cases = Path(__file__).with_name("table_cases.py")
     options = ["-q", "-p", "no:cacheprovider", "-n", "0", "--durations=0"]
-    options += [] if pyspark.__version__ == "4.0.0" else ["-k", "each_commit or newer_result"]
+    options += ["-k", some if pyspark.__version__ == "4.0.0" else f"{some} and (each_commit or newer_result)"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     command = [sys.executable, "-m", "pytest", *options, str(cases)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False)
