@@ -78,7 +78,7 @@ class TopicState:
         if part is None:
             part = self._part(number)
         if source is None or source.version != version or record.partitions > source.member.reach:
-            member = self._member(record)
+            member = self._member(record, number)
         if source is None:
             source = part.sources[name] = SourceState(member)
         return self._accept(part, source, record, log_time)
@@ -125,7 +125,7 @@ class TopicState:
             self._retire()
         return verdict
 
-    def _member(self, record: WatermarkRecord) -> Member:
+    def _member(self, record: WatermarkRecord, number: int) -> Member:
         """Return a source's `Member`, updated by its mark."""
         roster = self.roster
         member = roster.members.setdefault(record.source, Member())
@@ -133,8 +133,9 @@ class TopicState:
             member.version = roster.version
             roster.joined += 1
             self._combine_anew()
-        if record.partitions > member.reach:
-            member.reach = record.partitions
+        reach = record.partitions
+        if reach > member.reach or number >= member.reach:
+            member.reach = max(reach, number + 1)
             self.partition_count = max(self.partition_count, member.reach)
             self._combine_anew()
         return member
