@@ -64,6 +64,7 @@ LARGE = {
     "Progress": "the state of a job, which a snapshot stores as one",
     "Reader": "the state of a consumer, which a position stores as one",
     "SourcePool": "the calls of its users, most of one line",
+    "TableSink": "what is staged, and when it is committed, under one lock",
     "WatermarkedProducer": "the calls of its users, as of confluent-kafka's Producer",
 }
 TOP_LEVEL = {
