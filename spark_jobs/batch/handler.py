@@ -399,7 +399,7 @@ def stop_running(checkpoint_id: str) -> bool:
     if handler is None:
         return False
     if not handler.is_running:
-        handler.close()  # it has failed, and nobody has stopped it
+        handler.close()  # it has failed, and was not stopped
         return False
     job = handler.identity.job
     _log.warning("job %s already runs from this checkpoint_location: the new start stops and replaces it", job)

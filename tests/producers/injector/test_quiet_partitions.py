@@ -65,7 +65,7 @@ def test_a_partition_that_the_input_gets_later_begins_at_the_clock():
 
 
 class Lagging(RuleBasedStateMachine):
-    """An injector that stands still, lags and does not reach Kafka, while records arrive, also in transactions.
+    """An injector that is suspended, lags and does not reach Kafka, while records arrive, also in transactions.
 
     No record that is still to be copied is below the watermark, so none that is on time is changed or dropped.
     """

@@ -74,7 +74,7 @@ def test_an_old_checkpoint_is_refused_once_a_newer_one_has_published_and_shuts_n
     run(new, Frame(b"row", 1), 1)
 
 
-def test_a_checkpoint_without_a_batch_follows_only_the_batch_that_it_started_after_and_shuts_nobody_out(kafka, topic):
+def test_a_checkpoint_without_a_batch_follows_only_the_batch_that_it_started_after_and_fences_no_other(kafka, topic):
     name = topic(1)
     old = sink_of(kafka, name, "old")
     old.open()
