@@ -63,15 +63,15 @@ def latest_time(table: Any, column: str, since: int) -> int | None:  # noqa: ANN
         if hasattr(table, "current_snapshot"):
             schema, at_least = table.schema().as_arrow(), import_module("pyiceberg.expressions").GreaterThanOrEqual
             rows = table.scan(at_least(column, _literal(schema, column, since)), selected_fields=(column,)).to_arrow()
+            latest = import_module("pyarrow.compute").max(rows[column]).as_py()
         else:
-            from pyarrow import dataset  # noqa: PLC0415  # an extra
-
-            all_rows = table.to_pyarrow_dataset()
-            limit = _limit(all_rows.schema, column, since)
-            # A thread that still reads ahead when the process exits after an error would abort it.
-            later = dataset.field(column) >= limit
-            rows = all_rows.to_table(columns=[column], filter=later, use_threads=False, fragment_readahead=1)
-    latest = import_module("pyarrow.compute").max(rows[column]).as_py()
+            # pyarrow would read by threads that need Python: one that still runs when the process exits aborts it.
+            limit = _limit(table.to_pyarrow_dataset().schema, column, since).as_py()
+            least = limit if isinstance(limit, int) else f"to_timestamp_micros({since * 1000})"
+            name = '"' + column.replace('"', '""') + '"'
+            rows = import_module("deltalake").QueryBuilder().register("rows", table)
+            found = rows.execute(f"SELECT max({name}) AS latest FROM rows WHERE {name} >= {least}")  # noqa: S608  # quoted
+            latest = found.read_all()["latest"][0].as_py()
     if isinstance(latest, datetime) and latest.tzinfo is None:
         latest = latest.replace(tzinfo=UTC)
     return None if latest is None else event_time_of(latest)
