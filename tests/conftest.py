@@ -4,6 +4,7 @@ With ``-n auto``, a run of all tests is shared by four processes, each with a br
 """
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,13 +19,15 @@ from floodmark.spark_jobs.class_archive import archive_options, archive_path
 from floodmark.spark_jobs.session import local_jars
 from hypothesis import settings
 from pyspark.sql import SparkSession
-from support.harness import SHORT_LIVED
+from support.harness import QUICK, SHORT_LIVED
 from support.recording import record_classes
 from support.registry import EmbeddedRegistry, program
 
 # A law is judged by what it finds, not by how long an example takes on a busy machine.
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
+
+os.environ["SPARK_SUBMIT_OPTS"] = QUICK  # also the programs that tests start
 
 _numbers = itertools.count()
 _WORKERS = 4

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import pandas as pd
 from floodmark.spark_jobs import local_session, write
 from support.counting import read_events, windowed
+from support.harness import QUICK
 
 
 def main(servers: str, given: str, checkpoint: str, marker: str) -> None:
@@ -31,9 +32,8 @@ def main(servers: str, given: str, checkpoint: str, marker: str) -> None:
                 os.kill(process, signal.SIGKILL)
             yield frame
 
-    spark = local_session(
-        "losing", settings={"spark.master": "local-cluster[2,1,700]", "spark.executor.memory": "700m"}
-    )
+    cluster = {"spark.master": "local-cluster[2,1,700]", "spark.executor.memory": "700m"}
+    spark = local_session("losing", settings={**cluster, "spark.executor.extraJavaOptions": QUICK})
     results = windowed(read_events(spark, servers, given, max_offsets_per_trigger=200))
     found: list[tuple[str, int, int]] = []
     job = write(

@@ -74,7 +74,7 @@ def finish(job):
         job.stop()
 
 
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_lost_and_doubled_rows_and_missing_marks_are_told_with_their_place_across_a_restart(kafka, topic, counting):
     target = topic(2)
     producer = Producer(kafka.config)

@@ -10,7 +10,7 @@ from support.trial import quick
 
 
 @pytest.mark.spark
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_a_job_fails_if_kafka_deletes_rows_before_it_has_read_them(kafka, spark, topic, checkpoint):
     given, out = topic(2), topic(2)
 

@@ -148,7 +148,7 @@ def test_the_wait_for_what_has_arrived_ends_though_marks_come_all_the_time(kafka
         job.stop()
 
 
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_a_job_says_how_much_it_has_still_to_read(kafka, topic, read, checkpoint):
     given, out, seen = topic(2), topic(1), []
     Stream.seeded(5, sources=1).produce(kafka.config, given)

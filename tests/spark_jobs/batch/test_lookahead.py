@@ -346,7 +346,7 @@ def test_marks_that_do_not_bear_out_what_was_foreseen_are_refused(live, monkeypa
 @pytest.mark.parametrize(
     ("planned", "lost", "percentile"),
     [
-        pytest.param(False, False, None, marks=pytest.mark.every_spark),
+        pytest.param(False, False, None, marks=pytest.mark.newest_spark),
         (False, True, None),
         (False, True, 50),
         (True, False, None),

@@ -108,14 +108,19 @@ QUERIES = {
 }
 
 
-_EVERY_SPARK = {"window of windows", "union of a window and a join", "applyInPandasWithState", "dropDuplicates"}
-"""Each kind of operator once."""
+_MARKS = {
+    "applyInPandasWithState": pytest.mark.every_spark,
+    "dropDuplicates": pytest.mark.newest_spark,
+    "union of a window and a join": pytest.mark.newest_spark,
+    "window of windows": pytest.mark.newest_spark,
+}
+"""Each kind of operator runs on other Sparks once."""
 
 
 @pytest.mark.parametrize(
     ("name", "windows_close"),
     [
-        *(pytest.param(name, "after", marks=[pytest.mark.every_spark] * (name in _EVERY_SPARK)) for name in QUERIES),
+        *(pytest.param(name, "after", marks=_MARKS.get(name, ())) for name in QUERIES),
         ("join, then a window", "at"),
     ],
 )
@@ -172,7 +177,7 @@ def kept_promises(config, topic):
         (10_001, 0, 0),
         (20_000, 9_999, 0),
         (20_001, 10_000, 0),
-        pytest.param(20_002, 10_001, 1, marks=pytest.mark.every_spark),
+        pytest.param(20_002, 10_001, 1, marks=pytest.mark.newest_spark),
     ],
 )
 def test_a_window_behind_a_join_is_handed_on_when_the_join_is_complete(

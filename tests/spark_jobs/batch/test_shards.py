@@ -46,7 +46,7 @@ def written(kafka, start):
     )
 
 
-@pytest.mark.every_spark
+@pytest.mark.newest_spark
 def test_a_batch_is_written_once_however_often_it_runs(spark, kafka, start):
     writer = start()
     counts = writer.write(rows(spark), 0, 3)

@@ -283,6 +283,7 @@ def test_an_edited_query_on_an_old_checkpoint_is_refused(spark, kafka, topic, ch
     start(windows_close="at").stop()
 
 
+@pytest.mark.newest_spark
 def test_an_ended_job_refuses_to_pass_over_what_came_since(spark, kafka, topic, checkpoint):
     given, out = topic(2), topic(1)
     Stream.seeded(22, sources=1, steps=1).produce(kafka.config, given)
@@ -313,6 +314,7 @@ def two_runs():
     return first, Stream(moved)
 
 
+@pytest.mark.newest_spark
 def test_a_run_that_begins_before_the_last_results_is_refused_and_can_be_continued(spark, kafka, topic, checkpoint):
     given, out = topic(1), topic(1)
     first, second = two_runs()
@@ -334,6 +336,7 @@ def test_a_run_that_begins_before_the_last_results_is_refused_and_can_be_continu
     assert len(values) == len(first.windows(WIDTH) + second.windows(WIDTH))
 
 
+@pytest.mark.newest_spark
 def test_a_run_that_begins_after_an_end_is_read_though_a_batch_ends_between_them(spark, kafka, topic, checkpoint):
     given, out, sizes = topic(1), topic(1), list[int]()
     first, second = two_runs()
@@ -348,6 +351,7 @@ def test_a_run_that_begins_after_an_end_is_read_though_a_batch_ends_between_them
     assert window_counts(drain(kafka.config, out)[0]) == first.windows(WIDTH) + second.windows(WIDTH)
 
 
+@pytest.mark.newest_spark
 def test_available_now_ends_by_itself_and_says_what_holds(spark, kafka, topic, checkpoint, caplog):
     given, out = topic(1), topic(1)
     stream = Stream.seeded(23, sources=1, steps=2)
@@ -386,6 +390,7 @@ def test_the_cause_of_a_failure_in_python_is_named(spark, kafka, topic, checkpoi
         job.processAllAvailable(_LIMIT)
 
 
+@pytest.mark.newest_spark
 def test_the_work_has_a_deadline(spark, kafka, topic, checkpoint):
     given = topic(1)
     Stream.seeded(25, sources=1, steps=1).produce(kafka.config, given)
