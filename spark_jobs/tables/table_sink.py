@@ -83,6 +83,14 @@ class TableSink(Sink):
         with self._lock, self._table.failing(self._stored.job):
             self._staged = self._staging.load()
             self._stored.open(None if self._staged is None else self._staged.position)
+            if (
+                self._staged is not None
+                and not self._staged.folders
+                and self._stored.last == self._staged.mark.batch + 1
+            ):
+                # The job was killed behind the commit of this next batch, which Spark repeats: `commit` compares both.
+                self._staging.clear(self._staged)
+                self._staged = None
             self._commit_news()
 
     @override

@@ -53,10 +53,12 @@ class Store(Staging):
     def sink(self):
         return TableSink(self, None, self, "totals", "id", lambda: range(self.last + 1), lambda _: False)
 
-    def run(self, sink, batch):
-        sink._folder = self.write(batch)  # noqa: SLF001  # as `consume`, while no commit is due
+    def run(self, sink, batch, *, cached=False, rows=1):
+        sink._folder = None if cached else self.write(batch)  # noqa: SLF001  # as `consume`, while no commit is due
         progress = SimpleNamespace(output=batch, epoch=1, holders=list, ended=False)
-        sink.commit(batch, batch, progress, Published({("orders", 0): batch}, 0), (), 1)
+        frame = SimpleNamespace(createOrReplaceGlobalTempView=lambda _: None)
+        sink._spark = SimpleNamespace(table=lambda _: batch, catalog=SimpleNamespace(dropGlobalTempView=str))  # noqa: SLF001
+        sink.commit(frame, batch, progress, Published({("orders", 0): batch}, 0), (), rows)
         self.last = batch
 
 
@@ -115,3 +117,20 @@ def test_a_timer_keeps_no_failed_job_in_memory(store):
     timer.function(*timer.args)
     timer.cancel()
     assert store.rows == [0]
+
+
+def test_a_job_that_is_killed_before_it_forgets_a_staged_watermark_starts_again(store, monkeypatch):
+    sink = store.sink()
+    sink.open()
+    store.run(sink, 0)
+    store.run(sink, 1, rows=0)
+    sink._due = 0  # noqa: SLF001
+    monkeypatch.setattr(store, "clear", None)
+    with pytest.raises(TypeError):
+        store.run(sink, 2, cached=True)
+    monkeypatch.delattr(store, "clear")
+    again = store.sink()
+    again.open()
+    store.run(again, 2, cached=True)
+    store.run(again, 3, cached=True)
+    assert (store.rows, store.kept) == ([0, 2, 3], {})
