@@ -210,6 +210,11 @@ def begin_offsets(config: Config, topics: Collection[str]) -> dict[Partition, in
     return {place: begin for topic in topics for place, (begin, _) in offset_bounds(config, topic).items()}
 
 
+def cleanup_policy(config: Config, topic: str) -> str | None:
+    """Return how Kafka deletes old records of a topic; ``None``: you may not read the topic's settings."""
+    return _settings(config, [topic]).get(topic, {}).get("cleanup.policy")
+
+
 def compacted_topics(config: Config, topics: Collection[str]) -> set[str]:
     """Return the compacted topics, without those whose settings you may not read."""
     return {topic for topic, found in _settings(config, topics).items() if "compact" in found.get("cleanup.policy", "")}

@@ -12,7 +12,7 @@ from typing import Any, Final
 from floodmark.producers.clients.admin import (
     Config,
     await_transactions,
-    compacted_topics,
+    cleanup_policy,
     create_topics,
     existing_topics,
     require_topics,
@@ -31,7 +31,7 @@ def create_position_topic(config: Config, topic: str) -> bool:
     if topic not in existing_topics(config):
         create_topics(config, {topic: 1}, {"cleanup.policy": "compact"})
         return True
-    if topic not in compacted_topics(config, [topic]):
+    if "compact" not in (cleanup_policy(config, topic) or "compact"):
         reason = f"topic {topic!r} is not compacted, so Kafka would delete the position of the trigger; set its"
         raise UsageError(reason=f"{reason} cleanup.policy to compact, or choose another --position-topic")
     return False

@@ -210,6 +210,18 @@ def test_a_member_of_a_group_of_injectors(guarded, grant, fed, tmp_path):
 
 
 @pytest.mark.kafka
+def test_a_trigger_starts_again_though_it_may_not_read_the_settings_of_its_position_topic(guarded, grant, tmp_path):
+    incoming, positions = topics(guarded)[0], f"positions-{next(_numbers)}"
+    create_topics(guarded.config, {positions: 1}, {"cleanup.policy": "compact"})
+    fill(guarded.config, incoming)
+    config = grant("`floodmark trigger`", incoming, positions, f"floodmark-hourly-{positions}")
+    options = ["--name", "hourly", "--position-topic", positions, "--every", "1h", "--run", "true", "--until-end"]
+    for _ in range(2):
+        done = floodmark(config, tmp_path, "trigger", incoming, *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.kafka
 def test_the_injector(grant, fed, tmp_path):
     program = "`floodmark inject`"
     raw, marked = fed
