@@ -94,20 +94,23 @@ class Outbox:
         now: int,
     ) -> None:
         """Send records in order, as `send`; after an error, those before the one that the client did not take."""
-        in_flight = self._emitter.send_many(partitions, event_times, now, values)
+        in_flight = self._emitter.send_many(partitions, event_times, now)
         report = self._report(in_flight, None, self.on_delivery)
-        produce, topic, sent = self._client.produce, self._topic, 0
+        produce, topic, taken = self._client.produce, self._topic, 0
         try:
             for value, key, partition in zip(values, keys, partitions, strict=True):
                 try:
                     produce(topic, value, key, partition, report)
                 except BufferError:
                     self._enqueue(value, key, partition, report)
-                sent += 1
+                taken += 1
         except BaseException as error:
-            for partition in partitions[sent if isinstance(error, Exception) else sent + 1 :]:  # as in `send`
+            taken += not isinstance(error, Exception)  # as in `send`
+            for partition in partitions[taken:]:
                 self._emitter.unsend(partition, in_flight)
             raise
+        finally:
+            self._emitter.observe(event_times[:taken], values[:taken], now)
 
     def _report(self, in_flight: InFlight, headers: Headers | None, on_delivery: OnDelivery | None) -> OnDelivery:
         """Return a delivery report, a closure: of all calls it costs the least."""

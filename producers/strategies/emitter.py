@@ -5,7 +5,7 @@ No mark is above the event time of a record of its scope that is in flight or ha
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from floodmark.producers.strategies.in_flight import IN_FLIGHT_SIZE, InFlight
 from floodmark.producers.strategies.interface import Generator
@@ -45,6 +45,7 @@ class Emitter:
         self.late = 0  # number of records that were sent below the watermark of the last marks
         self.failed = 0  # number of records that have failed and were not sent again
         self._registered_before = False
+        self._before: tuple[Generator, dict[str, Any]] | None = None  # a punctual generator before the last record
         self.punctual = generator.punctual
         self.held: Held | None = None  # what alignment makes the source wait for
         self._paused_since: int | None = None
@@ -86,6 +87,8 @@ class Emitter:
             self._refuse_send()
         scope = self._scopes[0 if self._apart is None else partition]
         awake = None if now is None else self._awake(now)
+        if self.punctual:
+            self._before = scope.generator, scope.generator.snapshot()
         scope.generator.on_event(event_time, awake, value)
         if self._apart is not None:
             scope.last_event = awake
@@ -106,15 +109,15 @@ class Emitter:
         """Whether records of any partition may share a group, as `send_many` needs."""
         return self._apart is None and not self.punctual
 
-    def send_many(
-        self, partitions: Sequence[int], event_times: Sequence[int], now: int, values: Sequence[bytes | None]
-    ) -> InFlight:
-        """Count records that are about to be sent, `IN_FLIGHT_SIZE` at most, as one group; otherwise as `send`."""
+    def send_many(self, partitions: Sequence[int], event_times: Sequence[int], now: int) -> InFlight:
+        """Count records that are about to be sent, `IN_FLIGHT_SIZE` at most, as one group; otherwise as `send`.
+
+        Pass those that the client has taken to `observe` before the next marks.  With the others, a mark could be above
+        records that are sent again.
+        """
         if self.status is not _ACTIVE:
             self._refuse_send()
-        scope, on_event, awake = self._scopes[0], self.generator.on_event, self._awake(now)
-        for event_time, value in zip(event_times, values, strict=True):
-            on_event(event_time, awake, value)
+        scope = self._scopes[0]
         earliest = min(event_times)
         if is_late(earliest, scope.promised):
             self.late += sum(is_late(event_time, scope.promised) for event_time in event_times)
@@ -124,6 +127,12 @@ class Emitter:
             scope.in_flight.close(self._rounds)
         scope.in_flight.open.send(earliest, now, len(partitions))
         return scope.in_flight.open
+
+    def observe(self, event_times: Sequence[int], values: Sequence[bytes | None], now: int) -> None:
+        """Let the strategy take note of records of `send_many`."""
+        on_event, awake = self.generator.on_event, self._awake(now)
+        for event_time, value in zip(event_times, values, strict=True):
+            on_event(event_time, awake, value)
 
     def fail(self, in_flight: InFlight, partition: int) -> None:
         """Count a rejected record, which holds the watermark until `resend`; if a mark counts it, readers miss it."""
@@ -154,6 +163,9 @@ class Emitter:
         """Undo the last `send`: the client did not take the record (full queue, invalid argument)."""
         self._writer.count(partition, -1)
         in_flight.ack()
+        if self._before is not None:  # a record that carries a watermark above itself may be sent again
+            generator, state = self._before
+            generator.restore(state)
 
     def unmark(self, partition: int) -> None:
         """Undo the last mark of a partition: the client did not take it."""

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -520,6 +520,33 @@ def test_a_record_that_the_client_took_before_an_interrupt_holds_the_watermark(s
     client.report(None, None)
     client.report(None, None)
     assert outbox.unacknowledged == 0
+
+
+@pytest.mark.parametrize("taken", range(4))
+def test_records_that_the_client_did_not_take_are_not_late_when_they_are_sent_again(monkeypatch, taken):
+    monkeypatch.setattr("floodmark.producers.sender._QUEUE_TIMEOUT", 0)
+    emitter, client = Emitter(Identity("a", 1), ascending().build(), partitions=1), FullClient(taken)
+    outbox = Outbox(client, "t", emitter)
+    times, values = [10, 20, 30, 40], [b"x"] * 4
+    with pytest.raises(BufferError):
+        outbox.send_many(values, [None] * 4, [0] * 4, times, 0)
+    for _ in range(taken):
+        client.report(None, None)
+    assert emitter.marks(now=1)[0][1].watermark == (times[taken - 1] if taken else None)
+    client.room = 4
+    outbox.send_many(values[taken:], [None] * (4 - taken), [0] * (4 - taken), times[taken:], 2)
+    assert (emitter.late, emitter.records) == (0, 4)
+
+
+def test_a_watermark_in_a_record_that_the_client_did_not_take_is_not_announced(monkeypatch):
+    monkeypatch.setattr("floodmark.producers.sender._QUEUE_TIMEOUT", 0)
+    emitter, client = Emitter(Identity("a", 1), punctuated(int).build(), partitions=1), FullClient(0)
+    outbox = Outbox(client, "t", emitter)
+    for room in (0, 1):
+        client.room = room
+        with nullcontext() if room else pytest.raises(BufferError):
+            outbox.send(b"50", None, 0, event_time=49, now=0)
+        assert emitter.reached == (50 if room else None)
 
 
 def test_the_mark_of_the_end_is_sent_again_unchanged_where_it_failed():

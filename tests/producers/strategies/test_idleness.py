@@ -128,7 +128,9 @@ def test_a_source_that_is_held_or_under_way_is_not_idle():
 def test_the_time_in_which_alignment_makes_a_source_wait_is_no_silence(before, waits, many):
     """Outside the waits, and not as it resumes, the source is idle exactly if its silence is above the timeout."""
     emitter = Emitter(Identity("a", 1), with_idleness(ascending(), 10 * MS).build(), partitions=1)
-    (emitter.send_many([0], [5], 0, [None]) if many else emitter.send(0, 5, now=0)).ack()
+    (emitter.send_many([0], [5], 0) if many else emitter.send(0, 5, now=0)).ack()
+    if many:
+        emitter.observe([5], [None], 0)
     now = silent = before
     for wait, after in waits:
         emitter.pause(now)
