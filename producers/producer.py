@@ -407,7 +407,9 @@ class WatermarkedProducer:
             self._sender.emit_unless_fenced()
 
     def mark_idle(self, timeout: float = 60) -> None:
-        """Wait until Kafka has acknowledged all records, then mark the source as idle until its next record.
+        """Wait until Kafka has acknowledged all records, then mark the source as idle.
+
+        It is active again with its next record or watermark.
 
         ``timeout``: seconds.  After a DeliveryError the source stays active: a rejected record may be sent again.
         """

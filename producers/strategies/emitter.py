@@ -206,9 +206,11 @@ class Emitter:
         return lowest([scope.generator.watermark() for scope in self._scopes])
 
     def advance(self, watermark: int) -> None:
-        """Set the watermark of all partitions (strategy `explicit`)."""
+        """Set the watermark of all partitions (strategy `explicit`); an idle source is active again."""
         for scope in self._scopes:
             scope.generator.advance(watermark)
+        if self.status is Status.IDLE:
+            self.mark_active()
 
     @property
     def due(self) -> bool:

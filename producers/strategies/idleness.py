@@ -74,9 +74,10 @@ class _WithIdleness(Generator):
 def with_idleness(strategy: Strategy, timeout: timedelta) -> Strategy:
     """Mark a source as idle if it has no event and no new watermark for ``timeout``, measured by a steady clock.
 
-    Readers learn of it at most one interval of marks later.  The source becomes active again before its next record.
-    With `per_partition`, a partition that is silent for ``timeout`` follows the lowest watermark of the others; the
-    source becomes idle when all partitions are silent.  Raises `UsageError` if the timeout is not more than 0.
+    Readers learn of it at most one interval of marks later.  The source becomes active again before its next record and
+    with a new watermark.  With `per_partition`, a partition that is silent for ``timeout`` follows the lowest watermark
+    of the others; the source becomes idle when all partitions are silent.  Raises `UsageError` if the timeout is not
+    more than 0.
 
     >>> from floodmark.producers.strategies.basic import ascending
     >>> generator = with_idleness(ascending(), timedelta(milliseconds=10)).build()

@@ -89,8 +89,8 @@ def test_a_first_record_behind_the_marks_before_it_is_late(kafka, topic):
         with pytest.raises(LateRecordError):
             ours.produce(b"x", event_time=99)
     ours.produce(b"x", event_time=100)
-    ours.mark_idle()
     ours.advance(200)
+    ours.mark_idle()
     with pytest.raises(LateRecordError):
         ours.produce(b"x", event_time=199)
     assert ours._emitter.status is Status.IDLE, "what was refused wakes nobody"  # noqa: SLF001

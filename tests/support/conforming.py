@@ -43,7 +43,7 @@ def write(lines):
 
 def written(emitter, line, key):
     do = line["do"]
-    if do in {"send", "watermark"} and emitter.status is Status.IDLE:
+    if do == "send" and emitter.status is Status.IDLE:
         emitter.mark_active()
     match do:
         case "watermark":

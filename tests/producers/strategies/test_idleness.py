@@ -109,6 +109,13 @@ def test_an_idle_source_says_so_and_comes_back_with_its_next_event():
     assert emitter.marks(18)[0][1].status is Status.ACTIVE
 
 
+def test_an_idle_source_that_advances_is_waited_for():
+    emitter = Emitter(Identity("a", 1), with_idleness(explicit(), 10 * MS).build(), partitions=1)
+    assert [emitter.marks(now)[0][1].status for now in (0, 11)] == [Status.ACTIVE, Status.IDLE]
+    emitter.advance(5)
+    assert [emitter.marks(now)[0][1].status for now in (12, 13, 24)] == [Status.ACTIVE, Status.ACTIVE, Status.IDLE]
+
+
 def test_a_source_that_is_held_or_under_way_is_not_idle():
     emitter = Emitter(Identity("a", 1), with_idleness(ascending(), 10 * MS).build(), partitions=1)
     in_flight = emitter.send(0, 5, now=0)
