@@ -61,6 +61,11 @@ class Timeline:
         self._added += 1
         points.append(Point(self._added, log_time, watermark))
 
+    def last_rise(self, topic: str) -> int | None:
+        """Return the log time at which a topic's watermark last rose, or of its first point; ``None``: no points."""
+        highest = max(self._points.get(topic, ()), key=lambda point: point.watermark, default=None)
+        return None if highest is None else highest.at
+
     def points(self, now: int) -> dict[str, list[Point]]:
         """Return the points of each topic in the 15 minutes before ``now``, epoch milliseconds."""
         return {

@@ -197,7 +197,8 @@ class ChainReader(Closing):
 
     def board(self) -> Board:
         """Return the board of what was read."""
-        return self._tables.on(self._fold.board(self._clock.wall(), answered=not self._unanswered))
+        board = self._fold.board(self._clock.wall(), answered=not self._unanswered)
+        return self._tables.on(board, self._fold.timeline.last_rise)
 
     def points(self) -> dict[str, list[Point]]:
         """Return the watermark of each topic over the last minutes."""

@@ -1,6 +1,6 @@
 """The stage of a table on the board: its job reads the topics before it, and commits instead of marking."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,6 +12,9 @@ from floodmark.producers.tables.table_watermark import TableWatermark, complete_
 from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import END_OF_TIME
+
+LastRise = Callable[[str], int | None]
+"""Returns when a topic's watermark last rose, see `Timeline.last_rise`."""
 
 _SHORTEST: Final = 60_000  # milliseconds; a job that commits more often may pause so long, too
 
@@ -43,19 +46,19 @@ class Tables:
         holders = (one.holder for one in found)
         return [one for one in holders if one is not None and None not in {one.partition, one.source}]
 
-    def on(self, board: Board) -> Board:
+    def on(self, board: Board, last_rise: LastRise) -> Board:
         """Return the board with the tables as they were last read."""
-        return with_tables(board, self._found)
+        return with_tables(board, self._found, last_rise)
 
 
-def with_tables(board: Board, tables: Mapping[str, TableWatermark | str]) -> Board:
+def with_tables(board: Board, tables: Mapping[str, TableWatermark | str], last_rise: LastRise) -> Board:
     """Return the board with some tables by their names; a text says why a table could not be read."""
-    stages = [_stage(board, name, found) for name, found in tables.items() if not isinstance(found, str)]
+    stages = [_stage(board, name, found, last_rise) for name, found in tables.items() if not isinstance(found, str)]
     unread = [(name, found) for name, found in tables.items() if isinstance(found, str)]
     return replace(board, stages=(*board.stages, *stages), unread=(*board.unread, *unread))
 
 
-def _stage(board: Board, name: str, table: TableWatermark) -> Stage:
+def _stage(board: Board, name: str, table: TableWatermark, last_rise: LastRise) -> Stage:
     inputs = () if table.holder is None else (table.holder.topic,)
     before = next(filter(None, map(board.topic, inputs)), None)
     state, lags = State.ACTIVE, Lags()
@@ -67,7 +70,7 @@ def _stage(board: Board, name: str, table: TableWatermark) -> Stage:
         reached = None if before is None else before.watermark
         local = None if reached is None else max(0, reached - table.watermark)
         lags = Lags(wall=board.now - table.watermark, local=local)
-    verdict, cause, reason = _judge(board.now, table, state, before)
+    verdict, cause, reason = _judge(board.now, table, before, last_rise)
     row = SourceView(
         topic=name,
         partition=0,
@@ -101,18 +104,30 @@ def _stage(board: Board, name: str, table: TableWatermark) -> Stage:
 
 
 def _judge(
-    now: int, table: TableWatermark, state: State, before: TopicView | None
+    now: int, table: TableWatermark, before: TopicView | None, last_rise: LastRise
 ) -> tuple[Health | None, Cause | None, str]:
     """Return the verdict on the job of a table.
 
     A job without new input does not commit, so silence is a fault only if the watermark of its input has advanced since
     the last commit.
     """
-    if state is State.ENDED:
+    if table.watermark == END_OF_TIME:
         return Health.OK, None, ""
     if table.watermark is None:
         return None, Cause.NOTHING_PROMISED, "the job has no watermark yet"
-    since = 0 if before is None or before.since is None else before.since
-    if now - table.committed_at > 2 * max(table.pause, _SHORTEST) and since > table.committed_at:
-        return Health.STOP, Cause.SILENT, "the job no longer commits, but its input advances"
+    advanced = 0 if before is None else _advanced(before, table.watermark, last_rise)
+    if now - table.committed_at > 2 * max(table.pause, _SHORTEST) and advanced > table.committed_at:
+        return Health.STOP, Cause.SILENT, "the job no longer commits, but its input has advanced"
     return Health.OK, None, ""
+
+
+def _advanced(view: TopicView, watermark: int, last_rise: LastRise) -> int:
+    """Return when an input last advanced, epoch milliseconds; 0: unknown, or not above a table's watermark."""
+    if view.state is State.ENDED:
+        return max((row.since or 0 for row in view.sources()), default=0)
+    since = view.since or 0
+    if view.state is not State.IDLE:
+        return since
+    if all(row.watermark is None or row.watermark <= watermark for row in view.sources()):
+        return 0
+    return last_rise(view.topic) or since  # to go idle is no advance

@@ -20,7 +20,7 @@ from floodmark.producers.tables.table_watermark import TableWatermark, complete_
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.records import Holder
+from floodmark.schemas.records import Holder, Status
 from floodmark.schemas.timestamps import END_OF_TIME
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.utils.config import Config
@@ -39,15 +39,19 @@ TABLE = TableWatermark(
 )
 
 
-def board(table, stalls=0, awaited=()):
-    """Return the board of a topic that `web` marks once a second, and whose watermark stands in the last seconds."""
+def board(table, stalls=0, awaited=(), over=None, past=120):
+    """Return the board of a topic that `web` marks once a second, and whose watermark stands in the last seconds.
+
+    ``over``: a status of its last 40 seconds; the mark of an end is the last one.
+    """
     fold = Fold(["clicks"])
     fold.awaited = awaited
-    for number, second in enumerate(range(-120, 0)):
+    for number, second in enumerate(range(-past, -39 if over is Status.ENDED else 0)):
         at = NOW + second * SECOND
-        said = mark("web", min(at, NOW - stalls * SECOND) - 5 * SECOND, number, records=number)
+        status = over if over is not None and second >= -40 else Status.ACTIVE
+        said = mark("web", min(at, NOW - stalls * SECOND) - 5 * SECOND, number, records=number, status=status)
         fold.take(Mark("clicks", 0, number, at, said))
-    return with_tables(fold.board(NOW), {"db.daily": table})
+    return with_tables(fold.board(NOW), {"db.daily": table}, fold.timeline.last_rise)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,25 @@ def test_why_leads_from_a_table_to_its_cause(table, stalls, status, cause):
     assert why.steps[0].topic == "db.daily"
     assert [stage.name for stage in shown.stages] == ["sources", "daily"]
     assert shown.exit_status == status
+
+
+@pytest.mark.parametrize(
+    ("over", "committed", "watermark", "past", "status"),
+    [
+        pytest.param(Status.IDLE, 190, 900, 300, 0, id="idle, and the job has read all: its windows are open"),
+        pytest.param(Status.IDLE, 210, 900, 300, 1, id="idle, and the job had not read the last rows"),
+        pytest.param(Status.IDLE, 190, 205, 60, 0, id="idle, and the table has its watermark, which rose long ago"),
+        pytest.param(Status.IDLE, 190, 206, 60, 1, id="idle, and when its watermark rose is not read"),
+        pytest.param(Status.ENDED, 130, 205, 300, 1, id="ended, and the job has not read the end"),
+        pytest.param(Status.ENDED, 100, 205, 300, 0, id="ended, and the job may still read the end"),
+    ],
+)
+def test_an_idle_input_is_no_new_input_and_an_ended_one_is(over, committed, watermark, past, status):
+    table = replace(TABLE, committed_at=NOW - committed * SECOND, watermark=NOW - watermark * SECOND, pause=9)
+    shown = board(table, stalls=200, over=over, past=past)
+    why = trace(shown, "db.daily")
+    assert (why.exit_status, shown.exit_status) == (status, status)
+    assert (why.cause and why.cause.source) == ("daily" if status else None)
 
 
 def test_a_table_whose_job_waits_for_a_source_without_a_mark_is_never_called_well(monkeypatch):
