@@ -20,7 +20,7 @@ from floodmark.producers.event_times.injection import STATE_HEADER, Injection, I
 from floodmark.producers.event_times.input_partition import Routing
 from floodmark.producers.event_times.policy_fit import PolicyFit
 from floodmark.producers.injector.partitions import Decisions, InjectedPartition, InjectedPartitions, measured
-from floodmark.producers.injector.preview import Preview, look_ahead, require_plausible
+from floodmark.producers.injector.preview import Preview, look_ahead, require_input, require_plausible
 from floodmark.producers.injector.sanitizer import Sanitizer
 from floodmark.producers.injector.topics import InputTopic, reset_target, sizes_of, states_of
 from floodmark.producers.metrics import Metrics, age, delay, state_of
@@ -215,8 +215,17 @@ class Injector(Closing):
         used = {number: self.injection.input_partition(fit) for number in self._partitions.used}
         preview = Preview(self.injection, used, fit)
         found = look_ahead(self._input.consumer, preview, BATCH)
-        preview.require_time()
+        self._require(preview.require_time)
         return found
+
+    def _require(self, check: Callable[[], None]) -> None:
+        """Raise the error of a check, unless records of a group's other members show the options to be right."""
+        try:
+            check()
+        except InjectorError:
+            if self._partition is None or not require_input(self.injection, self._config):
+                raise
+            self._partitions.format_confirmed = True
 
     def _warn_of_misfit(self) -> None:
         advice = self._partitions.fit.pop_advice()
@@ -235,7 +244,7 @@ class Injector(Closing):
             elif self._input.is_at_end(error):
                 partition.reach_end(record.offset())
         if not self._partitions.format_confirmed:  # the first records may come long after the start
-            require_plausible(self.injection, self._partitions.fit)
+            self._require(lambda: require_plausible(self.injection, self._partitions.fit))
         self._warn_of_misfit()
         self._out.poll()
         self._batch_unfinished = False

@@ -159,14 +159,18 @@ def preview_injection(injection: Injection, config: Config) -> Preview:
     return preview
 
 
-def require_input(injection: Injection, config: Config) -> None:
-    """Raise InjectorError if the first records show that an option is wrong.  It writes nothing."""
+def require_input(injection: Injection, config: Config) -> bool:
+    """Raise InjectorError if the first records show that an option is wrong, and tell whether one has a plausible time.
+
+    It reads all partitions, and writes nothing.
+    """
     starts = {number: begin for (_, number), begin in begin_offsets(config, [injection.source_topic]).items()}
     fit = PolicyFit(injection.policy)
     preview = Preview(injection, {number: injection.input_partition(fit) for number in starts}, fit)
     with _reading(preview, config, starts) as consumer:
         look_ahead(consumer, preview, BATCH)
     preview.require_time()
+    return preview.has_plausible_time
 
 
 @contextmanager

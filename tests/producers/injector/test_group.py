@@ -166,6 +166,25 @@ def test_what_a_group_cannot_do_is_refused(kafka, topic, topics):
         InjectorGroup(injection(*topics, align=timedelta(seconds=1)), kafka.config)
 
 
+def test_a_partition_without_a_right_time_ends_a_member_only_if_no_other_partition_has_one(kafka, topics):
+    raw, marked = topics
+    producer = Producer(kafka.config)
+    producer.produce(raw, b"no JSON", partition=0)
+    producer.flush(10)
+    send(kafka, raw, (1_700_000_000, 1_700_000_000_000), partition=1)  # seconds
+    config = {**kafka.config, **SOON}
+    with InjectorGroup(injection(raw, marked), config) as group, pytest.raises(InjectorError, match="another unit"):
+        until(group.step, "a refusal")
+    ends = end_offsets(kafka.config, marked)
+    assert (ends[0], ends[1]) == (0, 0)
+    send(kafka, raw, (1_700_000_000_000, 1_700_000_000_000), partition=2)
+    with InjectorGroup(injection(raw, marked), config) as group:
+        until(lambda: group.step() or passed_on(kafka, topics), "the first records")
+        send(kafka, raw, (1_700_000_000, 1_700_000_000_000), partition=3)
+        until(lambda: group.step() or passed_on(kafka, topics), "seconds after the start")
+        assert group.outcomes["unreadable"] == 1
+
+
 @pytest.mark.parametrize("which", [0, 1], ids=["the input", "the target"])
 def test_a_group_ends_where_one_topic_alone_grows(kafka, topics, which):
     send(kafka, topics[0], (1_000, 1_000))
