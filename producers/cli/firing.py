@@ -175,7 +175,8 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
 
         loop.run(stop=stop, until_end=until_end or dry_run, progress=progress)
         progress()
-        typer.echo(_state_line(loop) + "\n--dry-run: nothing was fired or stored" * dry_run, err=True)
+        lines = [_state_line(loop), *_unread_lines(loop, judges=judges)]
+        typer.echo("\n".join([*lines, *["--dry-run: nothing was fired or stored"] * dry_run]), err=True)
 
 
 def _unused_line(rules: Rules, begin: int | str, first: int) -> str:
@@ -216,6 +217,15 @@ def _first_line(trigger: str, first: int | None, begin: int | str, later: str, *
     if begin == "earliest" and not judges:
         return f"{line} --from earliest needs --json-field or --event-time to find the first row."
     return line
+
+
+def _unread_lines(loop: TriggerLoop, *, judges: bool) -> list[str]:
+    """Tell that the last rows of topics may lack their periods: a source may write far above its last watermark."""
+    if judges or not loop.ended or loop.schedule is None or isinstance(loop.source, TableInput):
+        return []
+    begin = instant(loop.schedule.fired.next)
+    line = f"The topics have ended. The event times of their last rows are not read: no period from {begin} on fires."
+    return [f"{line} For such rows, use another --name with --from {begin} and --json-field or --event-time."]
 
 
 def _state_line(loop: TriggerLoop) -> str:

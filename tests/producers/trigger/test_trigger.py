@@ -176,6 +176,7 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
         kafka, *run, "--success", folder, "--name", "files", "--from", "1970-01-01T04:00Z", "--json-field", "at"
     )
     assert [event["start_ms"] for event in events_of(done)] == [4 * HOUR, 5 * HOUR]
+    assert "The topics have ended" not in done.stderr
     written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("out/*/*/*"))
     assert written == ["out/1970-01-01/hour=04/_SUCCESS", "out/1970-01-01/hour=05/_SUCCESS"]
     assert json.loads(tmp_path.joinpath(written[0]).read_text())["end_ms"] == 5 * HOUR
@@ -185,6 +186,7 @@ def test_each_complete_period_is_fired_once_at_each_target(kafka, topic, tmp_pat
     done = floodmark(kafka, *run, "--run", "true", "--name", "past", "--from", "earliest")
     assert len(events_of(done)) == 3, "the rows before the first mark, at 3 h, are not read; no position was stored"
     assert "begins at 1970-01-01T03:00:00Z. --from earliest needs --json-field" in done.stderr
+    assert "last rows are not read: no period from 1970-01-01T06:00:00Z on fires" in done.stderr
 
     # A new run after the end of all: a new trigger reads both, one that has ended refuses it.
     again = Source(kafka, flights, "JFK", 1)
