@@ -109,7 +109,23 @@ def _refuse_operators(node: Operator, *, under_watermark: bool, under_state: boo
         _refuse_operators(child, under_watermark=under_watermark, under_state=under_state or node.keeps_state)
 
 
-_FOR_EVER: Final = "it keeps its state for ever, so a replay would need all records ever written"
+_FOR_EVER: Final = "it keeps its state for ever, so it needs all records ever written"
+
+
+def refuse_output_at(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Refuse a start at a time of a query whose first results may depend on all rows ever written.
+
+    >>> read = Operator("EventTimeWatermark")
+    >>> refuse_output_at(Operator("Deduplicate", children=(read,)), [("Deduplicate", ["at"])])
+    >>> try:
+    ...     refuse_output_at(Operator("Deduplicate", timed=False, children=(read,)), [("Deduplicate", ["at"])])
+    ... except UnsupportedQueryError as error:
+    ...     print(error.operator, "-", error.reason)
+    output_at with dropDuplicates - it keeps its state for ever, so it needs all records ever written
+    """
+    for operator in _kept_for_ever(plan, judged):
+        advice = "leave output_at out; the job then reads all records"
+        raise UnsupportedQueryError(operator=f"output_at with {operator}", reason=_FOR_EVER, advice=advice)
 
 
 def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]], new_output: str) -> None:
@@ -125,7 +141,7 @@ def refuse_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]], n
     ...     refuse_replay(Operator("Aggregate", children=(read,)), [("Aggregate", [])], "")
     ... except UnsupportedQueryError as error:
     ...     print(error.operator, "-", error.reason)
-    published='continue' with Aggregate - it keeps its state for ever, so a replay would need all records ever written
+    published='continue' with Aggregate - it keeps its state for ever, so it needs all records ever written
     """
     found = next(_unlike_after_replay(plan, judged), None)
     if found is not None:
@@ -141,10 +157,14 @@ def _unlike_after_replay(plan: Operator, judged: Iterable[tuple[str, Sequence[st
             yield node.kind, "its state depends on when the watermark advanced, which a replay cannot repeat"
         if node.kind == "DeduplicateWithinWatermark":
             yield "drop_duplicates_within", "the order of near rows decides which of them it has kept"
+    yield from ((operator, _FOR_EVER) for operator in _kept_for_ever(plan, judged))
+
+
+def _kept_for_ever(plan: Operator, judged: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """Yield the operators that never forget; the user's functions tell by ``largest_window`` what they need."""
+    for node in plan.walk():
         if node.keeps_state and node.kind == "GlobalLimit":
-            yield "limit", "the number of rows that it has passed is lost"
+            yield "limit"
         if node.kind == "Deduplicate" and not node.timed:
-            yield "dropDuplicates", _FOR_EVER
-    for kind, columns in judged:
-        if not columns:
-            yield kind, _FOR_EVER
+            yield "dropDuplicates"
+    yield from (kind for kind, columns in judged if not columns and "WithState" not in kind)

@@ -39,8 +39,6 @@ class Needs:
         return found
 
     def _reach(self) -> int:
-        if not self.stateful:
-            return 0
         if self.largest_window is None:
             if self.widths is None:
                 reason = (

@@ -10,7 +10,7 @@ from floodmark.spark_jobs.batch.sinks import Sink
 from floodmark.spark_jobs.batch.snapshots import Snapshots
 from floodmark.spark_jobs.progress.watermarks import WindowsClose
 from floodmark.spark_jobs.queries.plan import Operator, widths
-from floodmark.spark_jobs.queries.refusals import refuse_replay
+from floodmark.spark_jobs.queries.refusals import refuse_output_at, refuse_replay
 from floodmark.spark_jobs.queries.source_options import batch_limit
 from floodmark.spark_jobs.reading.source_spec import SourceSpec
 from floodmark.spark_jobs.start.find_start_point import Needs, start_after_published, start_at_time
@@ -66,23 +66,13 @@ class JobStart:
         return 0 if last is None else last.epoch
 
     def refuse(self) -> None:
-        """Refuse options that contradict each other or the checkpoint."""
+        """Refuse options that contradict each other."""
         options = self.options
         if self.output is None and options.published != "refuse":
             reason = (
                 f"the writer of job {self.job!r} is a function, which does not tell what it has written: "
                 "Start(published=) needs an ExactlyOnceWriter, or topic="
             )
-            raise UsageError(reason=reason)
-        started_at = None if self._stored is None else self._stored.output_at
-        if self._wished is not None and not self._is_new and started_at != self._wished:
-            reason = (
-                f"checkpoint_location {self.snapshots.checkpoint_location} has not begun with output_at="
-                f"{to_datetime(self._wished).isoformat()}, so its state may lack rows that these results need; use a "
-                "new checkpoint_location"
-            )
-            if self.output is not None:
-                reason += f", with published='continue' or {self.output.new}"
             raise UsageError(reason=reason)
         if self._moved and self._is_new and (self._wished is not None or options.published == "continue"):
             reason = (
@@ -94,6 +84,15 @@ class JobStart:
     def refuse_query(self, judged: Iterable[tuple[str, Sequence[str]]]) -> None:
         """Refuse a start that would repeat results, or not be exact; ``judged`` comes from `event_times_of_state`."""
         self._judged = list(judged)
+        started_at = None if self._stored is None else self._stored.output_at
+        if self._wished is not None and not self._is_new and started_at != self._wished:
+            refuse_output_at(self.plan, self._judged)
+            reason = (
+                f"checkpoint_location {self.snapshots.checkpoint_location} has not begun with output_at="
+                f"{to_datetime(self._wished).isoformat()}, so its state may lack rows that these results need. "
+                f"{self.advice()}"
+            )
+            raise UsageError(reason=reason)
         if not self._is_new:
             return
         if self.output is not None and self.options.published != "repeat":
@@ -105,6 +104,8 @@ class JobStart:
                 raise self._published(self.output, self._last)
             if self._last is not None:
                 refuse_replay(self.plan, self._judged, self.output.new)
+        if self._last is None and self._wished is not None:
+            refuse_output_at(self.plan, self._judged)
         self._chosen = self._choose()
 
     def _published(self, output: JobOutput, last: LastBatch) -> PublishedError:

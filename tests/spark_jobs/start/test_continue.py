@@ -271,7 +271,7 @@ def test_what_an_error_advises_is_not_refused(kafka, source, checkpoint, topic):
             at = next(places) if place is None else place
             with pytest.raises(kind) as error:
                 counted(frame, target, at, start=start)
-            known = "continue", "repeat", "new output topic", "later output_at", "source options"
+            known = "continue", "repeat", "new output topic", "later output_at", "output_at out", "source options"
             advice = str(error.value).replace("published='continue' with", "").replace("cannot continue", "")
             assert [one for one in known if one in advice] == [one for one, _ in ways], error.value
             assert word in advice
@@ -309,6 +309,8 @@ def test_what_an_error_advises_is_not_refused(kafka, source, checkpoint, topic):
         start=Start(output_at=at),
         place=checkpoint,
     )
+    all_records = "output_at out", to(frame=for_ever, target=(empty := topic(1)))
+    refused(UnsupportedQueryError, all_records, frame=for_ever, start=Start(output_at=at), target=empty)
 
     delete_before(kafka.config, given, 5)
     refused(PublishedError, again, new)

@@ -88,6 +88,20 @@ def test_between_two_runs_the_first_one_does_not_end_the_job(kafka, topic, sourc
     assert found == {window: n for window, n in expected.items() if window[1] >= at}
 
 
+def test_results_that_are_later_than_their_rows_are_whole_if_the_user_says_so(
+    kafka, topic, source, checkpoint, written
+):
+    given, rows = written
+    out, at = topic(1), NOON + 60_000
+    end = f"timestamp_millis((unix_millis(at) DIV {WIDTH} + 1) * {WIDTH}) AS at"
+    wish = Start(output_at=to_datetime(at), largest_window=timedelta(milliseconds=WIDTH), early=timedelta(seconds=3))
+    job = start(source(given).selectExpr("k", end, "n"), out, checkpoint, start=wish)
+    job.awaitTermination(60)
+    expected = Counter((key, time // WIDTH * WIDTH + WIDTH, n) for key, time, n in rows)
+    assert total(batches_of(kafka.config, out)) == {row: n for row, n in expected.items() if row[1] >= at}
+    assert job.counts["records"] < len(rows) * 3 / 4, "it has read all"
+
+
 def test_a_function_gets_no_row_before_it_and_a_whole_first_window(topic, source, checkpoint, written):
     given, rows = written
     at, found = NOON + 60_000, Counter()
