@@ -32,7 +32,7 @@ from floodmark.spark_jobs.session import local_jars
 
 _PARTITIONS: Final = 4
 _HOUR: Final = 3_600_000
-_READY, _START, _LAKE = "ready", "start", "lake"
+_CLAIM, _READY, _START, _LAKE = "demo.claim", "ready", "start", "lake"
 Line = list[tuple[float, int]]  # a watermark over processing time: seconds since the start, epoch milliseconds
 
 
@@ -165,9 +165,15 @@ def run(options: Options, show: Callable[[Moment], None]) -> tuple[Outcome, Watc
 
 @contextmanager
 def _claimed(directory: Path) -> Iterator[None]:
-    """Lock the directory against other demos; the end of the process unlocks it, too."""
+    """Lock the directory against other demos; the end of the process unlocks it, too.
+
+    Its files will be deleted, so it must be empty, or have the file that marks the directory of a demo.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "claim").open("w", encoding="ascii") as claim:
+    marker = directory / _CLAIM
+    if any(directory.iterdir()) and not marker.exists():
+        raise UsageError(reason=f"{directory} holds files that are not the demo's: name a new folder with --directory")
+    with marker.open("w", encoding="ascii") as claim:
         try:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

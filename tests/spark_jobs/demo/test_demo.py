@@ -40,16 +40,25 @@ def test_the_demo_equals_its_batch_computation_although_both_jobs_are_killed(tmp
 
 def test_the_demo_refuses_what_it_cannot_do(tmp_path):
     assert demo(tmp_path, "--days", "0").returncode == 2
+    for _ in ("a new folder", "one that a demo has left"):
+        done = demo(tmp_path, "--days", "1", "--bootstrap-servers", "127.0.0.1:1")
+        assert done.returncode == 2
+        assert "127.0.0.1:1" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_demo_deletes_no_files_but_those_of_a_demo(tmp_path):
+    (tmp_path / "nginx.log").touch()
     done = demo(tmp_path, "--days", "1", "--bootstrap-servers", "127.0.0.1:1")
     assert done.returncode == 2
-    assert "127.0.0.1:1" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert f"{tmp_path} holds files that are not the demo's: name a new folder" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["nginx.log"]
 
 
 def test_a_demo_leaves_alone_what_another_one_is_using(tmp_path):
     kept = tmp_path / "kafka" / "data"
     kept.mkdir(parents=True)
-    with (tmp_path / "claim").open("w") as claim:
+    with (tmp_path / "demo.claim").open("w") as claim:
         fcntl.flock(claim, fcntl.LOCK_EX)
         done = demo(tmp_path, "--days", "1")
     assert done.returncode == 2
