@@ -21,7 +21,14 @@ class UsageError(FloodmarkError):
         >>> UsageError.unless_type("wait", "5 seconds", (int, float), "a number of seconds")
         Traceback (most recent call last):
         floodmark.schemas.errors.UsageError: wait is a value of type str, expected a number of seconds
+        >>> UsageError.unless_type("writer", dict, object, "a function")  # it can be called, and would do nothing else
+        Traceback (most recent call last):
+        floodmark.schemas.errors.UsageError: writer is the class dict, expected an instance: dict(...)
         """
+        if isinstance(value, type):
+            raise UsageError(
+                reason=f"{name} is the class {value.__name__}, expected an instance: {value.__name__}(...)"
+            )
         if not isinstance(value, kinds):
             raise UsageError(reason=f"{name} is a value of type {type(value).__name__}, expected {expected}")
 

@@ -28,7 +28,7 @@ from floodmark.schemas.errors import (
     UnknownTopicError,
     UsageError,
 )
-from floodmark.spark_jobs import WriteOptions, delta, formats, local_session, write
+from floodmark.spark_jobs import ExactlyOnceWriter, WriteOptions, delta, formats, local_session, write
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from support.counting import WIDTH, counted, fails, read_events, windowed
 from support.harness import Stream, counts, drain, events, until, window_counts
@@ -530,6 +530,10 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         ({"checkpoint_location": Path(checkpoint)}, "checkpoint_location is a value of type .*Path, expected a str"),
         ({"table": "lake.shops.x"}, r"table is a value of type str, expected iceberg\(.*delta\("),
         ({"writer": 3}, "writer is a value of type int, expected a function"),
+        (
+            {"writer": ExactlyOnceWriter},
+            r"writer is the class ExactlyOnceWriter, expected an instance: Exactly.*\(...\)",
+        ),
         ({"value": "a STRING"}, r"value is a value of type str, expected a format, such as json\("),
         ({"options": {"membership": 2}}, r"options is a value of type dict, expected WriteOptions\(...\)"),
         ({"output_mode": "Append"}, "output_mode is 'Append', expected 'append' or 'update'"),

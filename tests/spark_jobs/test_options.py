@@ -37,6 +37,7 @@ from floodmark.spark_jobs import ReadOptions, WriteOptions
         (WriteOptions, {"delivery": "at-most-once"}, "delivery is 'at-most-once', expected 'exactly-once', "),
         (WriteOptions, {"start": "continue"}, r"start is a value of type str, expected Start\(.*'continue'"),
         (WriteOptions, {"on_batch": "print"}, "on_batch is a value of type str, expected a function"),
+        (WriteOptions, {"on_batch": dict}, "on_batch is the class dict, expected an instance"),
         (WriteOptions, {"windows_close": "before"}, "windows_close is 'before', expected 'after' or 'at'"),
     ],
 )
