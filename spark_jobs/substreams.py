@@ -52,7 +52,7 @@ def windows_per_key(
 
     Raises:
         UsageError: if the session does not keep its state in RocksDB, which Spark's operator needs, the width is below
-            1 ms, or the schema has no columns.
+            1 ms, or the schema has no columns; while the job runs, if ``aggregate`` returns other columns.
         SubstreamError: while the job runs, for a row in a window that the key's own watermark has completed: all
             records of a key must be in one partition.
     """
@@ -120,6 +120,14 @@ class _Windows(StatefulProcessor):
             stored_rows = self._windows.getValue((start,))
             lines = json.loads(stored_rows[0]) if stored_rows else []
             values = self._aggregate([json.loads(line) for line in lines])
+            if values.keys() != set(self._columns):
+                missing = [name for name in self._columns if name not in values]
+                surplus = [name for name in values if name not in self._columns]
+                reason = (
+                    f"windows_per_key(): aggregate returned other columns than those of schema: missing {missing}, "
+                    f"surplus {surplus}; return each column of the schema, and no other"
+                )
+                raise UsageError(reason=reason)
             results.append({self._key: key[0], "window_end": start + self._width, **values})
             self._windows.removeKey((start,))
         stored = self._done.get()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from floodmark.schemas.errors import SubstreamError
+from floodmark.schemas.errors import SubstreamError, UsageError
 from floodmark.spark_jobs import substreams
 
 
@@ -31,10 +31,9 @@ class Value:
         self.stored = value
 
 
-@pytest.fixture
-def take():
+def taking(aggregate):
     """Give one key's state for windows of 10 ms, which takes rows of a batch (time, watermark)."""
-    processor = substreams._Windows("key", 10, lambda rows: {"n": len(rows)}, ["n"])  # noqa: SLF001  # Spark calls it
+    processor = substreams._Windows("key", 10, aggregate, ["n"])  # noqa: SLF001  # Spark calls it
     processor.init(
         SimpleNamespace(
             getMapState=lambda *_: Windows(), getValueState=lambda *_: Value(), registerTimer=lambda _time: None
@@ -50,6 +49,11 @@ def take():
     return batch
 
 
+@pytest.fixture
+def take():
+    return taking(lambda rows: {"n": len(rows)})
+
+
 def test_a_window_is_out_once_the_key_says_that_it_is_complete(take):
     assert take((3, 3), (8, 8)) == []
     assert take((12, 12), (5, 12)) == [(10, 3)]
@@ -62,3 +66,17 @@ def test_a_row_behind_a_window_that_is_out_is_refused_by_name(take):
     with pytest.raises(SubstreamError, match=r"key 'a' at .*\.004.* behind .*\.012.* one partition") as refused:
         take((4, 4))
     assert (refused.value.key, refused.value.event_time, refused.value.watermark) == ("a", 4, 12)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"m": 1}, r"missing \['n'\], surplus \['m'\]"),
+        ({}, r"missing \['n'\], surplus \[\]"),
+        ({"n": 1, "m": 1}, r"missing \[\], surplus \['m'\]"),
+    ],
+)
+def test_results_with_other_columns_than_the_schema_are_refused(result, message):
+    """Pandas fills missing columns with nulls, and leaves out surplus ones."""
+    with pytest.raises(UsageError, match=message):
+        taking(lambda _rows: result)((3, 12))
