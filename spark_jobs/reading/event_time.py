@@ -81,9 +81,12 @@ def drop_duplicates_within(rows: DataFrame, columns: list[str], within: timedelt
         within: the longest event time between duplicates; more than 0.
 
     Raises:
-        UsageError: if the rows do not have exactly one event-time column, or the time is 0.
+        UsageError: if the rows do not have exactly one event-time column, there are no columns, or the time is 0.
     """
     milliseconds = duration_of(within, "drop_duplicates_within(): within", 1)
+    if not isinstance(columns, list) or not columns:
+        reason = f"drop_duplicates_within(): columns is {columns!r}, expected a list of one or more, such as ['id']"
+        raise UsageError(reason=reason)
     timed = [field for field in rows.schema if DELAY in field.metadata]
     if len(timed) != 1:
         found = ", ".join(field.name for field in timed) or "none"

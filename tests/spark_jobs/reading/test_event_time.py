@@ -71,6 +71,9 @@ def test_a_deduplication_that_would_never_forget_is_refused(rows, checkpoint):
         drop_duplicates_within(rows(), ["k"], timedelta(0))
     with pytest.raises(UsageError, match="none"):
         drop_duplicates_within(rows().drop("at"), ["k"], timedelta(1))
+    for wrong in ("k", []):  # Spark would take a text as its letters, and no columns as all rows of a time span
+        with pytest.raises(UsageError, match="expected a list of one or more"):
+            drop_duplicates_within(rows(), wrong, timedelta(1))
 
 
 def through_python(frame):
