@@ -63,6 +63,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import BinaryType, NullType, StringType
 
 _log = logging.getLogger(__name__)
 _RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
@@ -436,12 +437,15 @@ def _kafka_sink(
     return AtLeastOnceSink(config, topic, source, settings)
 
 
-def _require_column(result: DataFrame, column: Column, name: object) -> None:
+def _require_key(result: DataFrame, column: Column, name: object) -> None:
     try:
-        field_of(result, column)
+        kind = field_of(result, column).dataType
     except AnalysisException as error:
         reason = f"key column {name!r} cannot be computed from the result, which has {result.columns}"
         raise UsageError(reason=reason) from error
+    if not isinstance(kind, (StringType, BinaryType, NullType)):
+        reason = f"key column {name!r} is a {kind.simpleString()}, expected a string or binary: cast the key to STRING"
+        raise UsageError(reason=reason)
 
 
 def _output(
@@ -481,7 +485,7 @@ def _output(
     value.require(result.schema)
     written = value.for_topic(topic)
     keys = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
-    _require_column(result, keys, key)
+    _require_key(result, keys, key)
     shaped = result.select(
         keys.cast("binary").alias("key"),
         written.encode(F.struct("*")).alias("value"),

@@ -562,6 +562,8 @@ def test_wrong_use_is_refused_at_once(spark, kafka, topic, source, checkpoint):
         counted(rows, out, checkpoint, event_time="user")
     with pytest.raises(UsageError, match=r"key column 'users' .* has \['user', 'ended', 'n'\]"):
         counted(rows, out, checkpoint, key="users")
+    with pytest.raises(UsageError, match=r"key column 'n' is a bigint, .* cast the key to STRING"):
+        counted(rows, out, checkpoint, key="n")
     with pytest.raises(UsageError, match="both input and output"):
         counted(rows, given, checkpoint)
     with pytest.raises(UsageError, match="call it once"):
