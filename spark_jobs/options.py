@@ -33,7 +33,7 @@ class ReadOptions:
         adjusted: the name of an extra column with the adjusted time, which becomes Spark's event-time column.  The
             field of the value is not changed.
         substream: the name of an extra column with the watermark of the record's key (header
-            ``floodmark-substream``), for `windows_per_key`; null without that header.
+            ``floodmark-substream``) less ``shift``, for `windows_per_key`; null without that header.
         percentile: 1 to 100: use these percentile watermarks, if the sources emit them: earlier results, more late
             rows.  `Batch.promised` has the full watermark.
 

@@ -115,7 +115,7 @@ def read(
     grown = most if grows else None
     spec = SourceSpec(name, connection, column, decode, options.percentile, shift_ms, late, grown, unit)
     time = options.adjusted or own
-    result = _selected(fields, time, options.substream, _time(late))
+    result = _selected(fields, time, options.substream, _time(late), shift_ms)
     records = prepared(decoded(kafka, spec), result, names, judged=late is not None)
     rows = records.observe(name, *columns(judged=late is not None)).where(F.col(_quoted(time)).isNotNull())
     rows = rows.drop(*PREPARED)
@@ -138,12 +138,15 @@ def _quoted(name: str) -> str:
     return "`{}`".format(name.replace("`", "``"))
 
 
-def _selected(fields: list[str], name: str, substream: str | None, time: Column) -> list[Column]:
+def _selected(fields: list[str], name: str, substream: str | None, time: Column, shift: int) -> list[Column]:
     """Return the columns of the result: the fields, the event time, and the watermark of the key."""
     values = [F.col("value").getField(field).alias(field) for field in fields if field != name]
     at = fields.index(name) if name in fields else len(values)
     values.insert(at, time.alias(name))
-    return values + ([] if substream is None else [header_time(SUBSTREAM_HEADER).alias(substream)])
+    if substream is not None:
+        watermark = F.unix_millis(header_time(SUBSTREAM_HEADER)) - shift
+        values.append(F.timestamp_millis(watermark).alias(substream))
+    return values
 
 
 def _load(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:

@@ -39,7 +39,7 @@ def inject(kafka, raw, marked, policy, *, substream_by=None, end=True):
 
 @pytest.fixture
 def source(spark, kafka):
-    def reader(topic, **options):
+    def reader(topic, *, event_time="at", shift=timedelta(0), **options):
         # JSON numbers are seconds for Spark; the time that counts comes from the header or the milliseconds field.
         value = lambda raw: F.struct(  # noqa: E731
             F.timestamp_millis(F.get_json_object(raw.cast("string"), "$.at").cast("long")).alias("at"),
@@ -49,8 +49,9 @@ def source(spark, kafka):
             spark,
             topics=topic,
             value=value,
-            event_time="at",
+            event_time=event_time,
             bootstrap_servers=kafka.bootstrap_servers,
+            shift=shift,
             options=ReadOptions(**options),
         )
 
@@ -104,8 +105,8 @@ def test_the_golden_table_in_a_window_job(kafka, topic, source, checkpoint, vari
     assert job.counts["late"] == 0
 
 
-def per_key(source, marked):
-    rows = source(marked, adjusted="counts_at", substream="key_watermark")
+def per_key(source, marked, **shifted):
+    rows = source(marked, adjusted="counts_at", substream="key_watermark", **shifted)
     return windows_per_key(
         rows,
         key="device",
@@ -190,6 +191,27 @@ def test_a_key_in_two_partitions_loses_no_row_in_silence(kafka, topic, source, c
     inject(kafka, raw, marked, policy, substream_by=substream_json("device"))
     with pytest.raises(JobFailedError, match=r"'d'.*12:02:00.*12:06:00.*one partition"):
         job.awaitTermination(90)
+
+
+def test_a_key_waits_for_rows_that_are_shifted(kafka, topic, source, checkpoint, rocksdb):
+    raw, marked = topic(1), topic(1)
+    at = lambda minutes: clock("12:00") + minutes * 60_000  # noqa: E731
+    policy = TimePolicy(late=timedelta(hours=1))
+    produce(kafka, raw, [(at(6), at(6), "d")])
+    inject(kafka, raw, marked, policy, substream_by=substream_key, end=False)
+    rows = per_key(source, marked, event_time="date_trunc('hour', at)", shift=timedelta(hours=1))
+    out = []
+    job = write(
+        rows.select(F.unix_millis("window_end"), "n"),
+        writer=lambda frame, _: out.extend(map(tuple, frame.collect())),
+        job="shifted",
+        checkpoint_location=checkpoint,
+    )
+    job.processAllAvailable(90)
+    produce(kafka, raw, [(at(7), at(7), "d")])
+    inject(kafka, raw, marked, policy, substream_by=substream_key)
+    job.awaitTermination(90)
+    assert out == [(at(5), 2)]
 
 
 def test_without_rocksdb_it_says_what_to_set(kafka, topic, source):
