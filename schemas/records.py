@@ -75,6 +75,10 @@ class Membership:
     version: int = 1
     size: int = 1
 
+    def __post_init__(self) -> None:
+        if type(self.version) is not int or type(self.size) is not int:
+            raise UsageError(reason=f"the membership is {self}, expected integers")
+
 
 def membership_of(value: object, whose: str) -> Membership:
     """Return a membership; a plain number of sources is version 1, and any other value a `UsageError`.
@@ -174,7 +178,8 @@ class WatermarkRecord:
     def __post_init__(self) -> None:
         self._expect("source", self.source, "1 to 200 bytes of UTF-8", holds=_fits(self.source, _MAX_SOURCE_BYTES))
         for field, value in (("epoch", self.epoch), ("sequence", self.sequence)):
-            self._expect(field, value, "0 to 2^63 - 1", holds=0 <= value <= _MAX_LONG)
+            holds = type(value) is int and 0 <= value <= _MAX_LONG  # Avro would cut a float
+            self._expect(field, value, "an integer from 0 to 2^63 - 1", holds=holds)
         for field in ("watermark", "emitted_at", "processing_time_watermark"):
             value = getattr(self, field)
             self._expect(field, value, "a time in the years 1 to 9999", holds=_is_time(value))

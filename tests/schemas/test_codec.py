@@ -66,7 +66,7 @@ def test_a_round_is_written_as_each_of_its_marks_is(shared, numbers):
 @pytest.mark.parametrize("number", [Number(0, -1, 5), Number(0, 1, -5)])
 def test_a_round_writes_no_number_that_no_reader_could_use(number):
     shared = WatermarkRecord(source="a", epoch=1, sequence=0, watermark=12, partitions=2, emitted_at=0)
-    with pytest.raises(InvalidRecordError, match="expected 0 to"):
+    with pytest.raises(InvalidRecordError, match=r"expected .*0 to"):
         encode_round(Round(shared, [Number(1, 0, 0), number]))
 
 
@@ -213,6 +213,7 @@ def test_a_record_too_large_is_never_written():
     ("field", "value"),
     [
         *(("source", ""), ("source", "a" * 201), ("source", "\ud800")),
+        *(("epoch", 1.5), ("epoch", True), ("epoch", "1"), ("sequence", 1.0)),
         *(("epoch", -1), ("epoch", 2**63), ("sequence", -1), ("sequence", 2**63), ("records", -1), ("records", 2**63)),
         *(("partitions", 0), ("partitions", 2**31), ("lease", 0), ("lease", END_OF_TIME + 1)),
         *(("watermark", END_OF_TIME + 1), ("emitted_at", EARLIEST - 1), ("processing_time_watermark", END_OF_TIME + 1)),

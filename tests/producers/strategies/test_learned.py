@@ -17,6 +17,7 @@ from floodmark.producers.strategies.emitter import Emitter
 from floodmark.producers.strategies.learned import Delays
 from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import CorruptSnapshotError, UsageError
+from floodmark.schemas.records import Membership
 from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import MS, one_of_each
@@ -133,6 +134,9 @@ def test_the_adaptive_bound_follows_the_delays():
         lambda: percentile(MS, tuple(range(1, 66))),
         lambda: Identity("a" * 201, 1),
         lambda: Identity("a", -1),
+        lambda: Identity("a", 1_760_000_000.9),
+        lambda: Membership(version=1.5),
+        lambda: Membership(size=True),
         lambda: Identity("a", 1, lease=0),
         lambda: with_idleness(ascending(), 0 * MS),
         lambda: with_idleness(ascending(), -MS),
