@@ -89,7 +89,12 @@ class RecordChecks:
 
     def key(self, value: bytes | str | None) -> bytes | None:
         """Return a key in bytes."""
-        raw = value.encode() if isinstance(value, str) else value
-        if is_mark_key(raw):
+        try:
+            raw = value.encode() if isinstance(value, str) else value
+            reserved = is_mark_key(raw)
+        except (AttributeError, TypeError, UnicodeEncodeError) as error:  # rather than a test of each key: it is slower
+            reason = f"the key is {value!r}, expected bytes, a text that UTF-8 can encode, or None"
+            raise UsageError(reason=f"{self._owner}: {reason}") from error
+        if reserved:
             raise ReservedKeyError(key=raw, prefix=KEY_PREFIX)
         return raw

@@ -169,6 +169,7 @@ def test_a_garbage_mark_is_seen_and_moves_nothing(kafka, topic):
         ({"event_time": 2**60}, InvalidEventTimeError),
         ({"event_time": datetime(2013, 1, 1)}, InvalidEventTimeError),  # noqa: DTZ001  # naive on purpose
         ({"event_time": 1, "key": b"__floodmark__/x"}, ReservedKeyError),
+        *(({"event_time": 1, "key": key}, UsageError) for key in (5, ["a"], "\ud800")),
         ({"event_time": 1, "headers": [("floodmark", b"1")]}, UsageError),
     ],
 )
