@@ -238,7 +238,8 @@ class WatermarkedProducer:
         ``event_times``: a list, or an array of NumPy (``datetime64`` is in UTC), pandas or Arrow, with one each.
 
         Raises:
-            InvalidEventTimeError, ReservedKeyError, UsageError: nothing was sent.
+            InvalidEventTimeError, ReservedKeyError, UsageError: nothing was sent; if `punctuated` cannot read a value,
+                the records before were sent, and a note of the error has their number.
             EndedError, LateRecordError, FencedError, BufferError: as for `produce`; the records before were sent.
         """
         times: list[Any] = [None] * len(values) if event_times is None else event_times_of(event_times)
@@ -247,13 +248,16 @@ class WatermarkedProducer:
             given = f"{len(values)} values, {len(times)} event times" + (f", {len(raw_keys)} keys" if keys else "")
             raise UsageError(reason=f"{self!r}: there are {given}: expected one for each value")
         with self._channel.lock:
-            for first in times[:1]:
-                self._checks.event_time(first)
+            self._checks.event_times(times)
             emitter = self._emitter
-            together = self._checks.plain_times and emitter.takes_many and not self._raise_late
+            together = emitter.takes_many and not (self._raise_late or self._generator.stamps)
         if not together or self._channel.alignment is not None:  # `produce` may wait, which it does without the lock
-            for value, time, key in zip(values, times, raw_keys, strict=True):
-                self.produce(value, event_time=time, key=key)
+            for sent, (value, time, key) in enumerate(zip(values, times, raw_keys, strict=True)):
+                try:
+                    self.produce(value, event_time=time, key=key)
+                except Exception as error:
+                    error.add_note(f"{sent} of these {len(values)} records were sent")
+                    raise
             return
         with self._channel.lock:
             for begin in range(0, len(values), IN_FLIGHT_SIZE):

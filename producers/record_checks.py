@@ -1,6 +1,7 @@
 """What a source checks of a record before anything is sent: its times, its key and its headers."""
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from numbers import Integral
 
@@ -35,6 +36,11 @@ class RecordChecks:
                 reason = f"it is {ahead / 1000:,.0f} s ahead of the clock, expected at most {self._early / 1000:,}"
                 raise InvalidEventTimeError(value=time, reason=reason)
         return time
+
+    def event_times(self, times: Sequence[int | None]) -> None:
+        """Check times that `event_time_of` has converted: the first one, and with ``early`` all."""
+        for time in times[:1] if self._early is None else times:
+            self.event_time(time)
 
     def time(self, value: object) -> int:
         """Convert the caller's time; warn if the first one looks like seconds, which is legal: tests have some."""

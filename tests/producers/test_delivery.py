@@ -186,7 +186,11 @@ def test_many_records_of_any_strategy_are_sent_as_one_by_one(kafka, topic):
         with pytest.raises(LateRecordError):
             ours.produce_many([b"1", b"2"], event_times=[11, 9])
         assert ours.metrics().records == 2
-    with producer(kafka, topic(1), punctuated(lambda value: 50 if value == b"p" else None)) as ours:
+    with producer(kafka, topic(1), punctuated({b"p": 50, b"x": "50"}.get)) as ours:
         ours.produce_many([b"1", b"p"], event_times=[49, 50])
         ours.flush()
         assert ours.watermark == 50
+        with pytest.raises(InvalidEventTimeError) as refused:
+            ours.produce_many([b"2", b"x", b"3"], event_times=[51, 52, 53])
+        assert refused.value.__notes__ == ["1 of these 3 records were sent"]
+        assert ours.metrics().records == 3

@@ -265,6 +265,10 @@ def test_the_far_future_is_refused_where_asked_for(kafka, topic):
     ours.produce(b"x", event_time=now + 200_000)
     with pytest.raises(InvalidEventTimeError, match="ahead of the clock, expected at most 300"):
         ours.produce(b"x", event_time=now + 400_000)
+    with pytest.raises(InvalidEventTimeError):
+        ours.produce_many([b"x", b"y"], event_times=[now, now + 400_000])
+    assert ours.metrics().records == 1, "nothing of a batch is sent if one of its times is refused"
+    ours.produce_many([b"x", b"y"], event_times=[now, now + 200_000])
     assert ours.watermark < now + 300_000
     with pytest.raises(UsageError, match="early"):
         producer(kafka, topic(), early=timedelta(-1))
