@@ -30,6 +30,7 @@ from floodmark.schemas.errors import (
     MissingRightError,
     OpenTransactionError,
     UnknownTopicError,
+    UsageError,
 )
 
 TIMEOUT: Final = 15.0  # seconds to wait for a broker's answer
@@ -55,6 +56,16 @@ _UNAUTHORIZED: Final = frozenset(
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_INVALID: Final = frozenset(  # what Kafka never accepts
+    {
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError.POLICY_VIOLATION,
     }
 )
 COMPACTED: Final = (
@@ -110,13 +121,18 @@ def admin_client(config: Config) -> AdminClient:
 def answering(
     bootstrap_servers: object, seconds: float = TIMEOUT, but: int | None = None, about: str = ""
 ) -> Iterator[None]:
-    """Turn a `KafkaException` in the block into `BrokerUnavailableError`, and ignore the error code ``but``."""
+    """Turn a `KafkaException` in the block into an error of Floodmark, and ignore the error code ``but``.
+
+    `UsageError` for a request that Kafka never accepts, such as an invalid setting; else `BrokerUnavailableError`.
+    """
     try:
         yield
     except KafkaException as error:
         if error.args[0].code() != but:
             reason = f"{about}: {error.args[0].str()}" if about else error.args[0].str()
             place = bootstrap_servers or "an unknown address (set bootstrap.servers)"
+            if error.args[0].code() in _INVALID:
+                raise UsageError(reason=f"Kafka at {place} refused: {reason}") from error
             kind: type[BrokerUnavailableError] = BrokerUnavailableError
             if error.args[0].code() in _UNAUTHORIZED:
                 kind, reason = MissingRightError, f"{reason.removesuffix('.')}."
@@ -191,7 +207,7 @@ def described(
 def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:
     """Create the topics that do not exist, with their numbers of partitions, and wait until all can be used.
 
-    ``settings``: of the new topics, such as ``retention.ms``.
+    ``settings``: of the new topics, such as ``retention.ms``.  `UsageError` if Kafka refuses a topic.
     """
     client = admin_client(config)
     servers = config.get("bootstrap.servers")
@@ -199,8 +215,8 @@ def create_topics(config: Config, topics: Mapping[str, int], settings: Mapping[s
         NewTopic(name, num_partitions=count, replication_factor=-1, config=dict(settings or {}))
         for name, count in topics.items()
     ]
-    for future in client.create_topics(new, request_timeout=TIMEOUT).values():
-        with answering(servers, but=KafkaError.TOPIC_ALREADY_EXISTS):
+    for name, future in client.create_topics(new, request_timeout=TIMEOUT).items():
+        with answering(servers, but=KafkaError.TOPIC_ALREADY_EXISTS, about=f"topic {name!r}"):
             future.result(timeout=TIMEOUT + 5)
     answered(lambda: [partition_count(client, name, servers) for name in topics], servers)
 

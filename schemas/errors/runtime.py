@@ -40,9 +40,9 @@ class InfrastructureError(FloodmarkError):
 
 
 class BrokerUnavailableError(InfrastructureError):
-    """No Kafka broker answered."""
+    """No Kafka broker answered, or none could do what it was asked."""
 
-    template = "no Kafka broker answered at {bootstrap_servers}: {reason}"
+    template = "Kafka at {bootstrap_servers} is not available: {reason}"
     bootstrap_servers: object
     seconds: float
     reason: str

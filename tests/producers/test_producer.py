@@ -31,6 +31,7 @@ from floodmark.schemas.errors import (
     EndedError,
     InvalidEventTimeError,
     LateRecordError,
+    MissingRightError,
     ReservedKeyError,
     UnknownTopicError,
     UsageError,
@@ -221,17 +222,37 @@ def test_an_unknown_topic_is_named(kafka):
 
 def test_no_broker_is_named(monkeypatch):
     monkeypatch.setattr("floodmark.producers.clients.admin.partition_count.__defaults__", (1.0,))
-    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1: .*\. Check the address"):
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1 is not available: .*\. Check the address"):
         WatermarkedProducer({"bootstrap.servers": "127.0.0.1:1"}, topic="t", source="a", strategy=ascending())
 
 
-def test_a_refusal_names_the_right_and_not_the_address():
-    refused = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
-    reason = r"^Kafka at k:9092 refused: .*Your user lacks a right"
-    with pytest.raises(BrokerUnavailableError, match=reason) as told, answering("k:9092"):
-        raise refused
+@pytest.mark.parametrize(
+    ("code", "kind", "reason"),
+    [
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, MissingRightError, "refused: .*Your user lacks a right"),
+        (KafkaError.INVALID_CONFIG, UsageError, "refused: .*Configuration is invalid"),
+        (KafkaError.NOT_CONTROLLER, BrokerUnavailableError, "is not available: Broker: Not controller"),
+    ],
+)
+def test_the_answer_of_a_broker_is_told_without_advice_about_its_address(code, kind, reason):
+    answer = KafkaException(KafkaError(code))
+    with pytest.raises(kind, match=f"^Kafka at k:9092 {reason}") as told, answering("k:9092"):
+        raise answer
     assert "address" not in str(told.value)
-    assert "answered" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "settings", "reason"),
+    [
+        ("zero", 0, {}, "artitions"),
+        ("a b", 1, {}, "a b"),
+        ("a", 1, {"no.such": "1"}, "no.such"),
+        ("a", 1, {"retention.ms": "x"}, "retention.ms"),
+    ],
+)
+def test_a_topic_that_kafka_refuses_is_named_with_the_reason(kafka, name, partitions, settings, reason):
+    with pytest.raises(UsageError, match=f"refused: topic '{name}': .*{reason}"):
+        create_topics(kafka.config, {name: partitions}, settings)
 
 
 def test_secrets_never_show(kafka, topic):

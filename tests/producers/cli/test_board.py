@@ -201,7 +201,7 @@ def test_no_broker_is_one_line():
             check=False,
         )
         assert done.returncode == 2
-        assert "no Kafka broker answered" in done.stderr
+        assert "Kafka at 127.0.0.1:1 is not available" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 
