@@ -58,7 +58,7 @@ class LogFolder:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         event_time: Callable[[bytes], int | None],
         *,
         pattern: str = "*.log",
@@ -68,7 +68,7 @@ class LogFolder:
         self.logs = GrowingLogs(quiet)
         self.skipped = 0
         """Number of lines without a time."""
-        self._folder = folder
+        self._folder = Path(folder)
         self._event_time = event_time
         self._pattern = pattern
         self._clock = clock

@@ -197,8 +197,9 @@ class SourcePool:
             self._channel.raise_failure()
             if self._channel.stopped:
                 raise UsageError(reason=f"{self!r} is closed: make a new one")
-            if not sources or len(set(sources)) < len(sources):
-                raise UsageError(reason=f"{self!r}: {list(sources)} are to join, expected one or more different ids")
+            if not sources or not all(isinstance(one, str) for one in sources) or len(set(sources)) < len(sources):
+                expected = 'one or more different ids, as join("a", "b")'
+                raise UsageError(reason=f"{self!r}: {list(sources)} are to join, expected {expected}")
             joined = sorted(set(sources) & self._sources.keys())
             if joined:
                 raise UsageError(reason=f"{self!r}: {joined} have joined already; end() them before they join again")

@@ -1,8 +1,9 @@
 """Strategies that learn the delays of events: percentile watermarks, and a bound that adapts.  Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from typing import Any, Final
 
 from floodmark.producers.strategies.interface import Built, Generator, State, Strategy
@@ -114,7 +115,7 @@ class _Adapting(_Learning):
 
     @override
     def _bound(self) -> int:
-        return min(self._most, max(self._least, int(self._delays.at_most(self._share) * self._margin)))
+        return int(min(self._most, max(self._least, self._delays.at_most(self._share) * self._margin)))
 
 
 def adaptive(
@@ -135,7 +136,7 @@ def adaptive(
     2000
     """
     try:
-        covers, stretches = 0 < share <= 1, margin > 0
+        covers, stretches = 0 < share <= 1, 0 < margin < inf
     except TypeError as error:
         reason = f"share {share!r}, margin {margin!r}: expected numbers, only least= and most= are durations"
         raise UsageError(reason=reason) from error
@@ -143,7 +144,8 @@ def adaptive(
         raise UsageError(reason=f"the share of delays to cover is {share}, expected more than 0 and at most 1")
     shortest, longest = duration_of(least, "the least bound"), duration_of(most, "the largest bound")
     if not stretches or longest < shortest:
-        raise UsageError(reason=f"margin {margin}, least {least}, most {most}: expected 0 < margin, 0 <= least <= most")
+        expected = "0 < margin < inf, 0 <= least <= most"
+        raise UsageError(reason=f"margin {margin}, least {least}, most {most}: expected {expected}")
     return Built(_Adapting, (share, margin, shortest, longest))
 
 
@@ -189,9 +191,10 @@ def percentile(bound: timedelta, percents: tuple[int, ...] = (33, 66, 100)) -> S
     >>> generator.percentiles()
     {50: 30000, 100: 20000}
     """
+    UsageError.unless_type("percents", percents, Collection, "some from 1 to 100, as (33, 66, 100)")
     if not percents or any(percent not in range(1, _ALL + 1) for percent in percents):
         raise UsageError(reason=f"percents are {percents}, expected some from 1 to 100")
     if len(set(percents)) > MAX_PERCENTS:
         raise UsageError(reason=f"there are {len(set(percents))} percents, expected at most {MAX_PERCENTS}")
     milliseconds = duration_of(bound, "the bound of out-of-orderness")
-    return Built(_Percentiles, (milliseconds, tuple(sorted(set(percents)))))
+    return Built(_Percentiles, (milliseconds, tuple(sorted({int(percent) for percent in percents}))))

@@ -100,7 +100,7 @@ def test_a_folder_that_is_away_deletes_nothing(tmp_path):
     home = tmp_path / "logs"
     home.mkdir()
     (home / "a.log").write_bytes(b"12\n")
-    folder = LogFolder(home, event_time, quiet=SECOND)
+    folder = LogFolder(str(home), event_time, quiet=SECOND)
     assert len(folder.poll()) == 1
     home.rename(tmp_path / "away")
     with pytest.raises(FileNotFoundError):

@@ -261,10 +261,9 @@ def test_what_cannot_be_right_is_refused_and_changes_nothing(kafka, topic):
     target = topic(1)
     with SourcePool(kafka.config, topic=target) as pool:
         before = pool.membership
-        with pytest.raises(UsageError, match="one or more different ids"):
-            pool.join(strategy=ascending())
-        with pytest.raises(UsageError, match="one or more different ids"):
-            pool.join("a", "a", strategy=ascending())
+        for ids in ([], ["a", "a"], [["a", "b"]], [5]):
+            with pytest.raises(UsageError, match="one or more different ids"):
+                pool.join(*ids, strategy=ascending())
         with pytest.raises(UsageError, match=r"expected what it returns: ascending\(\)"):
             pool.join("a", strategy=ascending)
         with pytest.raises(InvalidRecordError):

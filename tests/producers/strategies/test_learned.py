@@ -93,7 +93,7 @@ def test_a_share_of_the_events_is_never_above_its_delay_which_is_less_than_1_per
 
 def test_percentiles_are_what_the_delays_say_and_stand_in_the_marks():
     """Of ten events five are in order, three 10 behind, two 100 behind."""
-    emitter = Emitter(Identity("a", 1), percentile(200 * MS, (33, 66, 99, 100)).build(), partitions=1)
+    emitter = Emitter(Identity("a", 1), percentile(200 * MS, (33.0, 66, 99, 100)).build(), partitions=1)
     for number in range(3_000):
         for behind in (0, 0, 0, 0, 0, 10, 10, 10, 100, 100):
             emitter.send(0, number * 1_000 - behind).ack()
@@ -125,10 +125,14 @@ def test_the_adaptive_bound_follows_the_delays():
         lambda: adaptive(1.1),
         lambda: adaptive(margin=0),
         lambda: adaptive(margin=MS),
+        lambda: adaptive(margin=float("inf")),
         lambda: adaptive("0.9"),
         lambda: adaptive(least=2 * MS, most=MS),
         lambda: percentile(-MS),
         lambda: percentile(MS, ()),
+        lambda: percentile(MS, 33),
+        lambda: percentile(MS, (percent for percent in (33, 66))),
+        lambda: percentile(MS, (33.5,)),
         lambda: percentile(MS, (0,)),
         lambda: percentile(MS, (101,)),
         lambda: percentile(MS, tuple(range(1, 66))),
