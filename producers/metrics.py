@@ -211,7 +211,8 @@ class _Report:
 class PrometheusExporter:
     """A collector of prometheus-client: `METRICS`, of every instance that has reported.
 
-    ``registry``: of prometheus-client; default: its global one.  `UsageError` if prometheus-client is not installed.
+    ``registry``: of prometheus-client, without another exporter; default: its global one.  `UsageError` if it has one,
+    or prometheus-client is not installed.
     """
 
     def __init__(self, registry: Any = None) -> None:  # noqa: ANN401  # of an extra
@@ -224,7 +225,11 @@ class PrometheusExporter:
         self._reports: dict[tuple[str, str, str], _Report] = {}
         self._lock = threading.Lock()
         self.registry = registry or REGISTRY
-        self.registry.register(self)
+        try:
+            self.registry.register(self)
+        except ValueError as error:
+            reason = "this registry has an exporter already, of an earlier call: use that one, or pass another registry"
+            raise UsageError(reason=reason) from error
 
     def update(self, metrics: Metrics, holders: Iterable[Hold] | None = None) -> None:
         """Set the values of an instance, and the holders of its watermark (see `Job.holders`; ``None``: unknown).
@@ -277,7 +282,7 @@ def serve_metrics(port: int, registry: Any = None) -> PrometheusExporter:  # noq
 
     try:
         start_http_server(port, addr="127.0.0.1", registry=exporter.registry)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError) as error:
         exporter.registry.unregister(exporter)
         raise UsageError(reason=f"metrics cannot be served on port {port}: {error}; choose another") from error
     return exporter

@@ -51,6 +51,8 @@ def test_they_are_served_on_loopback():
         serve_metrics(65_536, CollectorRegistry())
     with pytest.raises(UsageError, match="another"):
         serve_metrics(port, CollectorRegistry())
+    with pytest.raises(UsageError, match="has an exporter already"):
+        serve_metrics(free_port())
 
 
 @pytest.mark.kafka
