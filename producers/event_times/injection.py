@@ -60,6 +60,9 @@ class Injection:
     def __post_init__(self) -> None:
         if self.source_topic == self.target_topic:
             raise UsageError(reason=f"topic {self.source_topic!r} is both input and output of the injection")
+        if self.dropped_to in {self.source_topic, self.target_topic}:
+            reason = f"dropped_to is {self.dropped_to!r}, the input or the output of the injection"
+            raise UsageError(reason=f"{reason}; use a topic of its own")
         duration_of(self.interval, "injection: the interval", 1)
         if self.align is not None:
             duration_of(self.align, "injection: align")
