@@ -33,7 +33,7 @@ class Injection:
         source_topic: the topic without watermarks.
         target_topic: the topic with marks; it needs at least as many partitions.
         fmt: how to read event times.
-        policy: the time policy; not used for formats with watermarks of their own.
+        policy: the time policy; not for formats with watermarks of their own.
         substream_by: which events have a watermark of their own, for example `substream_key`; default: each partition.
         drop_late: with a format that has watermarks: drop records below them, which are repeated ones.
         dropped_to: an existing topic to copy dropped records to; default: they are only counted.
@@ -67,8 +67,12 @@ class Injection:
         if self.align is not None:
             duration_of(self.align, "injection: align")
         membership_of(self.membership, "injection")
-        if self.substream_by is not None and self.fmt.promises:
-            raise UsageError(reason="substreams need a time policy; this format brings promises of its own")
+        if self.fmt.promises and (self.substream_by is not None or self.policy != TimePolicy()):
+            reason = "this format brings promises of its own: leave out the time policy (late, early, out of order) and"
+            raise UsageError(reason=f"{reason} substreams; to drop repeated records, use drop_late")
+        if self.drop_late and not self.fmt.promises:
+            reason = "drop_late needs a format with promises of its own, a changefeed; for a time policy, use on_late"
+            raise UsageError(reason=reason)
         if not self.source:
             object.__setattr__(self, "source", f"inject-{self.source_topic}")
         if len(self.source.encode(errors="surrogatepass")) > _MAX_SOURCE_BYTES:

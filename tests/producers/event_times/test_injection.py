@@ -1,8 +1,12 @@
 """What an injection refuses before it begins."""
 
+from datetime import timedelta
+
 import pytest
-from floodmark.producers.event_times.formats import JsonField
+from floodmark.producers.event_times.changefeeds import CockroachDb
+from floodmark.producers.event_times.formats import JsonField, substream_key
 from floodmark.producers.event_times.injection import Injection
+from floodmark.producers.event_times.time_policy import TimePolicy
 from floodmark.schemas.errors import UsageError
 
 
@@ -16,3 +20,17 @@ def test_a_membership_that_is_none_is_refused(slip):
 def test_dropped_records_return_neither_to_the_input_nor_to_the_output(topic):
     with pytest.raises(UsageError, match="use a topic of its own"):
         Injection("raw", "marked", JsonField("at"), dropped_to=topic)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "unused", "said"),
+    [
+        (CockroachDb(), {"policy": TimePolicy(on_late="drop")}, "leave out the time policy"),
+        (CockroachDb(), {"policy": TimePolicy(late=timedelta(seconds=9))}, "leave out the time policy"),
+        (CockroachDb(), {"substream_by": substream_key}, "leave out the time policy"),
+        (JsonField("at"), {"drop_late": True}, "for a time policy, use on_late"),
+    ],
+)
+def test_what_a_format_does_not_use_is_refused(fmt, unused, said):
+    with pytest.raises(UsageError, match=said):
+        Injection("raw", "marked", fmt, **unused)
