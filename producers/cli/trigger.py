@@ -60,7 +60,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         str | None, _late("Field with the event time, for --schema or --registry; late rows fire a repair.")
     ] = None,
     registry: RegistryUrl = None,
-    repair_after: Annotated[str, _late("Time to collect late rows for one repair.")] = "1min",
+    repair_after: Annotated[str | None, _late("Time to collect late rows for one repair; default: 1min.")] = None,
     name: Annotated[
         str, _running("Name of the trigger, under which its position is stored; default: the topics, joined by +.")
     ] = "",
@@ -100,6 +100,9 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         raise UsageError(reason="name topics, or --table with --column (and then --from 'now' or a time)")
     kafka = kafka_settings(bootstrap_servers, config)
     times = judged_values(json_field, unit, schema, event_time, registry_of(registry, config))
+    if (times is not None and tables) or (times is None and repair_after is not None):
+        reason = "--repair-after needs --json-field or --event-time, and these need topics: late rows of tables"
+        raise UsageError(reason=f"{reason} are not seen")
     width = duration(every, "--every")
     rules = Rules(name_of(name, names), names, width, None if deadline is None else duration(deadline, "--deadline"))
     places = {"--http": http, "--run": run, "--success": success, "--airflow": airflow, "--dagster": dagster}
@@ -110,7 +113,7 @@ def trigger(  # noqa: PLR0913  # each is an option of the command line
         opens=partial(TopicInput, kafka, list(names), times) if column is None else partial(TableInput, names, column),
         begin=begin_of(begin),
         judges=times is not None,
-        pace=Pace(duration(retry_for, "--retry-for") / 1_000, duration(repair_after, "--repair-after")),
+        pace=Pace(duration(retry_for, "--retry-for") / 1_000, duration(repair_after or "1min", "--repair-after")),
         position_topic=position_topic,
         metrics_port=metrics_port,
         until_end=until_end,

@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 from deltalake import CommitProperties, write_deltalake
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.cli.firing import target_of
+from floodmark.producers.cli.main import app
 from floodmark.producers.clients.admin import existing_topics
 from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.tables.table_mark import TableMark
@@ -37,6 +38,7 @@ from floodmark.schemas.timestamps import END_OF_TIME
 from support.harness import until
 from support.injection import open_transaction
 from support.permissions import obey_permissions
+from typer.testing import CliRunner
 
 HOUR = 3_600_000
 COMMAND = [sys.executable, "-m", "floodmark.producers.cli.main", "trigger"]
@@ -366,6 +368,19 @@ def test_a_target_refuses_what_it_cannot_reach():
 def test_options_that_name_no_target_are_refused(places, asset, partition, said):
     with pytest.raises(UsageError, match=said):
         target_of(places, asset, partition, None, HOUR)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--table", "a", "--column", "c", "--json-field", "at"], "late rows of tables are not seen"),
+        (["orders", "--repair-after", "5min"], "--repair-after needs --json-field"),
+    ],
+)
+def test_options_that_are_not_used_or_wrong_are_refused(arguments, said):
+    more = ["--every", "1h", "--run", "true", "--bootstrap-servers", "127.0.0.1:1"]
+    with pytest.raises(UsageError, match=said):
+        CliRunner().invoke(app, ["trigger", *more, *arguments], catch_exceptions=False)
 
 
 def commit(place, batch, watermark, *times):
