@@ -93,13 +93,20 @@ def states_of(config: Config, topic: str, source: str, partitions: Collection[in
 
 
 def decisions_of(config: Config, topic: str, source: str) -> dict[int, list[tuple[int, int]]]:
-    """Return, by partition, pairs of an input offset and the watermark of the records before it, of an earlier run."""
+    """Return, by partition, pairs of an input offset and the watermark of the records before it, of an earlier run.
+
+    InjectorError if the topic has no state of this injector.
+    """
     found: dict[int, list[tuple[int, int]]] = {}
     for record in read_until_end(config, begin_offsets(config, [topic])):
         state = _state_of(record, source)
-        if state is not None and state.partition["watermark"] is not None:
-            step = (state.next_offset, int(state.partition["watermark"]))
-            found.setdefault(record.partition, []).append(step)
+        if state is not None:
+            steps = found.setdefault(record.partition, [])
+            if state.partition["watermark"] is not None:
+                steps.append((state.next_offset, int(state.partition["watermark"])))
+    if not found:
+        advice = "pass the output topic of the earlier run, and its --source"
+        raise InjectorError(source=source, reason=f"topic {topic!r} has no decisions of it to repeat", advice=advice)
     return found
 
 

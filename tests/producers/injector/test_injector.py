@@ -372,6 +372,8 @@ def test_a_replay_of_the_decisions_gives_the_same_topic(kafka, topic):
         until(lambda: injector.step() or injector.outcomes.total() >= 3, "the rows", 30)
         injector.commit()
     assert times(look(kafka, marked)[0])[1][1] >= reached, "the silent clock has adjusted it"
+    with pytest.raises(InjectorError, match="has no decisions of it to repeat"):
+        decisions_of(kafka.config, marked, "replay")
     decisions = decisions_of(kafka.config, marked, injection.source)
     with Injector(
         Injection(raw, again, JsonField("at"), policy, source=injection.source), kafka.config, decisions=decisions
