@@ -41,7 +41,6 @@ SMALL = {
     "producers/event_times/option_values.py": "imported by the help of commands, which must be quick",
     "producers/examples/totals_consumer.py": "an example to run",
     "producers/lazy.py": "the public names of both packages above the contract",
-    "producers/trigger/plan/periods.py": "the names of periods, which rules, events and targets use",
     "schemas/stored_format.py": "the one check that all stored values pass",
     "spark_jobs/batch/handler_settings.py": "what the steps of a batch are told",
     "spark_jobs/start/start_options.py": "public values of `write`, apart from the code that uses them",

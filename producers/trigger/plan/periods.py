@@ -6,14 +6,19 @@ full hour in UTC, a day at midnight in UTC.
 
 import re
 from dataclasses import dataclass
+from math import lcm
 from typing import Final
 
 from floodmark.schemas.errors import UsageError
-from floodmark.schemas.timestamps import to_datetime
+from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
 
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|min|m|h|d)", re.ASCII)
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 DAY: Final = _UNITS["d"]
+_CYCLES: Final = (1, _UNITS["min"], _UNITS["h"], DAY // 2, DAY, 146_097 * DAY)
+"""After each of these, some fields of `strftime` repeat; after the last, 400 years, all but those with the century."""
+_COMPARED: Final = 1_500
+"""Periods to compare at the distance of each cycle: days up to 1974, with a leap year and weeks in two years."""
 
 
 def duration(text: str, option: str) -> int:
@@ -77,7 +82,8 @@ Write the date and the time, such as {start:%Y-%m-%dT%H:%M:%S}
     every: int
 
     def __post_init__(self) -> None:
-        starts = {time - time % self.every for time in (0, self.every, DAY, 32 * DAY, 400 * DAY)}
+        last = END_OF_TIME - self.every
+        starts = {start for cycle in _CYCLES for start in range(0, last, lcm(self.every, cycle))[:_COMPARED]}
         try:
             names = {self.of(start) for start in starts}
         except (KeyError, IndexError, ValueError, AttributeError) as error:

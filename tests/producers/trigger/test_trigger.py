@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from floodmark.producers.embedded.broker import free_port
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.producers.trigger.http_targets import Endpoint, HttpHook
 from floodmark.producers.trigger.local_targets import CommandTarget
+from floodmark.producers.trigger.plan.periods import Pattern, duration
 from floodmark.producers.trigger.plan.schedule import Rules
 from floodmark.producers.trigger.plan.trigger_event import TriggerEvent
 from floodmark.producers.trigger.position_topic import PositionTopic, create_position_topic
@@ -368,6 +370,38 @@ def test_a_target_refuses_what_it_cannot_reach():
 def test_options_that_name_no_target_are_refused(places, asset, partition, said):
     with pytest.raises(UsageError, match=said):
         target_of(places, asset, partition, None, HOUR)
+
+
+@pytest.mark.parametrize(
+    ("every", "text", "unique"),
+    [
+        ("1h", "{start:%Y-%m-%dT%H}", True),
+        ("1h", "{start:%Y-%m-%d-%I}", False),
+        ("1h", "{start:%Y-%m-%d-%I%p}", True),
+        ("1h", "{start:%Y-%d-%H}", False),
+        ("1h", "{start.year}-{start.month}{start.day}{start.hour}", False),
+        ("7h", "{start:%Y-%m-%dT%H}", True),
+        ("7h", "{start:%A-%H}", False),
+        ("15min", "{start:%Y-%m-%d}/{start:%M}", False),
+        ("90s", "{start:%Y-%m-%dT%H}-{start:%S}", False),
+        ("61s", "{end:%Y-%m-%dT%H:%M}", True),
+        ("1d", "{start:%Y/%j}", True),
+        ("1d", "{start:%m-%d}", False),
+        ("1d", "{start:%m-%d-%a}", False),
+        ("1d", "{start:%y-%m-%d}", False),
+        ("1d", "{start:%G-%V-%u}", True),
+        ("1d", "{start:%Y-%V-%u}", False),
+        ("1d", "{start:%G-%m-%d}", False),
+        ("6d", "{start:%G-%V}", False),
+        ("7d", "{start:%G-%V}", True),
+        ("7d", "{start:%Y-%d}", False),
+        ("31d", "{start:%Y-%m}", True),
+        ("30d", "{start:%Y-%m}", False),
+    ],
+)
+def test_a_pattern_gives_each_period_a_name_of_its_own_or_is_refused(every, text, unique):
+    with nullcontext() if unique else pytest.raises(UsageError, match="gives two periods the same name"):
+        Pattern(text, "--success", duration(every, "--every"))
 
 
 @pytest.mark.parametrize(
