@@ -47,7 +47,7 @@ def begin_of(text: str) -> int | str:
     """
     if text in {"now", "earliest"}:
         return text
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         at = datetime.fromisoformat(text)
         if at.tzinfo is not None:
             return event_time_of(at.astimezone(UTC))

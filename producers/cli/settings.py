@@ -129,12 +129,12 @@ def input_format(  # options of a command
 def judged_values(
     json_field: str | None, unit: str | None, schema: Path | None, event_time: str | None, registry: Registry | None
 ) -> formats.InputFormat | None:
-    """Return the input format of the options of ``check``; ``None``: they name none.  UsageError: they name a part."""
+    """Return the input format of ``check`` or ``trigger``; ``None``: options name none; UsageError: only a part."""
     if json_field is None and schema is None and event_time is None and unit is None:
         return None
     if (event_time is None) == (json_field is None) or (event_time is None and schema is not None):
         options = "--event-time with --schema or --registry, or --json-field"
-        raise UsageError(reason=f"check needs {options}, or none of them")
+        raise UsageError(reason=f"to read event times, pass {options}; else pass none of them, and no --unit")
     return input_format(None, json_field, unit, schema, event_time, registry, log_time=False)
 
 

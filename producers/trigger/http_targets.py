@@ -37,12 +37,16 @@ class Endpoint:
     """
 
     def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            port = f":{parts.port}" if parts.port else ""
+        except ValueError as error:
+            raise UsageError(reason=f"{url!r} is no URL of a server: {error}") from error
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise UsageError(reason=f"{url!r} is no URL of a server: expected http://... or https://...")
         self._url, self._token = url.rstrip("/"), token
         self._opener = urllib.request.build_opener(_NoRedirects)
-        self.about: Final = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "") + parts.path
+        self.about: Final = f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
     def ask(self, path: str = "", body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:  # noqa: ANN401  # JSON
         """Send a POST with ``body`` (``None``: a GET); return status and answer.  `RefusedError` if it is not 2xx."""

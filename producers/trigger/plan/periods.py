@@ -15,6 +15,7 @@ from floodmark.schemas.timestamps import END_OF_TIME, to_datetime
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|min|m|h|d)", re.ASCII)
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 DAY: Final = _UNITS["d"]
+_LONGEST: Final = 36_500 * DAY
 _CYCLES: Final = (1, _UNITS["min"], _UNITS["h"], DAY // 2, DAY, 146_097 * DAY)
 """After each of these, some fields of `strftime` repeat; after the last, 400 years, all but those with the century."""
 _COMPARED: Final = 1_500
@@ -28,12 +29,13 @@ def duration(text: str, option: str) -> int:
     (5400000, 86400000)
     >>> duration("soon", "--every")
     Traceback (most recent call last):
-    floodmark.schemas.errors.UsageError: --every is 'soon', expected a duration: 30s, 15min, 1h or 1d
+    floodmark.schemas.errors.UsageError: --every is 'soon', expected a duration: 30s, 15min, 1h or 1d, at most 36500d
     """
     found = _DURATION.fullmatch(text.strip())
-    if found is None or int(found[1]) == 0:
-        raise UsageError(reason=f"{option} is {text!r}, expected a duration: 30s, 15min, 1h or 1d")
-    return int(found[1]) * _UNITS[found[2]]
+    length = 0 if found is None else int(found[1]) * _UNITS[found[2]]
+    if not 0 < length <= _LONGEST:
+        raise UsageError(reason=f"{option} is {text!r}, expected a duration: 30s, 15min, 1h or 1d, at most 36500d")
+    return length
 
 
 def duration_text(milliseconds: int) -> str:
@@ -86,7 +88,7 @@ Write the date and the time, such as {start:%Y-%m-%dT%H:%M:%S}
         starts = {start for cycle in _CYCLES for start in range(0, last, lcm(self.every, cycle))[:_COMPARED]}
         try:
             names = {self.of(start) for start in starts}
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
             reason = f"{self.option} is {self.text!r}, expected only fields such as {{start:%Y-%m-%d}} or {{end:%H}}"
             raise UsageError(reason=reason) from error
         if len(names) < len(starts):

@@ -364,7 +364,10 @@ def test_a_target_refuses_what_it_cannot_reach():
         ({"--success": "s3://bucket/dt={start:%Y-%m-%dT%H}"}, None, None, "not a URL"),
         ({"--success": "out"}, None, None, "the same name"),
         ({"--success": "out/{start:%Y}/{day}"}, None, None, "expected only fields"),
+        ({"--success": "out/{start[0]}"}, None, None, "expected only fields"),
         ({"--dagster": "http://h"}, "a", "{start:%H}", "the same name"),
+        ({"--http": "http://h:99999"}, None, None, "no URL of a server: Port out of range"),
+        ({"--http": "http://[h"}, None, None, "no URL of a server: Invalid"),
     ],
 )
 def test_options_that_name_no_target_are_refused(places, asset, partition, said):
@@ -409,6 +412,9 @@ def test_a_pattern_gives_each_period_a_name_of_its_own_or_is_refused(every, text
     [
         (["--table", "a", "--column", "c", "--json-field", "at"], "late rows of tables are not seen"),
         (["orders", "--repair-after", "5min"], "--repair-after needs --json-field"),
+        (["orders", "--schema", "file"], "to read event times, pass --event-time with --schema"),
+        (["orders", "--every", "36501d"], "--every is '36501d', expected a duration"),
+        (["orders", "--from", "0001-01-01T00:00+14:00"], "expected 'now', 'earliest', or a time"),
     ],
 )
 def test_options_that_are_not_used_or_wrong_are_refused(arguments, said):
