@@ -117,13 +117,27 @@ def event_times_of(values: Iterable[Any]) -> list[int]:
     return [event_time_of(value) for value in (values if listing is None else listing())]
 
 
-def are_seconds(time: int, now: int) -> bool:
-    """Tell whether an event time in milliseconds is probably one in seconds.
+def are_seconds(time: int, now: int, per_millisecond: int = 1) -> bool:
+    """Tell whether an event time in milliseconds is probably one in seconds, or in another unit that is too long.
 
     That is a number which, as seconds, is between September 2001 and ten years from now.  Such a time is legal (in
     January 1970), but a wrong unit is more likely.
+
+    Args:
+        time: epoch milliseconds.
+        now: epoch milliseconds.
+        per_millisecond: how many of the unit in which the time was read are a millisecond: 1,000,000 nanoseconds.
+
+    >>> now = 1_763_938_400_000
+    >>> are_seconds(now // 1_000, now), are_seconds(now // 10**6, now), are_seconds(now // 10**6, now, 10**6)
+    (True, False, True)
     """
-    return _SECONDS_IN_2001 <= time <= now // 1000 + _TEN_YEARS_IN_SECONDS
+    latest = now // 1000 + _TEN_YEARS_IN_SECONDS
+    while per_millisecond:
+        if _SECONDS_IN_2001 <= time * per_millisecond <= latest:
+            return True
+        per_millisecond //= 1_000
+    return False
 
 
 def duration_of(value: object, what: str, least: int = 0) -> int:

@@ -41,6 +41,8 @@ class InputFormat(ABC):
 
     promises: bool = False
     """Whether the topic has its own progress messages, and needs no time policy."""
+    per_millisecond: int = 1
+    """How many of the unit of its numbers are a millisecond, to find a wrong unit."""
 
     @property
     @abstractmethod
@@ -116,6 +118,7 @@ class _Field(InputFormat):
             raise UsageError(reason=f"the unit of {field!r} is {unit!r}, expected one of {', '.join(_PER_MS)}")
         self._kind, self._decode = kind, decode
         self._field, self._path, self._unit = field, field.split("."), unit
+        self.per_millisecond = _PER_MS[unit][1]
 
     @property
     @override

@@ -104,7 +104,8 @@ class InputPartition:
         substream = None if self._substream_by is None else self._substream(self._substream_by, key, value)
         outcome, adjusted = self.policy_state.decide(time, arrival, substream)
         if self._fit is not None and arrival is not None:
-            self._fit.add(outcome, time, arrival, keyless=substream in NO_SUBSTREAM)
+            per, keyless = self.fmt.per_millisecond, substream in NO_SUBSTREAM
+            self._fit.add(outcome, time, arrival, per_millisecond=per, keyless=keyless)
         if adjusted is None:
             return Routing.DROP, ()
         headers: list[tuple[str, bytes | None]] = [] if adjusted == time else [(TIME_HEADER, b"%d" % adjusted)]

@@ -8,6 +8,7 @@ from floodmark.producers.event_times.time_policy import Outcome, TimePolicy
 from floodmark.schemas.timestamps import are_seconds, milliseconds, to_datetime
 
 _WINDOW: Final = 1_000
+_IN_2001: Final = 10**12
 _TEN_YEARS: Final = 10 * 365 * 86_400_000
 
 
@@ -24,14 +25,17 @@ class PolicyFit:
         self._judged = self._misfit = False
         self._advice: str | None = None
 
-    def add(self, outcome: Outcome, event_time: int, arrival: int, *, keyless: bool = False) -> None:
+    def add(
+        self, outcome: Outcome, event_time: int, arrival: int, *, per_millisecond: int = 1, keyless: bool = False
+    ) -> None:
         """Add a decision; every 1,000 events are judged together.
 
-        Times are epoch milliseconds.  ``keyless``: the event lacks what should tell its substream.
+        Times are epoch milliseconds; ``per_millisecond``: of the format.  ``keyless``: the event lacks what should tell
+        its substream.
         """
         if not self._plausible:
             self.first = event_time if self.first is None else self.first
-            self._plausible = not are_seconds(event_time, arrival)
+            self._plausible = not are_seconds(event_time, arrival, per_millisecond)
         self._delays.append(arrival - event_time)
         self._outcomes[outcome] += 1
         self._keyless += keyless
@@ -40,13 +44,16 @@ class PolicyFit:
 
     @property
     def looks_like_seconds(self) -> bool:
-        """Whether all event times so far look like seconds that were read as milliseconds."""
+        """Whether all event times so far look like a longer unit, such as seconds that were read as milliseconds."""
         return self.first is not None and not self._plausible
 
     def doubt(self, about: str) -> str:
         """Return why the times look wrong; ``about``: how they are read."""
         first = self.first or 0
-        times = f"{to_datetime(first).isoformat()}, and 1,000 times that is {to_datetime(first * 1000).isoformat()}"
+        factor = next((one for one in (1_000, 10**6, 10**9) if first * one >= _IN_2001), 1)
+        times = (
+            f"{to_datetime(first).isoformat()}, and {factor:,} times that is {to_datetime(first * factor).isoformat()}"
+        )
         return f"all event times so far look like another unit, read as {about}: the first is {times}"
 
     def judge(self) -> None:

@@ -32,7 +32,7 @@ def findings(
 ) -> Iterator[Finding]:
     """Read a whole topic, also new partitions, and yield its faults; without ``values``, lateness is not checked.
 
-    It raises `UsageError` if all event times, or the first 1,000, look like seconds that were read as milliseconds.
+    It raises `UsageError` if all event times, or the first 1,000, look like a longer unit, such as seconds.
     """
     known, size = 0, require_topics(config, [topic])[topic]
     fit, held, doubted = PolicyFit(TimePolicy()), list[Finding](), 0
@@ -55,7 +55,7 @@ def findings(
 
 def _other_unit(values: InputFormat | None, fit: PolicyFit) -> UsageError:
     doubt = fit.doubt("" if values is None else values.about)
-    return UsageError(reason=f"{doubt}. Use the --unit that is 1,000 times as long, or the field whose unit is right")
+    return UsageError(reason=f"{doubt}. Use the --unit that is as many times as long, or the field whose unit is right")
 
 
 def _judge(checker: Checker, record: Classified, values: InputFormat | None, fit: PolicyFit) -> list[Finding]:
@@ -69,7 +69,7 @@ def _judge(checker: Checker, record: Classified, values: InputFormat | None, fit
         if time is None:
             time = values.read(record.key, record.value, record.log_time)
             if isinstance(time, int) and (fit.first is None or fit.looks_like_seconds):
-                fit.add(Outcome.ON_TIME, time, record.log_time)
+                fit.add(Outcome.ON_TIME, time, record.log_time, per_millisecond=values.per_millisecond)
     except (UnreadableValueError, InvalidEventTimeError) as error:
         return checker.data(partition, offset, None, readable=False, reason=str(error))
     return checker.data(partition, offset, time if isinstance(time, int) else None, readable=time is not None)

@@ -44,8 +44,8 @@ class _RowTimes:
         except (UnreadableValueError, InvalidEventTimeError) as error:
             self._count(record, str(error))
             return None
-        if isinstance(found, int) and are_seconds(found, record.log_time):
-            self._count(record, f"its event time is {iso(found)}, as if seconds were read as milliseconds")
+        if isinstance(found, int) and are_seconds(found, record.log_time, self._times.per_millisecond):
+            self._count(record, f"its event time is {iso(found)}, as if its unit were longer; check --unit")
         else:
             self._is_confirmed = True
         return found if isinstance(found, int) else None

@@ -95,3 +95,25 @@ def test_times_are_doubted_only_while_all_look_like_seconds(times, doubtful):
     for time in times:
         fit.add(Outcome.ON_TIME, time, NOW)
     assert fit.looks_like_seconds is doubtful
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "factor"),
+    [
+        ("ms", NOW // 1_000, "1,000"),
+        ("us", NOW, "1,000"),
+        ("us", NOW // 1_000, "1,000,000"),
+        ("ns", NOW * 1_000, "1,000"),
+        ("ns", NOW, "1,000,000"),
+        ("ns", NOW // 1_000, "1,000,000,000"),
+        ("ms", NOW // 10**6, None),
+        ("us", NOW * 1_000, None),
+        ("ns", 5 * 10**9, None),
+    ],
+)
+def test_each_unit_that_is_too_short_is_noticed(unit, number, factor):
+    fit = PolicyFit(TimePolicy())
+    InputPartition(JsonField("at", unit), fit=fit).take(None, b'{"at": %d}' % number, NOW)
+    assert fit.looks_like_seconds is (factor is not None)
+    if factor is not None:
+        assert f"and {factor} times that is 202" in fit.doubt("")

@@ -345,6 +345,15 @@ def test_a_restart_reads_what_another_writer_s_open_transaction_hides(kafka, top
     assert PositionTopic(kafka.config, positions, "hourly").state["input"] == 2
 
 
+@pytest.mark.kafka
+def test_rows_whose_unit_is_longer_are_told_and_refused(kafka, topic):
+    Source(kafka, orders := topic(1)).write(1_763_712_000_000)
+    run = [orders, "--every", "1h", "--run", "true", "--until-end", "--json-field", "at", "--unit"]
+    done = floodmark(kafka, *run, "ns")
+    assert (done.returncode, "is 1970-01-01T00:29:23.712+00:00, as if its unit were longer" in done.stderr) == (2, True)
+    assert floodmark(kafka, *run, "ms").returncode == 0
+
+
 def test_a_target_refuses_what_it_cannot_reach():
     with pytest.raises(RefusedError, match="refused"):
         HttpHook(Endpoint("http://127.0.0.1:1", None)).fire(EVENT)
