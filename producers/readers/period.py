@@ -140,7 +140,8 @@ class _Reading:
                 apply_mark(self._promised, replace(record, record=replace(said, status=status, lease=None)))
             else:
                 apply_mark(self._promised, record)
-            if self._promised.advance(to_end=lambda: False) is not None and self._is_closed(self._promised):
+            self._promised.advance(to_end=lambda: False)
+            if self._is_closed(self._promised) and self._is_closed(self.tracker):
                 return
         self.tracker.advance()
 

@@ -138,20 +138,18 @@ def test_without_pyarrow_it_says_what_to_install(monkeypatch):
         complete({}, "clicks", 0, 1, event_time=int)
 
 
-def test_reading_goes_on_past_an_idle_source_until_it_has_passed_the_period():
+ONE_IDLE = [mark("a", 30, size=2), mark("b", 5, size=2, status=Status.IDLE), b"12", mark("b", 40, 1, size=2), b"13"]
+ALL_IDLE = [b"12", mark("a", 30, status=Status.IDLE), b"13", mark("a", 30, 1), b"14"]
+
+
+@pytest.mark.parametrize(("log", "times"), [(ONE_IDLE, [12]), (ALL_IDLE, [12, 13])])
+def test_reading_goes_on_past_an_idle_source_until_it_has_passed_the_period(log, times):
     """It may return with rows that are not late; other partitions are read first here."""
     reading = _Reading("t", 0, 20, lambda record: int(record.value))
-    kept = [
-        (0, mark("a", 30, size=2, partitions=1)),
-        (1, mark("b", 5, size=2, partitions=1, status=Status.IDLE)),
-        (2, b"12"),
-        (3, mark("b", 40, 1, size=2, partitions=1)),
-        (4, b"13"),
-    ]
     reading.take(
         classify("t", 0, offset, 0, b"k", one, [])
         if isinstance(one, bytes)
         else classify("t", 0, offset, 0, *mark_record(one))
-        for offset, one in kept
+        for offset, one in enumerate(log)
     )
-    assert [row.time for row in reading.rows()] == [12]
+    assert [row.time for row in reading.rows()] == times
