@@ -107,10 +107,10 @@ class Checker:
         self._partitions: dict[int, _Partition] = defaultdict(_Partition)
         self._record_counts = None if compacted else RecordCounts({("", number) for number in partial})
         self._sizes: dict[int, int] = {}
+        self._reach: dict[str, int] = {}  # by source: the partition count that it knows
         self._combined: dict[int, tuple[int | None, bool]] = {}
         """By partition: its watermark, and whether all sources have ended; kept until the next mark."""
         self._version = 0
-        self._named = 0
         self._with_event_time = self._without_event_time = 0
         self._first_without: tuple[int, int, str] | None = None
         """Partition, offset and message of the first record without event time."""
@@ -148,7 +148,7 @@ class Checker:
         partition, offset = mark.partition, mark.offset
         state = self._partitions[partition]
         state.last_offset = offset
-        self._combined.pop(partition, None)
+        self._combined.clear()  # the membership and the absent sources are the same in all partitions
         if isinstance(mark, Unreadable):
             source = state.sources.get(mark.source or "")
             if source is not None:
@@ -165,6 +165,7 @@ class Checker:
         if header not in {FORMAT_VERSION, FORMAT_VERSION.decode()}:
             yield Fault.MISSING_HEADER, f"mark {record.sequence} has header {header!r}, expected {FORMAT_VERSION!r}"
         yield from self._membership(record)
+        self._reach[record.source] = max(self._reach.get(record.source, 0), record.partitions, mark.partition + 1)
         yield from self._statement(state, record, hash(encode_watermark(record)))
         if self._record_counts is not None:
             for found in self._record_counts.on_mark(record, topic="", partition=mark.partition, offset=mark.offset):
@@ -174,14 +175,11 @@ class Checker:
 
     def _membership(self, record: WatermarkRecord) -> Iterator[tuple[Fault, str]]:
         version, size = record.membership.version, record.membership.size
-        if version > self._version or size > self._sizes.get(version, 0):
-            self._combined.clear()  # the membership is the same in all partitions
         known = self._sizes.setdefault(version, size)
         if known != size:
             yield Fault.MEMBERSHIP_CONFLICT, f"membership {version} has size {size} here and {known} elsewhere"
         self._sizes[version] = max(known, size)
         self._version = max(self._version, version)
-        self._named = max(self._named, record.partitions)
 
     def _statement(self, state: _Partition, record: WatermarkRecord, digest: int) -> Iterator[tuple[Fault, str]]:
         source = state.sources.get(record.source)
@@ -212,23 +210,35 @@ class Checker:
     def _members(self, state: _Partition) -> dict[str, _Source]:
         return {n: s for n, s in state.sources.items() if s.last.membership.version == self._version}
 
+    def _absent(self, partition: int) -> dict[str, bool]:
+        """Return the sources that need not mark a partition ("Absent" in ``SPEC.md``), and whether each has ended."""
+        absent = {}
+        for name in (name for name, reach in self._reach.items() if reach <= partition):
+            lasts = [state.sources[name].last for state in self._partitions.values() if name in state.sources]
+            is_member = any(last.membership.version == self._version for last in lasts)
+            if is_member and all(last.status is not Status.ACTIVE for last in lasts):
+                absent[name] = all(last.status is Status.ENDED for last in lasts)
+        return absent
+
     def _combine(self, partition: int) -> tuple[int | None, bool]:
         """Return a partition's watermark (``None``: unknown, or none is active), and whether all sources have ended."""
         if partition not in self._combined:
             members = self._members(self._partitions[partition]).values()
-            if len(members) < self._sizes.get(self._version, 1):
+            absent = self._absent(partition)
+            if len(members) + len(absent) < self._sizes.get(self._version, 1):
                 watermark, ended = None, False
             else:
                 promised = [s.promised for s in members if s.is_unread or s.last.status is Status.ACTIVE]
                 known = [watermark for watermark in promised if watermark is not None]
                 watermark = min(known, default=None) if len(known) == len(promised) else None
                 ended = all(source.last.status is Status.ENDED and not source.is_unread for source in members)
+                ended = ended and all(absent.values())
             self._combined[partition] = watermark, ended
         return self._combined[partition]
 
     def _only_named(self, partitions: int) -> set[int]:
         """Return the lowest and the highest unmarked partition that only marks name: a mark may claim billions."""
-        numbers = range(partitions, self._named)
+        numbers = range(partitions, max(self._reach.values(), default=0))
         found = (next((n for n in way if n not in self._partitions), None) for way in (numbers, reversed(numbers)))
         return {number for number in found if number is not None}
 
@@ -243,11 +253,10 @@ class Checker:
         size = self._sizes.get(self._version, 1)
         for number in sorted({*range(partitions), *self._partitions, *self._only_named(partitions)}):
             state = self._partitions[number]
-            if not state.sources:
+            names = sorted({*self._members(state), *self._absent(number)})
+            if not state.sources and (len(names) < size or state.last_offset is not None):
                 found.append(Finding(Fault.UNMARKED_PARTITION, number, None, None, "no source has ever marked it"))
-                continue
-            names = sorted(self._members(state))
-            if len(names) != size:
+            elif len(names) != size:
                 fault = Fault.MISSING_MEMBER if len(names) < size else Fault.SURPLUS_MEMBER
                 listed = ", ".join(names)
                 message = f"{len(names)} of {size} sources of membership {self._version} have reported ({listed})"

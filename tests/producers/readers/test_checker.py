@@ -1,7 +1,9 @@
 """`floodmark check` finds each fault that is seeded, one by one, and nothing in a sound topic."""
 
 import json
+import os
 import pickle
+import random
 import re
 import subprocess
 import sys
@@ -12,11 +14,14 @@ from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.testing import mark
-from floodmark.schemas import Status, WatermarkRecord
+from floodmark.schemas import Status, Tracker, WatermarkRecord
 from floodmark.schemas.checker import Checker, Fault
 from floodmark.schemas.classify import classify, mark_record
+from floodmark.schemas.partition_state import ENDED
 from floodmark.schemas.records import TIME_HEADER
 from support.harness import EVENT, Stream, events
+
+HISTORIES = int(os.environ.get("FLOODMARK_HISTORIES", "2000"))
 
 
 def said(source="a", watermark=0, sequence=0, records=None, **more):
@@ -83,6 +88,39 @@ def test_a_row_is_judged_by_what_holds_when_it_comes(unread):
         assert checker.mark(classify("t", 0, 10, 0, **garbage))
         assert (faults(0, 11, time=25), faults(0, 12, time=40)) == ([Fault.LATE_ROW], [])
         assert faults(1, 12) == [Fault.AFTER_END]
+
+
+def test_it_waits_for_the_sources_that_readers_wait_for():
+    for seed in range(HISTORIES // 10):
+        wait_as_readers_do(seed)
+
+
+def wait_as_readers_do(seed):
+    """Sources mark in rounds, restart, end and learn of partitions late, and some name too few of them."""
+    chance, checker, tracker = random.Random(seed), Checker(), Tracker({"t"})  # noqa: S311  # a repeatable history
+    sources, version, size = "abc"[: chance.randint(1, 3)], 1, chance.randint(1, 3)
+    begins, knows = {name: chance.choice([0, 0, 1]) for name in sources}, dict.fromkeys(sources, 1)
+    epochs, last = dict.fromkeys(sources, 0), dict.fromkeys(sources, Status.ENDED)
+    for step in range(30):
+        if chance.random() < 0.1:
+            version, size = version + 1, chance.randint(1, 3)
+        name = chance.choice(sources)
+        knows[name] += chance.random() < 0.2
+        epochs[name] += last[name] is Status.ENDED or chance.random() < 0.1
+        status = last[name] = chance.choice([Status.ACTIVE, Status.ACTIVE, Status.IDLE, Status.ENDED])
+        named = chance.choice([knows[name], knows[name], 1])
+        more = {"epoch": epochs[name], "status": status, "version": version, "size": size, "partitions": named}
+        for number in reversed(range(begins[name], knows[name])):
+            record = said(name, step, step, **more)
+            checker.mark(classify("t", number, step, 0, *mark_record(record)))
+            tracker.apply(record, topic="t", partition=number, log_time=0)
+        topic = tracker._topics["t"]  # noqa: SLF001  # the tracker does not say which partitions have ended
+        waiting = {found.partition for found in checker.finish(0) if found.fault is not Fault.SURPLUS_MEMBER}
+        for number in range(topic.partition_count):
+            combined = topic.partitions.get(number, topic.empty(number)).combine()
+            assert combined.unknown == (number in waiting), f"seed {seed}"
+            judged = checker._combine(number)  # noqa: SLF001  # no row is read
+            assert (combined.watermark, combined == ENDED) == judged, f"seed {seed}"
 
 
 def test_replays_of_marks_are_no_fault():
