@@ -67,6 +67,7 @@ from pyspark.sql.types import BinaryType, NullType, StringType
 
 _log = logging.getLogger(__name__)
 _RECENT: Final = "spark.sql.streaming.numRecentProgressUpdates"
+_FRAME: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _POLL: Final = 0.05
 _starts = itertools.count()
 
@@ -121,9 +122,9 @@ def write(  # noqa: PLR0913  # each is a decision of the user, most have default
     _require_arguments(result, checkpoint_location, table, writer, value, options)
     plan = plan_of(result)
     derived = derived_times(plan)
-    cut = limited(plan)
+    cut = limited(plan, int(result.sparkSession.conf.get(_FRAME) or 0))
     specs = [
-        replace(spec, shift=spec.shift + derived.shift, derived=derived.shift, limited=spec.name in cut)
+        replace(spec, shift=spec.shift + derived.shift, derived=derived.shift, limited=cut.get(spec.name))
         for spec in _specs(plan)
     ]
     _refuse(result, plan, output_mode, trigger)

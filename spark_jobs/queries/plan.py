@@ -8,6 +8,9 @@ _KEEP_STATE: Final = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", 
 SILENT_STATE: Final = {"Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
 """Operators with state that give no results when the watermark advances."""
 LIMITS: Final = {"GlobalLimit", "LocalLimit"}
+_IN_FRAMES: Final = {"MapInArrow", "MapInPandas", "PythonMapInArrow"}
+"""Python functions that read their input frame by frame."""
+_MULTIPLYING: Final = {"Expand", "Generate", "Join"}
 
 _MICROS: Final = 1000
 
@@ -77,19 +80,33 @@ def observations_after_state(plan: Operator) -> set[str]:
     return {str(node.observation) for node in observed if any(below.keeps_state for below in node.walk())}
 
 
-def limited(plan: Operator, *, by_limit: bool = False) -> set[str]:
-    """Return the sources whose tasks a limit may end early; an aggregation in between reads all rows first.
+def limited(plan: Operator, frame: int, most: int | None = None) -> dict[str, int]:
+    """Return the sources whose tasks may end early, and how many records each task reads in any case.
+
+    A limit may end a task at any record, and a Python function after a frame (``frame`` rows).  An aggregation in
+    between reads all rows first.  ``most``: the same for the operators above.
 
     >>> read = Operator("CollectMetrics", source="read")
-    >>> limited(Operator("GlobalLimit", children=(read,)))
-    {'read'}
-    >>> limited(Operator("GlobalLimit", children=(Operator("Aggregate", children=(read,)),)))
-    set()
+    >>> limited(Operator("GlobalLimit", children=(read,)), 9), limited(Operator("MapInPandas", children=(read,)), 9)
+    ({'read': 0}, {'read': 9})
+    >>> limited(Operator("GlobalLimit", children=(Operator("Aggregate", children=(read,)),)), 9)
+    {}
+    >>> limited(Operator("MapInPandas", children=(Operator("Generate", children=(read,)),)), 9)
+    {'read': 0}
     """
     if plan.source is not None:
-        return {plan.source} if by_limit else set()
-    by_limit = plan.kind in LIMITS or (by_limit and plan.kind != "Aggregate")
-    return {name for child in plan.children for name in limited(child, by_limit=by_limit)}
+        return {} if most is None else {plan.source: most}
+    if plan.kind in LIMITS or (most is not None and plan.kind in _MULTIPLYING):
+        most = 0
+    elif plan.kind == "Aggregate":
+        most = None
+    elif plan.kind in _IN_FRAMES and most is None:
+        most = frame
+    found = dict[str, int]()
+    for child in plan.children:
+        for name, least in limited(child, frame, most).items():
+            found[name] = min(least, found.get(name, least))
+    return found
 
 
 def widths(plan: Operator) -> int | None:

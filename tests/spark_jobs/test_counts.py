@@ -155,6 +155,13 @@ def test_a_chain_has_every_row(kafka, topic, counting):
     assert len(counting.batches) > 3
 
 
+def first_frame(rows):
+    """Read one frame in Python, of more than fit into the buffers between Spark and Python."""
+    rows.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    wide = rows.selectExpr("user", "repeat(user, 1 << 20)").coalesce(1)
+    return wide.mapInPandas(lambda frames: [next(frames)[["user"]]], "user STRING")
+
+
 LIMITS = {
     "within a partition": (lambda rows: rows.limit(2), 2),
     "up to the last row": (lambda rows: rows.limit(100), 20),
@@ -163,6 +170,7 @@ LIMITS = {
     "of no row": (lambda rows: rows.limit(0), 0),
     "of no row, before windows": (lambda rows: windowed(rows.limit(0)), 0),
     "of no row, in one input of two": (lambda rows: rows.limit(0).union(rows.where("user < 'u1'")), 6),
+    "in a Python function": (first_frame, 1),
     "behind an operator with state": (lambda rows: rows.dropDuplicates(["user", "at"]).limit(3), 3),
 }
 
@@ -176,7 +184,7 @@ def test_a_limit_that_is_full_ends_no_count_and_no_watermark(spark, kafka, topic
             value = events.encode({"user": f"u{time % 3}", "at": time})
             source.produce(value, event_time=time, partition=time % partitions)
         source.end()
-    rows = query(read_events(spark, kafka.bootstrap_servers, target))
+    rows = query(read_events(spark.newSession(), kafka.bootstrap_servers, target))
     job = write(rows, writer=lambda frame, _: found.extend(frame.collect()), job="j", checkpoint_location=checkpoint)
     job.awaitTermination(90)
     assert (len(found), job.counts["records"] - job.counts["marks"]) == (size, 20)
