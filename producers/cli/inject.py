@@ -49,7 +49,7 @@ def show_preview(injection: Injection, settings: dict[str, str]) -> None:
     preview.require_time()
 
 
-def create_target(injection: Injection, settings: dict[str, str], *others: str | None) -> None:
+def _create_target(injection: Injection, settings: dict[str, str], *others: str | None) -> None:
     """Create the output topic, unless it exists, after all checks of the input and of ``others`` that an injector has.
 
     So an error of these checks leaves no empty topic.
@@ -67,6 +67,7 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
     settings: dict[str, str],
     group: str | None,
     *,
+    create: bool,
     decisions_from: str | None,
     reset: bool,
     alignment: Alignment | None,
@@ -79,6 +80,8 @@ def run_injection(  # noqa: PLR0913  # each is an option of the command line
     injector: Injector | InjectorGroup
     with stop_on_signals() as stop:
         decisions = None if decisions_from is None else decisions_of(settings, decisions_from, injection.source)
+        if create:
+            _create_target(injection, settings, injection.dropped_to, None if alignment is None else alignment.topic)
         exporter = None if metrics_port is None else serve_metrics(metrics_port)
         if group is None:
             injector = Injector(injection, settings, decisions=decisions, reset=reset, alignment=alignment)

@@ -212,7 +212,7 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     Exit status: 0 done or interrupted, 2 error.
     """
     from floodmark.producers.cli import settings as options
-    from floodmark.producers.cli.inject import create_target, run_injection, show_preview
+    from floodmark.producers.cli.inject import run_injection, show_preview
     from floodmark.producers.event_times.injection import Injection
     from floodmark.producers.event_times.time_policy import TimePolicy
 
@@ -248,12 +248,11 @@ def inject(  # noqa: PLR0913  # each is an option of the command line
     if dry_run:
         show_preview(injection, settings)
         return
-    if create:
-        create_target(injection, settings, dropped_to, align_topic, decisions_from)
     run_injection(
         injection,
         settings,
         group,
+        create=create,
         decisions_from=decisions_from,
         reset=reset,
         alignment=alignment,

@@ -242,8 +242,8 @@ def test_inject_shows_what_it_would_do_and_refuses_a_wrong_field(kafka, topic):
         assert "the fields are 'payload.at'; nothing was written. Correct the field" in done.stderr
         assert "Traceback" not in done.stderr
     place = ["--from", raw, "--to", new, "--create", *servers, "--until-end", "--json-field", "payload.at"]
-    for more in (["--dropped-to", "none-such"], ["--decisions-from", "none-such"]):
-        assert "none-such" in floodmark("inject", *place, *more).stderr
+    for name, other in (("--dropped-to", "none-such"), ("--decisions-from", "none-such"), ("--decisions-from", raw)):
+        assert f"topic '{other}'" in floodmark("inject", *place, name, other).stderr
     assert new not in existing_topics(kafka.config), "a command that fails leaves no topic"
     assert floodmark("inject", *place).returncode == 0
     assert new in existing_topics(kafka.config)
