@@ -152,7 +152,7 @@ class Job:
     @property
     def ended(self) -> bool:
         """Whether all input has ended and every result is written."""
-        return self._progress.ended
+        return self._handler.ended
 
     @property
     def counts(self) -> dict[str, int]:

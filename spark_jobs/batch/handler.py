@@ -95,6 +95,8 @@ class BatchHandler:
         self.progress: Progress  # set by `attach`
         self.progress_lock: Final = threading.Lock()
         """Held while a batch changes the progress, since other threads read it."""
+        self.ended = False
+        """Whether all input has ended and every result is written; the progress knows of the end before."""
         self.counts_at_start: dict[str, int] = {}
         self.lookahead: Final = Lookahead(identity.job, specs, settings, self.stopping)
         self.processing_time_watermark: int | None = None  # see `Batch`; of the last batch
@@ -134,7 +136,7 @@ class BatchHandler:
             ]
             self.sink.open()
             self.counts_at_start, self.processing_time_watermark = progress.counts, progress.processing_time
-            self.progress = progress
+            self.progress, self.ended = progress, progress.ended
             threading.Thread(target=_check_while_idle, args=(ref(self), self._closed), daemon=True).start()
         except BaseException as error:
             self.failure = error
@@ -314,6 +316,7 @@ class BatchHandler:
         # 4. Its rows are made durable, and after them the marks of the job.
         published = Published(observed.end, engine.ran, progress.topic_ids)
         self.sink.commit(frame, batch_id, progress, published, late_rows, observed.output.rows)
+        self.ended = progress.ended
 
         # 5. The watermark of the next batch is set, and its limit.
         engine.set_watermark(progress.next_watermark)

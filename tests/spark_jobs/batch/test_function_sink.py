@@ -1,6 +1,7 @@
 """Whatever a user's writer does with its batch, marks and counts are taken once and whole."""
 
 from collections import Counter
+from threading import Event
 
 import pytest
 from floodmark.schemas.errors import JobFailedError
@@ -76,16 +77,24 @@ def mapped(rows):
 
 @pytest.mark.parametrize("query", [mapped, windowed])
 def test_counts_are_the_same_whatever_the_writer_does(spark, kafka, stream, checkpoint, query):
-    """Each batch is written in another of the `WRITERS`' ways."""
-    batches = []
+    """Each batch is written in another of the `WRITERS`' ways, and the job has not ended before."""
+    batches, known, ended = [], Event(), set()
+
+    def writer(frame, batch_id):
+        assert known.wait(_LIMIT)
+        ended.add(job.ended)
+        WRITERS[batch_id % len(WRITERS)](frame)
+
     job = write(
         query(read_events(spark, kafka.bootstrap_servers, stream, max_offsets_per_trigger=40)),
-        writer=lambda frame, batch_id: WRITERS[batch_id % len(WRITERS)](frame),
+        writer=writer,
         job="counts",
         checkpoint_location=checkpoint,
         options=WriteOptions(on_batch=batches.append),
     )
+    known.set()
     job.awaitTermination(_LIMIT)
+    assert (ended, job.ended) == ({False}, True)
     counts = job.counts
     assert counts["records"] - counts["marks"] == _STREAM.size
     assert [counts[name] for name in ("late", "lost", "surplus")] == [0, 0, 0]
