@@ -213,7 +213,7 @@ class BatchHandler:
             self._ran_at = time.monotonic()
 
     def check_while_idle(self) -> None:
-        """Fail the job if a topic was created again.
+        """Fail the job if work between batches has failed, or a topic was created again.
 
         Spark runs no batch as long as the new topic ends where the job has read the old one to.
         """
@@ -221,6 +221,7 @@ class BatchHandler:
         if not is_idle or self.failure is not None or self.stopping.is_requested:
             return
         try:
+            self.sink.check()
             self._check_topics()
         except FloodmarkError as error:
             self._fail(error)
@@ -375,10 +376,11 @@ class BatchHandler:
         self.close()
 
     def close(self) -> None:
-        """Close all clients."""
+        """Close all clients; the job fails if its last work does."""
         self._closed.set()
         self.lookahead.close()
         self.sink.close()
+        self.failure = self.failure or self.sink.failure
         self._watches.clear()
 
 

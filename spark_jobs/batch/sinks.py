@@ -63,6 +63,9 @@ LateRows = Sequence[tuple[str, LateRow]]
 class Sink(ABC):
     """Writes the rows of a job: `open` once, then `consume` and `commit` for each batch."""
 
+    failure: Exception | None = None
+    """The error of the work that goes on between batches; it fails the job."""
+
     @property
     def waiting_shards(self) -> int | None:
         """The shards of the batch that are not committed yet; ``None``: it has no shards."""
@@ -86,8 +89,13 @@ class Sink(ABC):
     ) -> None:
         """Make the ``rows`` (their number) of the batch durable, with its late rows, and after them the job's marks."""
 
+    def check(self) -> None:
+        """Raise the `failure`, if there is one."""
+        if self.failure is not None:
+            raise self.failure
+
     def close(self) -> None:  # noqa: B027  # the same
-        """Finish the work that goes on between batches; the job has stopped."""
+        """Finish the work that goes on between batches, or keep its `failure`; the job has stopped."""
 
 
 def run_into_cache(frame: DataFrame) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from weakref import WeakMethod
 
 from floodmark.producers.tables.table_mark import TableMark
-from floodmark.schemas.errors import FloodmarkError, TableError
+from floodmark.schemas.errors import FloodmarkError, InfrastructureError, TableError
 from floodmark.spark_jobs.batch.sinks import LateRows, MayFollow, Sink, StoredBatches, run_into_cache
 from floodmark.spark_jobs.internals.connectors import clone, is_stopped
 from floodmark.spark_jobs.internals.jvm import FAILURES
@@ -109,6 +109,7 @@ class TableSink(Sink):
         self, frame: DataFrame, batch_id: int, progress: Progress, published: Published, late: LateRows, rows: int
     ) -> None:
         with self._lock:
+            self.check()
             position = StoredPosition(self._stored.checkpoint_id, batch_id, progress.output, published)
             last = self._stored.own if self._staged is None else self._staged.position
             if self._stored.has(position, last):
@@ -145,12 +146,16 @@ class TableSink(Sink):
 
     @override
     def close(self) -> None:
-        """Commit what is staged; if this fails, the next start does it."""
+        """Commit what is staged; if this fails, the job fails, and the next start does it."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
-            if not self._is_closed and self._has_news and not is_stopped(self._spark):
-                self._commit_or_warn()
+            if not (self._is_closed or self.failure) and self._has_news and not is_stopped(self._spark):
+                try:
+                    self._commit_news()
+                except (FloodmarkError, *FAILURES) as error:
+                    job, self.failure = self._stored.job, error
+                    _log.warning("job %s: the last commit failed, its rows are in the checkpoint: %s", job, error)
             self._is_closed = True
 
     @property
@@ -171,20 +176,18 @@ class TableSink(Sink):
     def _on_time(self) -> None:
         with self._lock:
             self._timer = None
-            if not self._is_closed and not self._commit_or_warn():
+            if self._is_closed:
+                return
+            try:
+                self._commit_news()
+            except (InfrastructureError, *FAILURES) as error:
+                _log.warning(
+                    "job %s: a commit is retried later, its rows are in the checkpoint: %s", self._stored.job, error
+                )
                 self._due = time.monotonic() + self._table.commit_every.total_seconds()
                 self._schedule()
-
-    def _commit_or_warn(self) -> bool:
-        """Commit outside a batch, which would raise the error; return whether it worked."""
-        try:
-            self._commit_news()
-        except (FloodmarkError, *FAILURES) as error:
-            _log.warning(
-                "job %s: a commit is retried later, its rows are in the checkpoint: %s", self._stored.job, error
-            )
-            return False
-        return True
+            except FloodmarkError as error:  # a retry would fail, too
+                self.failure = error
 
     def _discard(self) -> None:
         """Delete the rows of the batch that has run."""

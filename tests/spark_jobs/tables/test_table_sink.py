@@ -8,12 +8,17 @@ from types import SimpleNamespace
 from weakref import ref
 
 import pytest
+from floodmark.schemas.errors import ContinueError, TableError
+from floodmark.schemas.tracker import Tracker
 from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
 from floodmark.spark_jobs.internals.files import LocalFiles
+from floodmark.spark_jobs.job import Job
+from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published
 from floodmark.spark_jobs.tables import table_sink
 from floodmark.spark_jobs.tables.staging import Staging
 from floodmark.spark_jobs.tables.table_sink import TableSink
+from py4j.protocol import Py4JError
 
 
 class Store(Staging):
@@ -62,17 +67,31 @@ class Store(Staging):
         self.last = batch
 
 
+def lose_its_results(store):
+    store.mark = None
+
+
+def lose_its_catalog(store):
+    def commit(*_):
+        raise Py4JError("503")
+
+    store.commit = commit
+
+
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.setattr(table_sink, "clone", lambda spark: spark)
     monkeypatch.setattr(table_sink, "is_stopped", lambda _: False)
+    monkeypatch.setattr(table_sink.time, "sleep", lambda _: None)  # between the attempts of a commit
     return Store(tmp_path)
 
 
 def handler_of(sink):
     identity = SimpleNamespace(job="totals", checkpoint_id="id")
     settings = SimpleNamespace(rules=SimpleNamespace(possible=False))
-    return BatchHandler(identity, [], sink, None, settings, recent=1)
+    handler = BatchHandler(identity, [], sink, None, settings, recent=1)
+    handler.progress = Progress(Tracker({"orders"}))
+    return handler
 
 
 def fail_in_a_batch(handler):
@@ -103,6 +122,49 @@ def test_a_failed_job_leaves_the_batches_of_the_next_start_alone(store, end):
     new._timer.cancel()  # noqa: SLF001  # the process is killed
     store.sink().open()
     assert (store.rows, store.kept) == ([0, 1, 2, 3, 4, 5], {})
+
+
+def opened(store):
+    """Return a sink with a batch in the table, and one that is staged."""
+    sink = store.sink()
+    sink.open()
+    store.run(sink, 0)
+    store.run(sink, 1)
+    sink._timer.cancel()  # noqa: SLF001
+    return sink, handler_of(sink)
+
+
+@pytest.mark.parametrize(("harm", "error"), [(lose_its_results, ContinueError), (lose_its_catalog, TableError)])
+def test_a_job_whose_last_commit_fails_has_failed(store, harm, error):
+    _, handler = opened(store)
+    harm(store)
+    job = Job(SimpleNamespace(isActive=False, exception=lambda: None), handler, available_now=True)
+    with pytest.raises(error):
+        job.awaitTermination()
+    assert isinstance(job.exception(), error)
+
+
+def test_a_job_without_input_fails_when_its_table_lacks_its_results(store):
+    sink, handler = opened(store)
+    lose_its_results(store)
+    sink._on_time()  # noqa: SLF001
+    handler._ran_at = float("-inf")  # noqa: SLF001
+    handler.check_while_idle()
+    assert isinstance(handler.failure, ContinueError)
+    with pytest.raises(ContinueError):
+        store.run(sink, 2)
+
+
+def test_a_timer_commits_when_the_catalog_answers_again(store):
+    sink, handler = opened(store)
+    commit = store.commit
+    lose_its_catalog(store)
+    sink._on_time()  # noqa: SLF001
+    store.commit = commit
+    sink._timer.cancel()  # noqa: SLF001
+    sink._on_time()  # noqa: SLF001
+    handler.close()
+    assert (store.rows, handler.failure) == ([0, 1], None)
 
 
 def test_a_timer_keeps_no_failed_job_in_memory(store):
