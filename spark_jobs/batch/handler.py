@@ -176,12 +176,12 @@ class BatchHandler:
                     batch, end = self._run(frame, batch_id)
             finally:
                 frame.unpersist()  # a sink may have cached it
-        self.recent.append(batch)
-        self.processing_time_watermark = batch.processing_time_watermark
-        with self._failing():
-            if self._on_batch is not None:
-                self._on_batch(batch)
-            self._look_ahead(batch, end)
+            self.recent.append(batch)
+            self.processing_time_watermark = batch.processing_time_watermark
+            with self._failing():
+                if self._on_batch is not None:
+                    self._on_batch(batch)
+                self._look_ahead(batch, end)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

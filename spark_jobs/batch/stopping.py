@@ -4,7 +4,7 @@ Spark calls the handler of a batch on the query's own thread, and commits the ba
 leave a planned batch that the next start runs again.  Transactions make that harmless; other sinks would write its rows
 twice.  So another thread than the query's stops it in three steps:
 
-1. it requests the stop: the current batch runs to its end, and no other batch begins;
+1. it requests the stop: the current batch and ``on_batch`` run to their ends, and no other batch begins;
 2. it waits until Spark has committed that batch: Spark reports its progress, or starts the next batch, which waits;
 3. it stops the query: the waiting batch is interrupted before it has done anything.
 
@@ -12,6 +12,7 @@ A restart stops the query in the same way and starts it again.  A batch requests
 earlier batches are committed.  A stop waits for a restart in progress, and prevents later ones.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from typing import Final, NoReturn
 from floodmark.spark_jobs.internals.engine import InterruptedBatchError
 from pyspark.sql.streaming.query import StreamingQuery
 
+_log = logging.getLogger(__name__)
 _POLL: Final = 0.005
 _COMMIT_TIMEOUT: Final = 10.0
 
@@ -35,7 +37,8 @@ class Stopping:
         self.restarted.set()
         self.is_of_active_query = False
         """Whether a stop was requested while the query ran: an interrupt is then no failure."""
-        self._lock: Final = threading.Lock()
+        self._lock: Final = threading.RLock()
+        """Held while a batch runs; its own thread may request a stop, too."""
         self._between: Final = threading.Event()
         """Set when the query has committed its last batch, and the next one waits."""
         self._requested: Final = threading.Event()
@@ -94,7 +97,13 @@ class Stopping:
     def wait_committed(self, query: StreamingQuery, timeout: float) -> None:
         """Wait until Spark has committed the last batch or has stopped, at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        while query.isActive and not self._is_committed(query) and time.monotonic() < deadline:
+        while query.isActive and not self._is_committed(query):
+            if time.monotonic() >= deadline:
+                reason = f"Spark has not committed batch {self.last_batch} within {timeout:g} seconds"
+                _log.warning(
+                    "query %s: %s. The query stops, and the next start may run this batch again.", query.name, reason
+                )
+                return
             self._between.wait(_POLL)
 
     def _is_committed(self, query: StreamingQuery) -> bool:

@@ -2,10 +2,15 @@
 
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
+from floodmark.schemas.tracker import Tracker
+from floodmark.spark_jobs.batch.handler import BatchHandler
 from floodmark.spark_jobs.batch.stopping import Stopping
 from floodmark.spark_jobs.internals.engine import InterruptedBatchError
+from floodmark.spark_jobs.progress.progress import Progress
+from support.harness import until
 
 _LIMIT = 60.0
 
@@ -14,6 +19,7 @@ class Query:
     """What a stop asks of a query; keeps the order of what happens to it."""
 
     def __init__(self):
+        self.name, self.runId = "totals-1", ""
         self.isActive = True
         self.happened = []
         self.committed = None
@@ -46,6 +52,26 @@ def test_a_stop_waits_for_the_batch_in_work_and_its_commit():
     query.commit(3)
     stop.join(_LIMIT)
     assert query.happened == ["batch 3 is done", "batch 3 is committed", "the query is stopped"]
+
+
+def test_a_stop_waits_for_on_batch_before_the_time_for_the_commit_begins():
+    query, stops = Query(), []
+
+    def on_batch(_batch):
+        stops.append(in_thread(handler.stopping.stop, 0))
+        until(lambda: handler.stopping.is_requested, "the stop")
+        stops[0].join(0.1)
+        query.happened.append("on_batch is done")
+
+    identity, rules = SimpleNamespace(job="totals"), SimpleNamespace(possible=False)
+    handler = BatchHandler(identity, [], None, None, SimpleNamespace(rules=rules), recent=1, on_batch=on_batch)
+    handler.progress = Progress(Tracker({"orders"}))
+    handler._spark = SimpleNamespace(streams=SimpleNamespace(get=lambda _: query))  # noqa: SLF001
+    handler._run = lambda *_: (SimpleNamespace(processing_time_watermark=None, records=0), {})  # noqa: SLF001
+    handler._attached.set()  # noqa: SLF001
+    handler(SimpleNamespace(unpersist=lambda: None), 7)
+    stops[0].join(_LIMIT)
+    assert query.happened == ["on_batch is done", "the query is stopped"]
 
 
 def test_no_batch_begins_behind_the_request_and_asking_for_one_shows_that_the_last_is_committed():
@@ -81,13 +107,22 @@ def test_a_batch_that_failed_is_not_waited_for():
     assert not query.isActive
 
 
-def test_a_commit_that_takes_too_long_does_not_keep_a_query_running():
+def test_a_batch_may_stop_its_own_query():
+    query = Query()
+    stopping = Stopping(lambda: query)
+    with stopping.batch(0):
+        stopping.stop(_LIMIT)
+    assert not query.isActive
+
+
+def test_a_commit_that_takes_too_long_does_not_keep_a_query_running(caplog):
     query = Query()
     stopping = Stopping(lambda: query)
     with stopping.batch(0):
         pass
     stopping.stop(timeout=0)
     assert not query.isActive
+    assert "the next start may run this batch again" in caplog.text
 
 
 def test_a_stop_is_no_error_in_the_log_of_py4j(caplog):
