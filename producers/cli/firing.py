@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 from floodmark.producers.cli.command_line import stop_on_signals
-from floodmark.producers.clients.admin import existing_topics
+from floodmark.producers.clients.admin import existing_topics, retained_since
 from floodmark.producers.clients.clock import Clock
 from floodmark.producers.metrics import serve_metrics
 from floodmark.producers.trigger.http_targets import AirflowAsset, DagsterAsset, Endpoint, HttpHook
@@ -29,6 +29,8 @@ from rich.console import Console
 from rich.markup import escape
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._+-]{1,200}", re.ASCII)
+_EARLY: Final = 60_000
+"""How far event times may be ahead of Kafka's timestamps, milliseconds."""
 
 
 def name_of(name: str, topics: tuple[str, ...]) -> str:
@@ -162,7 +164,8 @@ def fire_periods(  # noqa: PLR0913  # each is an option of the command line
 
         def first_line() -> str:
             first = None if loop.schedule is None else loop.schedule.fired.first
-            return _first_line(rules.trigger, first, begin, _later(first, source), judges=judges)
+            line = _first_line(rules.trigger, first, begin, _later(first, source), judges=judges)
+            return line if first is None or isinstance(source, TableInput) else line + _cut(settings, rules, first)
 
         def progress() -> None:
             nonlocal started
@@ -198,6 +201,15 @@ def _later(first: int | None, source: TopicInput | TableInput) -> str:
     if reached is None:
         reached, name = Clock().wall(), "clock"
     return "" if first is None or first <= reached else f", later than the {name} ({instant(reached)})"
+
+
+def _cut(settings: dict[str, str], rules: Rules, first: int) -> str:
+    """Return which records that the first period may need Kafka has deleted; empty if it has them all."""
+    retained = retained_since(settings, rules.topics, first - _EARLY)
+    cut = [
+        f"{topic}/{n} before offset {found.first}" for (topic, n), found in retained.items() if not found.is_complete
+    ]
+    return f" WARNING: its first periods may lack rows, since Kafka has deleted {', '.join(cut)}." if cut else ""
 
 
 def _first_line(trigger: str, first: int | None, begin: int | str, later: str, *, judges: bool) -> str:

@@ -37,7 +37,7 @@ from floodmark.producers.trigger.trigger_loop import TriggerLoop
 from floodmark.schemas.errors import FencedError, UsageError
 from floodmark.schemas.records import Holder
 from floodmark.schemas.timestamps import END_OF_TIME
-from support.harness import until
+from support.harness import delete_before, until
 from support.injection import open_transaction
 from support.permissions import obey_permissions
 from typer.testing import CliRunner
@@ -223,6 +223,19 @@ def test_a_new_trigger_says_that_it_waits_for_the_first_watermark(kafka, topic):
     told = floodmark(kafka, *run).stderr
     assert (told.count(waits), told.count(held)) == (1, 1), told
     assert waits not in floodmark(kafka, *run, "--from", "1970-01-01T00:00Z").stderr
+
+
+@pytest.mark.kafka
+def test_a_new_trigger_says_that_its_first_periods_may_lack_rows_that_kafka_has_deleted(kafka, topic):
+    web = Source(kafka, flights := topic(1))
+    web.write(5, HOUR + 5)
+    web.reach(2 * HOUR)
+    run = [flights, "--every", "1h", "--run", "true", "--until-end", "--from", "1970-01-01T00:00Z", "--name"]
+    lacks = f"may lack rows, since Kafka has deleted {flights}/0 before offset 2"
+    assert lacks not in floodmark(kafka, *run, f"{flights}-whole").stderr
+    delete_before(kafka.config, flights, 2, partitions=1)
+    for number in range(2):
+        assert floodmark(kafka, *run, f"{flights}-cut").stderr.count(lacks) == (number == 0)
 
 
 @pytest.mark.kafka
