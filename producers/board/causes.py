@@ -31,6 +31,7 @@ class Cause(StrEnum):
     AHEAD = "ahead"
     IDLE = "idle"
     WAITS = "waits"
+    OUTLIVED = "outlived"
     ALIGNED = "aligned"
 
 
@@ -142,6 +143,11 @@ _WORDS: Final = {
         "writes again",
     ),
     Cause.WAITS: _Words("it waits for its input", ""),
+    Cause.OUTLIVED: _Words(
+        "it has ended, and does not read what its input has received since",
+        "start job {0} with a new checkpoint_location and a new output topic: it then reads its input from the "
+        "beginning. A source that will write again must not end, only be idle",
+    ),
     Cause.ALIGNED: _Words(
         "alignment makes it wait for topic {older}, whose watermark is {newer}",
         "if that topic itself waits for {0}, raise the bound of the alignment of {0}",

@@ -30,6 +30,7 @@ _CLOCK_SKEW: Final = 1_000  # milliseconds that a log time may be ahead of the r
 _MOST: Final = 100  # partitions without a mark, and members without a name, to show at most
 
 _Topics = Mapping[str, TopicMarks]
+_GOES_ON: Final = {State.ACTIVE, State.CATCHING_UP, State.SILENT}
 _STATES: Final = {Status.ACTIVE: State.ACTIVE, Status.IDLE: State.IDLE, Status.ENDED: State.ENDED}
 
 
@@ -333,6 +334,9 @@ def _placed(
     if not named:
         return row
     lags = replace(row.lags, local=_ahead(named, topics, row.watermark), root=_ahead(roots, topics, row.watermark))
+    if row.state is State.ENDED and any(name in views and views[name].state in _GOES_ON for name in named):
+        reason = reason_of(Cause.OUTLIVED)
+        return replace(row, lags=lags, inputs=named, verdict=Health.STOP, cause=Cause.OUTLIVED, reason=reason)
     if row.verdict not in {Health.WARN, Health.STALL}:
         return replace(row, lags=lags, inputs=named)
     found = [views[name] for name in named if name in views]

@@ -133,6 +133,16 @@ def test_of_a_job_that_has_ended_the_mark_before_is_read_too():
     assert chain.fold.named() == {"a"}
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_job_that_has_ended_is_not_well_if_its_input_goes_on(goes_on):
+    chain = Chain().source("a").job("counts", "a", "b")
+    chain.fold.take(Mark("b", 0, 99, 30_000, mark("counts", 5_000, 30, status=Status.ENDED)))
+    if not goes_on:
+        chain.fold.take(Mark("a", 0, 99, 30_000, mark("web", 5_000, 30, status=Status.ENDED)))
+    why = chain.why("b")
+    assert (why.exit_status, why.cause and why.cause.cause) == ((1, Cause.OUTLIVED) if goes_on else (0, None))
+
+
 def test_an_input_that_cannot_be_read_ends_the_way_there():
     chain = Chain().job("counts", "a", "b", stands=10)
     chain.fold.refuse("a", "Topic authorization failed")
