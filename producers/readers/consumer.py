@@ -54,7 +54,7 @@ class WatermarkedConsumer(Closing):
         trackers = dict.fromkeys(topics, self._reader.tracker)
         begins = begin_offsets(config, topics) if position is None else {}
         self._reader.begin_at(begins)
-        self._cut = [str(Place(*one, begin)) for one, begin in begins.items() if begin]  # for a warning of `windows`
+        self._cut = [str(Place(*one, begin)) for one, begin in begins.items() if begin]  # for a warning
         self._observer = Observer(
             config,
             topics,
@@ -86,6 +86,9 @@ class WatermarkedConsumer(Closing):
 
         Rows with the same event time are in the order of topic, partition and offset.  `UnreadableTopicError`, once, if
         all sources have ended and no record of a topic had an event time.  `UsageError`, if the position is of `poll`.
+
+        If Kafka had deleted the first records of a partition when a consumer without position started, the first call,
+        also of `windows`, logs a warning: the first windows may lack rows.
         """
         self._reader.use_for("rows")
         self._read(timeout)
@@ -96,19 +99,16 @@ class WatermarkedConsumer(Closing):
 
         Errors are as of `rows`; also a `UsageError` if the width is not more than 0, or if rows of the first window
         were handed out before the stored position, with another width or by `rows`.
-
-        If Kafka had deleted the first records of a partition when a consumer without position started, the first call
-        logs a warning: the first windows may lack rows.
         """
         milliseconds = duration_of(width, "the width of windows", 1)
         self._reader.use_for(f"windows of {width}")
-        cut, self._cut = ", ".join(self._cut), []
-        if cut:
-            _log.warning("Kafka has deleted the records before %s: the first windows may lack rows", cut)
         self._read(timeout)
         return self._reader.windows(milliseconds)
 
     def _read(self, timeout: float) -> None:
+        cut, self._cut = ", ".join(self._cut), []
+        if cut:
+            _log.warning("Kafka has deleted the records before %s: the first windows may lack rows", cut)
         for record in self._unfinished or self._observer.poll(timeout):
             self._unfinished = [record]  # still there where the caller's event_time raises
             said = self._reader.take(record)
