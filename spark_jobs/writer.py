@@ -20,7 +20,7 @@ from floodmark.producers.strategies.numbering import Identity
 from floodmark.schemas.errors import UnsupportedQueryError, UsageError
 from floodmark.schemas.errors.base import iso
 from floodmark.schemas.records import membership_of
-from floodmark.schemas.timestamps import duration_of
+from floodmark.schemas.timestamps import END_OF_TIME, duration_of
 from floodmark.schemas.tracker import AS_WRITTEN
 from floodmark.spark_jobs.batch import output_observation
 from floodmark.spark_jobs.batch.handler import BatchHandler, register_running, stop_running
@@ -247,9 +247,10 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
         raise failure
     if found:
         spark.createDataFrame(found, result.schema).show(rows, truncate=False)
-    held = [] if job.ended or enough.is_set() else [hold.sentence for hold in job.holders()[:3]]
-    reached = "the input has ended" if job.ended else f"watermark {iso(job.watermark)}"
-    told = "; ".join([f"{len(found)} row{'s' * (len(found) != 1)}, {reached}", *held])
+    is_cut = not job.ended and not enough.is_set()
+    reached = "the input has ended" if job.watermark == END_OF_TIME else f"watermark {iso(job.watermark)}"
+    more = [hold.sentence for hold in job.holders()[:3]] or ["the results are not computed yet: pass a longer wait="]
+    told = "; ".join([f"{len(found)} row{'s' * (len(found) != 1)}, {reached}", *(more if is_cut else [])])
     print(told)  # noqa: T201  # as DataFrame.show does
 
 
