@@ -28,6 +28,8 @@ _BATCH: Final = "__floodmark_batch"
 _NEWEST: Final = "__floodmark_newest"
 _COUNT: Final = "__floodmark_count"
 _VIEW: Final = "__floodmark_rows"
+TWICE: Final = "a batch has two rows with one key"
+"""The beginning of the error of `newest_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,11 @@ class Table(ABC):
         if bool(self.key) != (output_mode == "update"):
             reason = f"table {self.name!r}: output_mode='update' and the key= of the table need each other"
             raise UsageError(reason=reason)
-        missing = [name for name in self.key if name not in result.columns]
-        if missing:
-            reason = f"table {self.name!r}: key={list(self.key)}, but the result has the columns {result.columns}"
-            raise UsageError(reason=reason)
+        partitions = [name.partition(".")[0] for name in self.partition_by if isinstance(name, str)]
+        for option, names in (("key", list(self.key)), ("partition_by", partitions)):
+            if not set(names) <= set(result.columns):
+                reason = f"table {self.name!r}: {option}={names}, but the result has the columns {result.columns}"
+                raise UsageError(reason=reason)
         spark = result.sparkSession
         require_connector(spark, self.provider, self.connector)
         setting = f"spark.sql.catalog.{self.catalog}"
@@ -139,7 +142,7 @@ def newest_rows(batches: Mapping[int, DataFrame], key: Sequence[str]) -> DataFra
         F.first(F.struct(*columns)).alias(_NEWEST), F.count(F.lit(1)).alias(_COUNT)
     )
     newest = per_batch.groupBy(*key).agg(F.max_by(_NEWEST, _BATCH).alias(_NEWEST), F.max(_COUNT).alias(_COUNT))
-    twice = F.raise_error(F.lit(f"a batch has two rows with one key {', '.join(key)}: add the columns that differ"))
+    twice = F.raise_error(F.lit(f"{TWICE} {', '.join(key)}: add the columns that differ to the key= of the table"))
     return newest.where(F.when(F.col(_COUNT) == 1, F.lit(True)).otherwise(twice)).select(f"{_NEWEST}.*")  # noqa: FBT003
 
 

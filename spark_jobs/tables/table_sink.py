@@ -15,7 +15,7 @@ from typing import Final
 from weakref import WeakMethod
 
 from floodmark.producers.tables.table_mark import TableMark
-from floodmark.schemas.errors import FloodmarkError, InfrastructureError, TableError
+from floodmark.schemas.errors import FloodmarkError, InfrastructureError, TableError, UsageError
 from floodmark.spark_jobs.batch.sinks import LateRows, MayFollow, Sink, StoredBatches, run_into_cache
 from floodmark.spark_jobs.internals.connectors import clone, is_stopped
 from floodmark.spark_jobs.internals.jvm import FAILURES
@@ -23,7 +23,7 @@ from floodmark.spark_jobs.internals.texts import reason_of
 from floodmark.spark_jobs.progress.progress import Progress
 from floodmark.spark_jobs.progress.published import Published, StoredPosition
 from floodmark.spark_jobs.tables.staging import Staged, Staging
-from floodmark.spark_jobs.tables.table import Table
+from floodmark.spark_jobs.tables.table import TWICE, Table
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
 
@@ -205,8 +205,11 @@ class TableSink(Sink):
                 self._commit(staged, cached)
                 break
             except FAILURES as error:  # the commit may have been made: the next attempt asks the table
+                if TWICE in (reason := reason_of(error)):
+                    said = reason[reason.index(TWICE) :]
+                    raise UsageError(reason=f"job {self._stored.job!r}, table {self._table.name!r}: {said}") from error
                 if attempt == _ATTEMPTS:
-                    raise TableError(job=self._stored.job, table=self._table.name, reason=reason_of(error)) from error
+                    raise TableError(job=self._stored.job, table=self._table.name, reason=reason) from error
                 _log.warning("job %s: a commit is retried after: %s", self._stored.job, error)
                 time.sleep(attempt)
         self._staged = None

@@ -312,7 +312,9 @@ def test_a_key_that_is_not_unique_is_refused(kafka, topic, place, start):
     given = topic(2)
     Stream.seeded(36, sources=1, steps=3).produce(kafka.config, given)
     job = start(given, named_table("iceberg", place("iceberg"), key="user"), output_mode="update")
-    with pytest.raises(TableError, match="a batch has two rows with one key user"):
+    with pytest.raises(
+        UsageError, match="a batch has two rows with one key user: add the columns that differ to the key="
+    ):
         job.awaitTermination(_LIMIT)
     assert rows_in(opened("iceberg", place("iceberg"))) == []
 
