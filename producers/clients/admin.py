@@ -62,7 +62,6 @@ _INVALID: Final = frozenset(  # what Kafka never accepts
     {
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.INVALID_PARTITIONS,
-        KafkaError.INVALID_REPLICATION_FACTOR,
         KafkaError.INVALID_CONFIG,
         KafkaError.INVALID_TRANSACTION_TIMEOUT,
         KafkaError.POLICY_VIOLATION,
