@@ -331,7 +331,11 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_any_row(spark, kafk
         spark.sql(f"CREATE TABLE IF NOT EXISTS {table.sql} (user STRING, ended TIMESTAMP, n BIGINT) USING iceberg")
         with pytest.raises(TableColumnsError, match=reason):
             start(given, table, wrong)
-    for settings, mode, reason in (({"key": "user"}, "append", "need each other"), ({}, "update", "need each other")):
+    for settings, mode, reason in (
+        ({"key": "user"}, "append", "need each other"),
+        ({}, "update", "need each other"),
+        ({"partition_by": ["endedd"]}, "append", r"partition_by=\['endedd'\], but the result has the columns"),
+    ):
         with pytest.raises(UsageError, match=reason):
             start(given, named_table("iceberg", place("iceberg"), **settings), output_mode=mode)
     with pytest.raises(UsageError, match=r"no setting spark\.sql\.catalog\.away"):
