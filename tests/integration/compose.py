@@ -26,24 +26,26 @@ class Services(ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        text = (DOCKER / "compose.yaml").read_text(encoding="utf-8")
-        self.address = {}
-        for port in PORTS:
-            free = str(free_port())
-            text, self.address[port] = text.replace(port, free), f"127.0.0.1:{free}"
-        text = re.sub(r"\$\{(\w+):-(.+)}", lambda found: os.environ.get(*found.groups()), text)
-        self._described = yaml.safe_load(text)["services"]
+        self.address: dict[str, str] = {}
         self.containers: dict[str, Any] = {}
+        text = (DOCKER / "compose.yaml").read_text(encoding="utf-8")
+        self._text = re.sub(r"\$\{(\w+):-(.+)}", lambda found: os.environ.get(*found.groups()), text)
 
     def build(self, name: str) -> None:
         """Build the image of a service if it is one of ours."""
-        image = self._described[name]["image"]
+        image = yaml.safe_load(self._text)["services"][name]["image"]
         if image.startswith("floodmark/"):
             subprocess.run([str(DOCKER / "build-image.sh"), sys.executable, image], check=True)
 
+    def choose_ports(self) -> None:
+        """Choose ports, not before all images are built: after minutes, another process may have taken them."""
+        for port in PORTS:
+            free = str(free_port())
+            self._text, self.address[port] = self._text.replace(port, free), f"127.0.0.1:{free}"
+
     def start(self, name: str) -> None:
         """Start a service, and wait until it is healthy."""
-        service = self._described[name]
+        service = yaml.safe_load(self._text)["services"][name]
         made = DockerContainer(service["image"]).with_command(service.get("command"))
         made.with_envs(**service.get("environment", {}))
         for port in service.get("ports", ()):
@@ -79,6 +81,7 @@ def services(*names: str) -> Iterator[Services]:
             docker.from_env().close()
             for name in names:
                 started.build(name)
+            started.choose_ports()
             for name in names:
                 started.start(name)
         except docker.errors.DockerException as error:
