@@ -247,11 +247,12 @@ def preview(result: DataFrame, *, wait: timedelta = timedelta(seconds=30), rows:
         raise failure
     if found:
         spark.createDataFrame(found, result.schema).show(rows, truncate=False)
-    is_cut = not job.ended and not enough.is_set()
     reached = "the input has ended" if job.watermark == END_OF_TIME else f"watermark {iso(job.watermark)}"
-    more = [hold.sentence for hold in job.holders()[:3]] or ["the results are not computed yet: pass a longer wait="]
-    told = "; ".join([f"{len(found)} row{'s' * (len(found) != 1)}, {reached}", *(more if is_cut else [])])
-    print(told)  # noqa: T201  # as DataFrame.show does
+    told = [f"{len(found)} row{'s' * (len(found) != 1)}, {reached}"]
+    if not job.ended and not enough.is_set():
+        holds = [hold.sentence for hold in job.holders()[:3]]
+        told += holds or ["the results are not computed yet: pass a longer wait="]
+    print("; ".join(told))  # noqa: T201  # as DataFrame.show does
 
 
 def _require_arguments(

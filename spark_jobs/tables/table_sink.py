@@ -154,8 +154,10 @@ class TableSink(Sink):
                 try:
                     self._commit_news()
                 except (FloodmarkError, *FAILURES) as error:
-                    job, self.failure = self._stored.job, error
-                    _log.warning("job %s: the last commit failed, its rows are in the checkpoint: %s", job, error)
+                    self.failure = error
+                    _log.warning(
+                        "job %s: the last commit failed, its rows are in the checkpoint: %s", self._stored.job, error
+                    )
             self._is_closed = True
 
     @property
