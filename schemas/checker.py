@@ -115,6 +115,11 @@ class Checker:
         self._first_without: tuple[int, int, str] | None = None
         """Partition, offset and message of the first record without event time."""
 
+    @property
+    def compacted(self) -> bool:
+        """Whether Kafka may have deleted any record of the topic."""
+        return self._record_counts is None
+
     def data(
         self, partition: int, offset: int, event_time: int | None, *, readable: bool = True, reason: str = ""
     ) -> list[Finding]:

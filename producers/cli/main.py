@@ -104,7 +104,8 @@ def check(  # noqa: PLR0913  # each is an option of the command line
         faults = found.total()
         if json:
             summary = {"topic": topic, "data": checker.records["data"], "marks": checker.records["marks"]}
-            typer.echo(dumps({**summary, "lateness_judged": values is not None, "faults": faults}))
+            limits = {"lateness_judged": values is not None, "compacted": checker.compacted}
+            typer.echo(dumps({**summary, **limits, "faults": faults}))
     judged = "" if values else ", lateness not judged (no --schema or --json-field)"
     counts = f"{checker.records['data']:,} data records, {checker.records['marks']:,} marks{judged}"
     for fault, count in found.items():

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 from floodmark.producers import WatermarkedProducer, ascending
+from floodmark.producers.clients.admin import create_topics
 from floodmark.producers.readers.check import checker_of, findings
 from floodmark.producers.testing import mark
 from floodmark.schemas import Status, Tracker, WatermarkRecord
@@ -271,7 +272,15 @@ def test_the_command_names_the_place_of_a_fault_and_fails(kafka, topic, tmp_path
     assert done.returncode == 1
     *found, summary = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(finding["fault"], finding["offset"]) for finding in found] == [("late row", 3), ("unreadable row", 4)]
-    assert summary == {"topic": target, "data": 3, "marks": 2, "lateness_judged": True, "faults": 2}
+    counts = {"data": 3, "marks": 2, "faults": 2}
+    assert summary == {"topic": target, **counts, "lateness_judged": True, "compacted": False}
+
+
+@pytest.mark.kafka
+def test_a_program_that_reads_the_summary_learns_that_rows_may_be_missing(kafka):
+    create_topics(kafka.config, {"compacted-check": 1}, {"cleanup.policy": "compact,delete"})
+    done = run_check("compacted-check", "--bootstrap-servers", kafka.bootstrap_servers, "--json")
+    assert (json.loads(done.stdout.splitlines()[-1])["compacted"], "is compacted" in done.stderr) == (True, True)
 
 
 @pytest.mark.kafka
