@@ -1,8 +1,9 @@
 """The stage of a table on the board: its job reads the topics before it, and commits instead of marking."""
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.model import Board, Lags, PartitionView, SourceView, Stage, State, TopicView
@@ -11,12 +12,13 @@ from floodmark.producers.tables.table_history import open_table
 from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
 from floodmark.schemas.errors import FloodmarkError
 from floodmark.schemas.records import Holder
-from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.schemas.timestamps import EARLIEST, END_OF_TIME
 
 LastRise = Callable[[str], int | None]
 """Returns when a topic's watermark last rose, see `Timeline.last_rise`."""
 
 _SHORTEST: Final = 60_000  # milliseconds; a job that commits more often may pause so long, too
+_UNKNOWN: Final = {State.UNKNOWN, State.MISSING}
 
 
 class Tables:
@@ -28,15 +30,15 @@ class Tables:
         self._named: set[str] = set()
 
     def read(self) -> set[str]:
-        """Read the tables; return the topics that hold them, and that no call has returned before."""
+        """Read the tables; return the input topics of their jobs that no call has returned before."""
         for name in self._found:
             try:
                 self._opened[name] = open_table(name, self._opened.get(name))
                 self._found[name] = complete_until(self._opened[name])
             except FloodmarkError as error:
                 self._found[name] = str(error)
-        holders = [found.holder for found in self._found.values() if not isinstance(found, str)]
-        new = {holder.topic for holder in holders if holder is not None} - self._named
+        read = (found for found in self._found.values() if not isinstance(found, str))
+        new = set[str]().union(*map(_inputs, read)) - self._named
         self._named |= new
         return new
 
@@ -58,16 +60,22 @@ def with_tables(board: Board, tables: Mapping[str, TableWatermark | str], last_r
     return replace(board, stages=(*board.stages, *stages), unread=(*board.unread, *unread))
 
 
+def _inputs(table: TableWatermark) -> set[str]:
+    """Return the input topics that the last commit of a job names."""
+    return {topic for topic, _ in table.read} | (set() if table.holder is None else {table.holder.topic})
+
+
 def _stage(board: Board, name: str, table: TableWatermark, last_rise: LastRise) -> Stage:
-    inputs = () if table.holder is None else (table.holder.topic,)
-    before = next(filter(None, map(board.topic, inputs)), None)
+    inputs = tuple(sorted(_inputs(table)))
+    found = [view for view in map(board.topic, inputs) if view is not None]
+    before = [] if len(found) < len(inputs) or any(view.state in _UNKNOWN for view in found) else found
+    reached = min((view.watermark for view in before if view.watermark is not None), default=None)
     state, lags = State.ACTIVE, Lags()
     if table.watermark is None:
         state = State.UNKNOWN
     elif table.watermark == END_OF_TIME:
         state = State.ENDED
     else:
-        reached = None if before is None else before.watermark
         local = None if reached is None else max(0, reached - table.watermark)
         lags = Lags(wall=board.now - table.watermark, local=local)
     verdict, cause, reason = _judge(board.now, table, before, last_rise)
@@ -98,15 +106,15 @@ def _stage(board: Board, name: str, table: TableWatermark, last_rise: LastRise) 
         held_by=() if state is State.ENDED else (row,),
         partitions=(PartitionView(partition=0, state=state, watermark=table.watermark, sources=(row,)),),
         whole=True,
-        input_watermark=None if before is None else before.watermark,
+        input_watermark=reached,
     )
     return Stage(name=table.job, inputs=inputs, topics=(view,))
 
 
 def _judge(
-    now: int, table: TableWatermark, before: TopicView | None, last_rise: LastRise
+    now: int, table: TableWatermark, before: Sequence[TopicView], last_rise: LastRise
 ) -> tuple[Health | None, Cause | None, str]:
-    """Return the verdict on the job of a table.
+    """Return the verdict on the job of a table; ``before``: its input topics, none if one of them is unknown.
 
     A job without new input does not commit, so silence is a fault only if the watermark of its input has advanced since
     the last commit.
@@ -115,19 +123,38 @@ def _judge(
         return Health.OK, None, ""
     if table.watermark is None:
         return None, Cause.NOTHING_PROMISED, "the job has no watermark yet"
-    advanced = 0 if before is None else _advanced(before, table.watermark, last_rise)
+    advanced = _advanced(before, table.watermark, last_rise)
     if now - table.committed_at > 2 * max(table.pause, _SHORTEST) and advanced > table.committed_at:
         return Health.STOP, Cause.SILENT, "the job no longer commits, but its input has advanced"
     return Health.OK, None, ""
 
 
-def _advanced(view: TopicView, watermark: int, last_rise: LastRise) -> int:
-    """Return when an input last advanced, epoch milliseconds; 0: unknown, or not above a table's watermark."""
-    if view.state is State.ENDED:
-        return max((row.since or 0 for row in view.sources()), default=0)
-    since = view.since or 0
-    if view.state is not State.IDLE:
-        return since
-    if all(row.watermark is None or row.watermark <= watermark for row in view.sources()):
-        return 0
-    return last_rise(view.topic) or since  # to go idle is no advance
+class _Input(NamedTuple):
+    watermark: int  # its last one, epoch milliseconds
+    rose: int  # when it last rose, epoch milliseconds; 0: unknown, or not above the table's
+    left: float  # since when it is idle or ended, and does not count; infinite: it counts
+
+
+def _advanced(before: Sequence[TopicView], watermark: int, last_rise: LastRise) -> int:
+    """Return when the minimum of some inputs last advanced, epoch milliseconds; 0: unknown, or not above a table's."""
+    if all(view.state is State.ENDED for view in before):
+        return max((row.since or 0 for view in before for row in view.sources()), default=0)
+    inputs = [_input(view, watermark, last_rise) for view in before]
+    low = min((one.watermark for one in inputs if one.left == math.inf), default=EARLIEST)
+    # An input that rises moves the minimum if no lower one counts then; one that leaves, if it was below the others.
+    rises = (
+        one.rose
+        for one in inputs
+        if all(other.left <= one.rose or other.watermark >= one.watermark for other in inputs)
+    )
+    return max(0, *rises, *(int(one.left) for one in inputs if one.left < math.inf and one.watermark < low))
+
+
+def _input(view: TopicView, watermark: int, last_rise: LastRise) -> _Input:
+    if view.watermark is not None:
+        return _Input(view.watermark, view.since or 0, math.inf)
+    last = max((row.watermark for row in view.sources() if row.watermark is not None), default=EARLIEST)
+    left = max((row.since or 0 for row in view.sources()), default=0)
+    unread = 0 if view.state is State.ENDED else left  # its rise was before
+    rose = 0 if last <= watermark else last_rise(view.topic) or unread  # to go idle is no advance
+    return _Input(last, rose, left)

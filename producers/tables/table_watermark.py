@@ -1,12 +1,14 @@
 """Until which time a table is complete, by the commits of the job that writes it."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from floodmark.producers.board.estimate import offsets_read
 from floodmark.producers.tables.table_history import Commit, History, history_of
 from floodmark.producers.tables.table_mark import TableMark
+from floodmark.schemas.classify import Offsets
 from floodmark.schemas.errors import UnmarkedTableError, UnreadableTableMarkError
 from floodmark.schemas.records import Holder
 
@@ -33,6 +35,8 @@ class TableWatermark:
     """When a commit of the job had this watermark first, epoch milliseconds."""
     pause: int
     """The longest time between its last ten commits, milliseconds; 0: there is one."""
+    read: Offsets = field(default_factory=dict, repr=False)
+    """How far the job had read its input topics, by its last commit; empty: its commit does not tell."""
     removed_by: int | None = None
     """The last commit of another program that deleted or replaced rows; ``None``: none in the table's history."""
 
@@ -94,6 +98,7 @@ def watermark_of(history: History) -> TableWatermark:
         committed_at=job.commit.time,
         since=job.since,
         pause=max((later - earlier for earlier, later in pairwise(job.times)), default=0),
+        read=offsets_read((job.mark.position or "").encode()),
         removed_by=removed_by,
     )
 

@@ -12,16 +12,19 @@ from deltalake import CommitProperties, write_deltalake
 from floodmark.producers import WatermarkedProducer, explicit
 from floodmark.producers.board.causes import Cause
 from floodmark.producers.board.fold import Fold
+from floodmark.producers.board.source_history import Health
 from floodmark.producers.board.why import trace
-from floodmark.producers.tables.table_history import open_table
+from floodmark.producers.tables.table_history import Commit, open_table
+from floodmark.producers.tables.table_history import History as TableHistory
 from floodmark.producers.tables.table_mark import TableMark
 from floodmark.producers.tables.table_stage import Tables, with_tables
-from floodmark.producers.tables.table_watermark import TableWatermark, complete_until
+from floodmark.producers.tables.table_watermark import TableWatermark, complete_until, watermark_of
 from floodmark.producers.testing import mark
 from floodmark.schemas.classify import Mark
 from floodmark.schemas.errors import UsageError
 from floodmark.schemas.records import Holder, Status
 from floodmark.schemas.timestamps import END_OF_TIME
+from floodmark.spark_jobs.progress.published import Published, StoredPosition
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.utils.config import Config
 
@@ -92,6 +95,42 @@ def test_an_idle_input_is_no_new_input_and_an_ended_one_is(over, committed, wate
     why = trace(shown, "db.daily")
     assert (why.exit_status, shown.exit_status) == (status, status)
     assert (why.cause and why.cause.source) == ("daily" if status else None)
+
+
+def said_of(topic, watermark, rose, status=Status.ACTIVE, last=0):
+    """Yield the marks of a topic whose watermark rose some seconds ago; ``status``: that of its last mark."""
+    for number, second in enumerate((rose + 2, rose + 1, rose, last or rose)):
+        low = NOW - (watermark + 9 * (number < 2)) * SECOND
+        said = mark("web", low, number, status=status if number > 2 else Status.ACTIVE)
+        yield Mark(topic, 0, number, NOW - second * SECOND, said)
+
+
+@pytest.mark.parametrize(
+    ("clicks", "views", "committed", "verdict"),
+    [
+        pytest.param(
+            (200, 310, Status.ENDED, 100), (250, 900, Status.IDLE), 300, Health.OK, id="nothing counts any more"
+        ),
+        pytest.param((200, 250, Status.ENDED), (190, 100, Status.IDLE), 300, Health.STOP, id="the idle one rose alone"),
+        pytest.param((260, 100, Status.ENDED), (250, 200), 190, Health.STOP, id="the ended one held it"),
+        pytest.param((200, 100, Status.ENDED), (250, 200), 190, Health.OK, id="the ended one did not hold it"),
+        pytest.param((200, 100), (250, 200), 190, Health.OK, id="another input holds it"),
+        pytest.param((250, 100), (200, 200), 190, Health.STOP, id="the holder rose"),
+        pytest.param((200, 100, Status.ENDED), (190, 80, Status.ENDED), 190, Health.STOP, id="all have ended"),
+        pytest.param((200, 100, Status.ENDED), None, 300, Health.OK, id="the other one is not read"),
+    ],
+)
+def test_a_job_with_two_inputs_stops_only_if_their_minimum_has_advanced(clicks, views, committed, verdict):
+    fold = Fold(["clicks"])
+    for record in (*said_of("clicks", *clicks), *(() if views is None else said_of("views", *views))):
+        fold.take(record)
+    position = StoredPosition("id", 1, 5, Published({("clicks", 0): 3, ("views", 0): 3}, 5)).text
+    said = TableMark(job="daily", epoch=1, batch=1, watermark=NOW - 280 * SECOND, position=position)
+    said = replace(said, holder=Holder("clicks", 0, "web"))
+    commit = Commit(1, NOW - committed * SECOND, said.properties(), removes=False, parent=None)
+    table = watermark_of(TableHistory("db.daily", [commit], expired=False))
+    shown = with_tables(fold.board(NOW), {"db.daily": table}, fold.timeline.last_rise).topic("db.daily")
+    assert (shown.verdict, shown.held_by[0].inputs) == (verdict, ("clicks", "views"))
 
 
 def test_a_table_whose_job_waits_for_a_source_without_a_mark_is_never_called_well(monkeypatch):
