@@ -27,7 +27,7 @@ from floodmark.producers.metrics import Metrics, age, delay, state_of
 from floodmark.producers.other_runs import Predecessors, last_marks
 from floodmark.producers.readers.alignment import Alignment, AlignmentReader, require_topic
 from floodmark.producers.strategies.numbering import Identity, MarkWriter
-from floodmark.schemas.classify import mark_record
+from floodmark.schemas.classify import Place, mark_record
 from floodmark.schemas.errors import InjectorError
 from floodmark.schemas.partition_state import lowest
 from floodmark.schemas.records import Membership, Status, membership_of
@@ -105,6 +105,12 @@ class Injector(Closing):
         numbers = range(partitions) if partition is None else [partition]
         begins = {number: found.get((injection.source_topic, number), 0) for number in numbers}
         self._partitions = InjectedPartitions(injection, given, begins, states, clock, decisions)
+        cut = [(n, begin) for n, begin in begins.items() if begin and n not in states]
+        if cut:
+            places = ", ".join(
+                f"{begin:,} records before {Place(injection.source_topic, n, begin)}" for n, begin in cut
+            )
+            _log.warning("%s: Kafka has deleted up to %s: the output begins behind them", name, places)
         epoch = max(deleted + 1, self._partitions.epoch + 1, clock.wall())
         self._writer = MarkWriter(Identity(injection.source, epoch, membership), partitions)
         self._watch = admin.TopicWatch(self._config, [injection.source_topic], self._partitions.ids, name)

@@ -396,6 +396,20 @@ def test_retention_that_overtook_it_is_an_error(kafka, topic):
         Injector(injection, kafka.config)
 
 
+def test_the_first_start_says_which_records_of_the_input_kafka_has_deleted(kafka, topic, caplog):
+    raw = topic(2)
+    send(kafka, raw, *((n, n) for n in range(1, 6)))
+    delete_before(kafka.config, raw, 3, 1)
+    for partition in (None, 0, 1):
+        marked = topic(2)
+        for number in range(2):
+            caplog.clear()
+            with Injector(Injection(raw, marked, JsonField("at")), kafka.config, partition=partition) as injector:
+                injector.run(until_end=True)
+            told = f"Kafka has deleted up to 3 records before {raw}/0@3: the output begins behind them"
+            assert caplog.text.count(told) == (number == 0 and partition != 1)
+
+
 def test_a_partition_that_the_input_gets_while_it_is_down_is_read_from_offset_0(kafka, topic):
     raw, marked = topic(2), topic(2)
     injection = Injection(raw, marked, JsonField("at"))
